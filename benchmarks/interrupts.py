@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -87,7 +88,7 @@ class Disturbed:
 
 
 def main() -> None:
-    """Disturb launches and keep the figures; status 1 where a launch has ended otherwise than it should."""
+    """Disturb launches and keep the figures; status 1 where one has ended otherwise than it should, or was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=200, help="on this machine (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=60, help="disturb no more after so long (default %(default)s)")
@@ -102,18 +103,20 @@ def main() -> None:
     faulty = [one for one in found if one.faults]
     wanted = f"--moments {options.moments} --minutes {options.minutes:g} --slurm {options.slurm}"
     figures = {
+        "seed": options.seed,
         "moments": len(found),
         "by_launch": Counter(one.kind for one in found),
         "by_signal": Counter(one.signals for one in found),
         "ends": Counter(one.end for one in found),
         "faults": len(faulty),
+        "faulty": [dataclasses.asdict(one) for one in faulty],
     }
     keep(
         "interrupts" if options.moments else "interrupts_slurm",
         f"python -m benchmarks.interrupts {wanted} --seed {options.seed}",
         figures,
     )
-    sys.exit(1 if faulty else 0)
+    sys.exit(1 if faulty or len(found) < options.moments + options.slurm else 0)
 
 
 def disturbed(

@@ -3,7 +3,8 @@
 Jobs on two nodes, of every engine, with and without background saves, are disturbed at random moments: by ``kill -9``
 of a rank, of torchrun, or of slurmd, which comes back, or by Slurm's early signal (``--kinds``). Each job must finish
 with the losses of an undisturbed one of its engine; what a kill costs are the steps done again, at most those since the
-last checkpoint.
+last checkpoint. A kill that met nothing is tried again, and an engine whose job ends before all of its kills were spent
+has another job: status 1 where not all of them have come and ended well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -85,12 +87,15 @@ def main() -> None:
                 found = list(pool.map(functools.partial(_engine, chances), engines, shares))
         finally:
             cluster.stop()
+    jobs = [job for of_engine in found for job in of_engine]
+    figures = {"seed": options.seed, **_figures(jobs, kinds), "minutes": round((time.monotonic() - began) / 60, 1)}
     keep(
         "slurm_kills",
         f"python -m benchmarks.slurm_kills --kills {options.kills} --engines {options.engines} --kinds {options.kinds} "
         f"--minutes {options.minutes:g} --seed {options.seed}",
-        _figures(found, kinds) | {"minutes": round((time.monotonic() - began) / 60, 1)},
+        figures,
     )
+    sys.exit(0 if figures["kills_that_ended_well"] == options.kills else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def _figures(found: Sequence[dict[str, Any]], kinds: Sequence[str]) -> dict[str,
         "kills_that_ended_well": sum(len(job["kills"]) for job in good),
         "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in kinds},
         "engines": {
-            job["engine"]: {
+            job["name"]: {
                 "kills": len(job["kills"]),
                 "state": job["state"],
                 "reason": job["reason"],
@@ -132,32 +137,38 @@ def _figures(found: Sequence[dict[str, Any]], kinds: Sequence[str]) -> dict[str,
     }
 
 
-def _engine(chances: Chances, engine: str, kills: int) -> dict[str, Any]:
-    """An undisturbed job of an engine and, beside it, one with its kills."""
-    if time.monotonic() > chances.until:
-        return {"engine": engine, "kills": []}
+def _engine(chances: Chances, engine: str, kills: int) -> list[dict[str, Any]]:
+    """The jobs that it took to spend the kills of an engine, beside one that was not disturbed."""
+    jobs = list[dict[str, Any]]()
+    if kills == 0 or time.monotonic() > chances.until:
+        return jobs
     whole = _finished(_submitted(f"{engine}_whole", engine))
-    disturbed = _disturbed(chances, engine, kills)
-    return disturbed | {"undisturbed_losses": disturbed["losses"] == whole["losses"] and len(whole["losses"]) == STEPS}
-
-
-def _disturbed(chances: Chances, engine: str, wanted: int) -> dict[str, Any]:
-    """One job with its kills, each at a random moment after it has gone on from the last; none is begun too late."""
     chance = random.Random(f"{chances.seed} {engine}")
-    run, kills = _submitted(f"{engine}_disturbed", engine), list[dict[str, Any]]()
+    while (left := kills - sum(len(job["kills"]) for job in jobs)) and time.monotonic() < chances.until:
+        job = _disturbed(chances, chance, engine, f"{engine}_{len(jobs)}" if jobs else engine, left)
+        jobs.append(job | {"undisturbed_losses": job["losses"] == whole["losses"] and len(whole["losses"]) == STEPS})
+        if job["state"] != "finished":
+            break
+    return jobs
+
+
+def _disturbed(chances: Chances, chance: random.Random, engine: str, name: str, wanted: int) -> dict[str, Any]:
+    """One job with its kills, each at a random moment after it has gone on from the last; none is begun too late."""
+    run, kills = _submitted(f"{name}_disturbed", engine), list[dict[str, Any]]()
     for each in range(wanted):
         low, high = (number * (STEPS - EVERY) // wanted for number in (each, each + 1))
         _wait(run, chance.randrange(low + 1, high + 1))
         time.sleep(chance.random() * _MOMENT_S)
-        if status.read(run).state in state.ENDED or time.monotonic() > chances.until:
-            break
-        kind, before, attempt = chance.choice(chances.kinds), progress.read(run).step or 0, _attempt(run)
-        if not _kill(chances.cluster, run, engine, kind, chance):
-            continue  # It was not there: the job had just ended, or was about to begin.
-        # Without its slurmd the job goes on, and slurmd finds it again.
-        kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})
-        print(f"{engine}: kill {len(kills)} of {wanted}, {kind} at step {before}: {kills[-1]}", flush=True)
-    return {"engine": engine, **_finished(run), "kills": kills, "attempts": _attempt(run)}
+        kind = chance.choice(chances.kinds)
+        while status.read(run).state not in state.ENDED and time.monotonic() < chances.until:
+            before, attempt = progress.read(run).step or 0, _attempt(run)
+            if _kill(chances.cluster, run, engine, kind, chance):
+                # Without its slurmd the job goes on, and slurmd finds it again.
+                kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})
+                print(f"{name}: kill {len(kills)} of {wanted}, {kind} at step {before}: {kills[-1]}", flush=True)
+                break
+            time.sleep(_LOOK_S)  # It was not there: the job is about to begin.
+    return {"name": name, **_finished(run), "kills": kills, "attempts": _attempt(run)}
 
 
 def _kill(cluster: Cluster, run: Path, engine: str, kind: str, chance: random.Random) -> bool:

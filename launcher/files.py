@@ -70,6 +70,20 @@ def write_new(path: Path, content: bytes) -> None:
             temporary.rename(path)
 
 
+def require_room(folder: Path, size: int) -> None:
+    """See whether so many bytes can be written in a folder, by reserving them: what a quota leaves is in no table.
+
+    Raises:
+        OSError: They cannot.
+    """
+    path = folder / f".room.{os.getpid()}"
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    finally:
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
     """The content under a temporary name, which is gone afterwards; short, since a name may have 255 bytes."""
@@ -80,6 +94,19 @@ def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def real(path: Path) -> Path:
+    """The path without links; a link to itself stays as it is, where ``Path.resolve`` raises before Python 3.13."""
+    return Path(os.path.realpath(path))
+
+
+def expanded(path: str) -> Path:
+    """The path with a ``~`` in front read as a shell does: where there is no such user, as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 class Refused(OSError, ValueError):

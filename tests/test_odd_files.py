@@ -120,6 +120,42 @@ def test_a_file_that_a_word_names_is_refused_where_it_is_none(
     assert path.name in said or path.stem in said, said
 
 
+@pytest.mark.parametrize("name", ["recipes", "conf", "runs", "rows"])
+def test_a_folder_that_is_a_link_to_itself_is_as_one_that_is_not_there(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ODD["a link to itself"](folder / name)
+    for words in (
+        ("recipe", "list"),
+        ("check", "model=tiny"),
+        ("check", "model=tiny", "data=text", f"data.path={name}"),
+        ("check", f"model=./{name}"),
+        ("check", "model=tiny", f"save.load=./{name}"),
+        ("status",),
+        ("check", "recipe=none"),
+    ):
+        assert main([*words]) in (0, 2, 3, 4), words
+        assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["data=text data.path=~nobody/x", "model=~nobody/x", "save.load=~nobody/x"])
+def test_a_home_of_nobody_is_a_place_that_is_not_there(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "model=tiny", *words.split()])
+    out, err = capsys.readouterr()
+    assert "~nobody/x" in out + err
+
+
+def test_no_way_of_python_to_follow_links_is_used_that_raises_on_some() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "launcher").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in ("resolve", "expanduser") and not node.args and path != ROOT / "launcher" / "files.py"
+    ]
+    assert not found, "files.real and files.expanded raise nothing"
+
+
 def test_what_the_shell_has_opened_for_a_command_is_read(folder: Path) -> None:
     launch = f"{sys.executable} -m launcher"
     for command in (
@@ -154,6 +190,7 @@ def test_a_file_that_is_too_large_is_read_no_further_than_its_limit(folder: Path
 
 SHIPPED, KERNEL, OWN = "a file of this package", "a file of the kernel", "a file that this user's process has just made"
 ELSEWHERE = {
+    "files.py": "the mechanism itself",
     "charts/page.py": SHIPPED,
     "charts/parallel.py": SHIPPED,
     "charts/table.py": SHIPPED,

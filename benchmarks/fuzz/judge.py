@@ -20,11 +20,16 @@ import submitit  # noqa: F401  # Now, because its import closes log handlers, an
 
 from benchmarks.fuzz.case import Case
 from benchmarks.fuzz.mutation import HOSTILE, MARK
+from benchmarks.fuzz.odd import MAKERS
 from launcher.cli import main as launch
+from tests.support.odd_files import no_longer_than
 
 _STATUSES = {"check": (0, 2, 3), "show": (0, 2, 3), "plan": (0, 2, 3), "import": (0, 2)}
 _OTHER_STATUSES = (0, 2, 3, 4, 5)
 """Of docs/contract.md, without 1, a fault of ``launch`` itself."""
+
+_HANGS_S = 300
+"""By the clock: what waits for a pipe takes no time of the processor, and never ends."""
 
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that act on a terminal, or hide on it what a line says."""
@@ -43,7 +48,8 @@ class Fault:
             name: content for name, content in files.items() if files.get(name.replace("fuzzed", "whole")) != content
         }
         shown = "".join(f"--- {name}\n{content[:2000]!r}\n" for name, content in (other or files).items())
-        return f"launch {shlex.join(self.case.words)}\n{shown}{self.what}\n"
+        odd = "".join(f"--- {name}\n{what}\n" for name, what in self.case.odd.items())
+        return f"launch {shlex.join(self.case.words)}\n{odd}{shown}{self.what}\n"
 
 
 def fault(case: Case, folder: Path, limit_s: float = math.inf) -> str | None:
@@ -57,11 +63,14 @@ def fault(case: Case, folder: Path, limit_s: float = math.inf) -> str | None:
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+    for name, what in case.odd.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        MAKERS[what](folder / name)
     try:
         return _fault(case, folder, limit_s)
     finally:
         for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _fault(case: Case, folder: Path, limit_s: float) -> str | None:
@@ -69,7 +78,12 @@ def _fault(case: Case, folder: Path, limit_s: float) -> str | None:
     out, err = io.StringIO(), io.StringIO()
     begin = time.process_time()
     try:
-        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            no_longer_than(_HANGS_S),
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             status = launch(case.words)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1

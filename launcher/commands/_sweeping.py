@@ -34,7 +34,7 @@ from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
-from launcher.rundir.record import record
+from launcher.rundir.record import Unwritten, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
@@ -162,14 +162,12 @@ def begun(
         As :func:`started`, without the sweep.
     """
     directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
-    points, is_new = list[Point](), not directory.exists()
+    points = list[Point]()
     try:
         points += _judged(asked, directory, proposals)
         exit_status = _go(asked, directory, points, quiet=quiet)
-    except (ConfigErrors, NoJob, Refused, KeyboardInterrupt):
-        if is_new and not any(
-            directory.glob(f"*/{state.SUBMISSION}")
-        ):  # Nothing was submitted: the corrected sweep has its name.
+    except (ConfigErrors, NoJob, Refused, Unwritten, KeyboardInterrupt):
+        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # The corrected sweep has its name.
             shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:

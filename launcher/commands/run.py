@@ -46,7 +46,7 @@ from launcher.commands._waiting import checking
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
-from launcher.job import events, torchrun
+from launcher.job import torchrun
 from launcher.job.job import Job
 from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment
@@ -205,11 +205,8 @@ def recorded(found: Ready) -> Recorded:
         SubmitError: The run directory cannot be written, or is taken.
     """
     named = directory_of(found.plan, folder=folder())
-    directory = record(found.plan, named, overrides=found.overrides, forced=found.forced, made_of=found.made_of)
-    if found.tokens is not None:
-        token_folder.point(directory, found.plan.spec.data, found.tokens)
-        if found.tokens.bad_rows.count:
-            events.add(directory, "bad_rows", found.tokens.bad_rows.sentences, step=None)
+    how: dict[str, Any] = {"forced": found.forced, "made_of": found.made_of, "tokens": found.tokens}
+    directory = record(found.plan, named, overrides=found.overrides, **how)
     job = found.plan.job.at(str(directory))
     return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
 

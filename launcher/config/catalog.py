@@ -53,7 +53,7 @@ class Catalog:
         return self._folders("recipes")
 
     def _folders(self, kind: str) -> tuple[Path, ...]:
-        own, ours = (self.folder / kind).resolve(), shipped(kind).resolve()
+        own, ours = files.real(self.folder / kind), files.real(shipped(kind))
         return (own, ours) if own.is_dir() and own != ours else (ours,)
 
     @cached_property

@@ -49,7 +49,7 @@ def cache() -> Path:
     """The cache of ``huggingface_hub``, by the variables that it reads (``huggingface_hub.constants``)."""
     home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     hub = os.environ.get("HF_HOME", f"{home}/huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE", f"{hub}/hub")).expanduser()
+    return files.expanded(os.environ.get("HF_HUB_CACHE", f"{hub}/hub"))
 
 
 def command(folder: Path) -> str | None:

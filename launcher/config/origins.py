@@ -19,7 +19,7 @@ _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
 
 def remotes(place: Path) -> tuple[str, ...]:
     """The addresses of all remotes of the repository that a file or folder lies in; none where it lies in none."""
-    resolved = place.resolve()
+    resolved = files.real(place)
     for folder in (resolved, *resolved.parents):
         git = folder / ".git"
         if git.exists():

@@ -167,7 +167,7 @@ def _has_tokenizer(model: OwnModel) -> bool:
 
 
 def _found(typed: str, folder: Path, *, fetching: bool) -> OwnModel:
-    path = folder / Path(typed).expanduser()
+    path = folder / files.expanded(typed)
     if hub.is_name(typed) and not path.exists():
         place = hub.snapshot(typed) or _fetched(typed, fetching=fetching)
         said = f"config.json of {typed} on the Hub, revision {place.name[:_DIGITS]}"
@@ -180,8 +180,8 @@ def _found(typed: str, folder: Path, *, fetching: bool) -> OwnModel:
     file = path / CONFIG if whole else path
     if not file.is_file():
         raise ConfigErrors([_no_config(typed, path)])
-    as_set = str(Path(typed).expanduser()) if typed.startswith("~") else typed.rstrip("/") or "/"
-    name = name_from(str(path.resolve())) if whole else None
+    as_set = str(files.expanded(typed)) if typed.startswith("~") else typed.rstrip("/") or "/"
+    name = name_from(str(files.real(path))) if whole else None
     content = _read(file, name, f"config.json of {as_set}")
     return OwnModel(typed=typed, file=file, folder=as_set if whole else None, content=content)
 

@@ -106,7 +106,7 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path, written: bool 
         return None
     if (source := known.foreign.get(digest)) is not None:
         return f"it is from {source}"
-    if (source := known.places.get(str(path.resolve()))) is not None:
+    if (source := known.places.get(str(files.real(path)))) is not None:
         return f"it was from {source} before it was edited"
     if (source := next((known.marks[deed.mark] for deed in deeds if deed.mark in known.marks), None)) is not None:
         return f"it names the same as a file from {source}"
@@ -138,7 +138,7 @@ def note_foreign(path: Path, content: bytes, source: str, deeds: Iterable[Deed])
         ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
     marks = [deed.mark for deed in deeds if deed.runs_code]
-    trust_store.add_foreign(_digest(content), path.resolve(), secret.hidden(source), marks)
+    trust_store.add_foreign(_digest(content), files.real(path), secret.hidden(source), marks)
 
 
 def note_own(path: Path, content: bytes) -> None:
@@ -147,7 +147,7 @@ def note_own(path: Path, content: bytes) -> None:
     Raises:
         ConfigErrors: It cannot be recorded.
     """
-    trust_store.add_trusted(_digest(content), path.resolve())
+    trust_store.add_trusted(_digest(content), files.real(path))
 
 
 def note_lock(text: str) -> None:
@@ -161,12 +161,12 @@ def note_trusted(path: Path) -> None:
 
 
 def _is_shipped(path: Path) -> bool:
-    return any(path.resolve().is_relative_to(shipped(kind).resolve()) for kind in ("recipes", "conf"))
+    return any(files.real(path).is_relative_to(files.real(shipped(kind))) for kind in ("recipes", "conf"))
 
 
 def _lies_in(path: Path, folder: Path, names: Sequence[str] = _OWN_FOLDERS) -> bool:
-    place = path.resolve()
-    return any(place.is_relative_to(folder.resolve() / name) for name in names)
+    place = files.real(path)
+    return any(place.is_relative_to(files.real(folder) / name) for name in names)
 
 
 def _digest(content: bytes) -> str:

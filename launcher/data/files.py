@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher import files
 from launcher.data import indexed
 from launcher.data.unusable import Unusable
-from launcher.files import load_json
 from launcher.spec import DataSpec
 
 STDLIB = "{stdlib}"
@@ -36,7 +36,7 @@ def data_files(pattern: str) -> list[Path]:
     The prefix of an indexed data set of Megatron-LM's stands for its file of token ids.
     """
     pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
-    path = Path(pattern).expanduser()
+    path = files.expanded(pattern)
     if path.name and (tokens := indexed.tokens_of(path)) is not None:
         return [tokens]
     if not path.is_dir():
@@ -56,7 +56,7 @@ def local_files(data: DataSpec) -> list[Path]:
         Unusable: The folder has no such split.
     """
     pattern = data.path or ""
-    folder = Path(pattern).expanduser()
+    folder = files.expanded(pattern)
     if (folder / _SAVED_SPLITS).is_file():
         return data_files(str(_saved_split(folder, data)))
     found = data_files(pattern)
@@ -67,7 +67,7 @@ def local_files(data: DataSpec) -> list[Path]:
 
 def other_splits(data: DataSpec) -> dict[str, int]:
     """The splits of a folder that ``data.split`` leaves out, and the number of their files."""
-    folder = Path(data.path or "").expanduser()
+    folder = files.expanded(data.path or "")
     if data.source not in ("huggingface", "chat") or not folder.is_dir() or (folder / _SAVED).is_file():
         return {}
     if (folder / _SAVED_SPLITS).is_file():
@@ -99,7 +99,7 @@ def _is_hidden(path: Path) -> bool:
 def _saved(folder: Path) -> list[Path] | None:
     """The files of a folder that ``save_to_disk`` wrote, in its order; None for any other folder."""
     try:
-        content = load_json(folder / _SAVED)
+        content = files.load_json(folder / _SAVED)
         return [folder / str(row["filename"]) for row in content["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -107,7 +107,7 @@ def _saved(folder: Path) -> list[Path] | None:
 
 def _saved_splits(folder: Path) -> list[str]:
     try:
-        return [str(name) for name in load_json(folder / _SAVED_SPLITS)["splits"]]
+        return [str(name) for name in files.load_json(folder / _SAVED_SPLITS)["splits"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unusable("data.path", str(folder), f"its {_SAVED_SPLITS} cannot be read: {error}") from None
 

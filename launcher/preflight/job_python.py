@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, cache, package, registry
+from launcher import backends, cache, files, package, registry
 from launcher.errors import ConfigError
 from launcher.job import versions
 from launcher.job.versions import Environment
@@ -181,7 +181,7 @@ def _here(cluster: ClusterSpec) -> Path:
 def _question(path: Path) -> list[object]:
     """All that the packages of an interpreter depend on: itself, and the folders that pip writes to."""
     folders = sorted(path.parent.parent.glob("lib*/python3*/*-packages"))
-    seen = [path, path.resolve(), *folders]
+    seen = [path, files.real(path), *folders]
     facts: list[object] = []
     for each in seen:
         try:

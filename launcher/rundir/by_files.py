@@ -6,6 +6,7 @@ cannot be read is the run's reason, and its state ``unreadable`` where that file
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
 _GROWING = ("metrics.jsonl", events.FILE)
 """Files that the rows of runs are read from, and that may be missing."""
+
+_FULL_BYTES = 1 << 16
+"""Of a disk with less than this left, a file of state or a log may not have been written."""
 
 _TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
 
@@ -86,10 +90,17 @@ def _from_files(
     run: Path, content: dict[str, Any] | None, submission: Mapping[str, Any]
 ) -> tuple[state.State, str | None]:
     if (kept := keeping.told(run, content, submission)) is not None:
-        return ("lost", failure.never_began(run)) if content is None and kept[0] == "lost" else kept
+        word, reason = kept
+        return (word, _lost(run, failure.never_began(run) if content is None else reason)) if word == "lost" else kept
     if content is None:
         return _not_begun(run, submission)
     return content["state"], content.get("reason")
+
+
+def _lost(run: Path, reason: str) -> str:
+    """Why a process is gone that could not write it, with the disk where that is full now."""
+    free = shutil.disk_usage(run).free
+    return f"{reason}; the disk is full: it has {free >> 10} KiB left" if free < _FULL_BYTES else reason
 
 
 def _not_begun(run: Path, submission: Mapping[str, Any]) -> tuple[state.State, str | None]:

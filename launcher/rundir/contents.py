@@ -69,7 +69,7 @@ _PROCESS: _Kind = (
 _CLUSTER: _Kind = ("local or slurm", lambda value: value in ("local", "slurm"))
 
 _FIELDS: Mapping[str, Mapping[str, _Kind]] = {
-    SPEC: {"model": _MAPPING, "train": _MAPPING, "run": _MAPPING, "cluster": _MAPPING, "script": _optional(_TEXT)},
+    SPEC: {**dict.fromkeys(("model", "train", "data", "run", "cluster"), _MAPPING), "script": _optional(_TEXT)},
     PLAN: {
         "overrides": _TEXTS,
         "forced": _FLAG,

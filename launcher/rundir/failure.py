@@ -293,7 +293,7 @@ def _node_of(directory: Path, rank: int) -> str | None:
     """The node on which a rank of ours runs: the rank names it beside the folder of its output."""
     link = directory / "logs" / "ranks" / f"rank{rank}"
     try:
-        return files.read_text(link.resolve().parent / f"{link.resolve().name}.node").strip() or None
+        return files.read_text(files.real(link).parent / f"{files.real(link).name}.node").strip() or None
     except OSError:
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import backends
+from launcher import backends, files
 from launcher.errors import ConfigError
 from launcher.preflight import stored
 from launcher.rundir import contents, status
@@ -83,7 +83,7 @@ def foreign_pickles(spec: RunSpec) -> Iterator[ConfigError]:
 
 def is_own(checkpoint: Path) -> bool:
     """True if a checkpoint, or a run's folder with it, lies in a run that this user has recorded, or has trusted."""
-    place = checkpoint.resolve()
+    place = files.real(checkpoint)
     inside = (place, place.parent, place.parent.parent)
     run = next((folder for folder in inside if contents.exists(folder, contents.SPEC)), None)
     return any(map(status.is_own, inside)) if run is None else status.is_own(run)

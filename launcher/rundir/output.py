@@ -57,7 +57,7 @@ def of_rank(directory: Path, rank: int) -> Outputs | None:
     """The files of a rank's newest attempt, to which our workers point; a script's is known on one node. Else None."""
     link = directory / "logs" / "ranks" / f"rank{rank}"
     if link.exists():
-        return Outputs(ranks=tuple(_printed(link.resolve())))
+        return Outputs(ranks=tuple(_printed(files.real(link))))
     job = contents.known(directory, contents.JOB)
     attempts = sorted((directory / "logs" / "ranks").glob("*/attempt_*"), key=lambda path: path.stat().st_mtime_ns)
     if job.get("nodes") == 1 and attempts and (attempts[-1] / str(rank)).is_dir():

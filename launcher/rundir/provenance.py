@@ -205,6 +205,6 @@ def _blocks(size: int) -> Iterator[int]:
 
 def _revision(name: str) -> str | None:
     """The commit of a hub data set in the local cache; None where it has not been fetched yet."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    home = files.expanded(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
     return files.read_text(path).strip() if path.is_file() else None

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import files
+from launcher.data import token_folder
+from launcher.data.token_folder import TokenFolder
 from launcher.errors import SubmitError
+from launcher.job import events
 from launcher.job.job import Job
 from launcher.preflight.plan import Plan
 from launcher.preflight.report import as_json
@@ -29,6 +32,10 @@ from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict
 
 ROOT = "runs"
+
+ROOM_BYTES = 1 << 18
+"""Left free beside a record: what the start of its job writes (task, submission, states, logs) takes some 40 KiB, and a
+job that cannot write them ends without being able to say so."""
 
 
 def directory_of(plan: Plan, *, folder: Path) -> Path:
@@ -49,7 +56,13 @@ def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
 
 
 def record(
-    plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool, made_of: Mapping[str, Any] | None = None
+    plan: Plan,
+    directory: Path,
+    *,
+    overrides: tuple[str, ...],
+    forced: bool,
+    made_of: Mapping[str, Any] | None = None,
+    tokens: TokenFolder | None = None,
 ) -> Path:
     """Write a new run directory and return it.
 
@@ -57,15 +70,24 @@ def record(
     wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place. A name that was
     made of the time, and that an equal launch of the same second has taken, gets a number: ``<name>-2``.
 
+    Args:
+        plan: The run.
+        directory: Where it is to lie.
+        overrides: The command line, as typed.
+        forced: True if it may start although it does not fit.
+        made_of: What the run is made of beside its settings; None looks for it now.
+        tokens: The token ids that it reads, where they were made before.
+
     Raises:
-        SubmitError: The directory exists, or cannot be written.
+        Taken: The directory exists.
+        Unwritten: It cannot be written, or leaves no room for what a job writes as it starts.
         ConfigErrors: A file of it would hold a secret.
     """
     named = plan.spec.run.name is not None or plan.spec.run.directory is not None
     for number in itertools.count(1):
         place = directory if number == 1 else directory.with_name(f"{directory.name}-{number}")
         try:
-            _record(plan, place, overrides=overrides, forced=forced, made_of=made_of)
+            _record(plan, place, overrides=overrides, forced=forced, made_of=made_of, tokens=tokens)
         except Taken:
             if named:
                 raise
@@ -75,7 +97,13 @@ def record(
 
 
 def _record(
-    plan: Plan, directory: Path, *, overrides: tuple[str, ...], forced: bool, made_of: Mapping[str, Any] | None
+    plan: Plan,
+    directory: Path,
+    *,
+    overrides: tuple[str, ...],
+    forced: bool,
+    made_of: Mapping[str, Any] | None,
+    tokens: TokenFolder | None,
 ) -> None:
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
@@ -91,14 +119,18 @@ def _record(
         write_settings(partial, directory, plan, overrides, forced=forced)
         script_copy.keep(partial, plan.spec)
         home.write(partial, directory)
+        if tokens is not None:
+            token_folder.point(partial, plan.spec.data, tokens)
+            if tokens.bad_rows.count:
+                events.add(partial, "bad_rows", tokens.bad_rows.sentences, step=None)
+        files.require_room(partial, ROOM_BYTES)
         partial.rename(directory)
         status.remember(directory)
         _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
             raise taken(directory) from None
-        text = f"the run directory {directory} cannot be written: {error.strerror or error}"
-        raise SubmitError(f"{text}; run.directory=... puts it elsewhere") from None
+        raise Unwritten(f"the run directory {directory}", error) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -128,6 +160,17 @@ def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
         failed = (earlier / state.NOT_SUBMITTED).is_file() and not status.has_started(earlier)
         if earlier != directory and failed:
             shutil.rmtree(earlier, ignore_errors=True)
+
+
+class Unwritten(SubmitError):
+    """A record cannot be written, and nothing of it is there."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        """Say what it is and why."""
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why += f", and the start of a job takes {ROOM_BYTES >> 10} KiB beside its record"
+        super().__init__(f"{what} cannot be written: {why}; run.directory=... puts it elsewhere")
 
 
 class Taken(SubmitError):

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import files
+
 _NOTHING_ELSE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 """Of a clone of parts, git fetches what is missing by commands of its remote; versions before 2.44 know the first."""
@@ -126,7 +128,7 @@ def _differs(root: Path, entry: re.Match[bytes], written: int, *, keeps_modes: b
     same = (facts.st_mtime_ns, facts.st_size & 0xFFFFFFFF, like) == (time, int(entry["size"]), mode)
     if same and time < written and entry["stage"] == b"0":
         return None
-    content = _bytes_of(path, facts) if path.parent.resolve().is_relative_to(root.resolve()) else None
+    content = _bytes_of(path, facts) if files.real(path.parent).is_relative_to(files.real(root)) else None
     if content is None:  # It lies elsewhere by a link of a folder, or is no file.
         return _File(mode=_NOT_THERE, content=None, name="0" * length)
     name = _name(content, length)
@@ -143,7 +145,7 @@ def _bytes_of(path: Path, facts: os.stat_result) -> bytes | None:
             return None
         if facts.st_size > _MOST_BYTES:
             return f"{facts.st_size} bytes, changed at {facts.st_mtime_ns} ns\n".encode()
-        return path.read_bytes()
+        return files.read_bytes(path, _MOST_BYTES)
     except OSError:
         return None
 
@@ -172,9 +174,10 @@ def _difference(root: Path, changed: Mapping[bytes, _File | None]) -> str | None
         place = Path(folder)
         (place / "objects" / "info").mkdir(parents=True)
         own = root / os.fsdecode(objects.removesuffix(b"\n"))
-        (place / "objects" / "info" / "alternates").write_bytes(os.fsencode(own.resolve()) + b"\n")
+        (place / "objects" / "info" / "alternates").write_bytes(os.fsencode(files.real(own)) + b"\n")
         with contextlib.suppress(OSError):
-            (place / "index").write_bytes((root / os.fsdecode(index.removesuffix(b"\n"))).read_bytes())
+            own_index = files.read_bytes(root / os.fsdecode(index.removesuffix(b"\n")), files.MOST_OF_A_LOG)
+            (place / "index").write_bytes(own_index)
         lines = []
         for path, now in changed.items():
             if now is None:  # It is as in the index.

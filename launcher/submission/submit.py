@@ -16,6 +16,7 @@ import itertools
 import os
 import shlex
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -128,10 +129,10 @@ def _forget_tasks(directory: Path) -> None:
     Raises:
         SubmitError: Their folder lies elsewhere.
     """
-    folder = directory.resolve() / "logs" / "submitit"
-    if folder.resolve() != folder:
+    folder = files.real(directory) / "logs" / "submitit"
+    if files.real(folder) != folder:
         rule = "a job's task is pickled, and none is read from outside of the run's folder"
-        raise SubmitError(f"{directory}/logs/submitit leads to {folder.resolve()} by a link: {rule}; remove the link")
+        raise SubmitError(f"{directory}/logs/submitit leads to {files.real(folder)} by a link: {rule}; remove the link")
     for task in folder.glob("*.pkl"):
         task.unlink()
 
@@ -220,14 +221,19 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
     interrupts.look()
     with interrupts.shielded(), safe_path.for_controller():
         job = executor.submit(NodeTask(), str(directory))
-        process, job_id = Process.of(int(job.job_id)), str(job.job_id)
-        submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
-        files.write_atomically(directory / state.SUBMISSION, submission)
-        events.add(directory, "queued", "started on this machine", step=None, job_id=job_id)
-        lease.begin(directory, process)
-        interrupts.begun(status.name_of(directory, Path.cwd()))
         # A program that goes on for hours has no zombies, and no warning of a process that nobody waits for.
         threading.Thread(target=job.wait, daemon=True).start()
+        process, job_id = Process.of(int(job.job_id)), str(job.job_id)
+        submission = {"job_id": job_id, "kind": "local", "process": process.as_dict()}
+        try:
+            files.write_atomically(directory / state.SUBMISSION, submission)
+            events.add(directory, "queued", "started on this machine", step=None, job_id=job_id)
+            lease.begin(directory, process)
+        except OSError:  # A job that nobody knows of must not go on.
+            process.send(signal.SIGKILL)
+            (directory / state.SUBMISSION).unlink(missing_ok=True)
+            raise
+        interrupts.begun(status.name_of(directory, Path.cwd()))
     return job_id
 
 

@@ -33,7 +33,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import acting, contents, loading, state, status
-from launcher.rundir.record import directory_for, taken
+from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, of_record
 from launcher.text.units import gib
@@ -240,7 +240,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
     """Write or replace ``sweep.json``: the words as typed, and every point with its verdict.
 
     Raises:
-        SubmitError: The folder cannot be written.
+        Unwritten: The folder cannot be written.
         ConfigErrors: The words hold a secret.
     """
     content = {
@@ -259,7 +259,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         files.write_atomically(directory / state.SWEEP, content)
         acting.note(directory)
     except OSError as error:
-        raise SubmitError(f"the sweep's folder {directory} cannot be written: {error.strerror or error}") from None
+        raise Unwritten(f"the sweep's folder {directory}", error) from None
 
 
 def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzz import __main__ as fuzz
+from benchmarks.fuzz import odd
 from benchmarks.fuzz.case import Case
 from benchmarks.fuzz.judge import fault, not_parted, unquoted
 from benchmarks.fuzz.mutation import HOSTILE
@@ -29,6 +30,17 @@ def test_the_same_seed_gives_the_same_cases_and_every_source_is_drawn() -> None:
     assert list(islice(fuzz.cases(1), 20)) == list(islice(fuzz.cases(1), 20))
     sources = {case.source for case in islice(fuzz.cases(1), 100)}
     assert sources == {"words", "plan", "recipes", "importers", "points", "records", "locks"}
+
+
+def test_everything_that_may_lie_in_place_of_a_file_is_among_the_cases_and_leaves_the_folder_empty(
+    tmp_path: Path,
+) -> None:
+    drawn = [case for case in islice(fuzz.cases(1), 1_000) if case.odd]
+    assert {what for case in drawn for what in case.odd.values()} == set(odd.MAKERS)
+    assert {case.source for case in drawn} == {"recipes", "importers", "points", "records", "locks"}
+    for case in drawn[:20]:
+        assert fault(case, tmp_path) is None
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import contents, home, state, status
+from launcher.rundir import acting, contents, home, state, status
 from tests.support.recorded_runs import line, recorded, swept
 from tests.support.slurm_runs import Answer, launch
 
@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.write(run, run)
     for name, content in GOOD.items():
         (run / name).write_text(json.dumps(content))
+    acting.note(run)
     return tmp_path
 
 
@@ -160,18 +161,19 @@ def test_a_run_whose_state_nobody_can_tell_says_why_and_neither_goes_on_nor_is_s
     assert launch("logs", "bad").out.startswith(f"bad is unreadable: {name}: {finding}")
 
 
-def test_a_run_whose_specification_or_job_is_damaged_keeps_its_state_and_says_so(folder: Path) -> None:
+@pytest.mark.parametrize("key", ["train", "data"])
+def test_a_run_whose_specification_or_job_is_damaged_keeps_its_state_and_says_so(folder: Path, key: str) -> None:
     run = folder / "runs" / "bad"
-    (run / "spec.json").write_text('{"train": 3}')
+    (run / "spec.json").write_text(json.dumps({key: 3}))
     way = f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
     row = _row()
-    assert (row["state"], row["reason"]) == ("failed", f"x; spec.json: train=3 must be an object {{...}}; {way}")
-    said = "launch: {}/spec.json: train=3 must be an object {{...}}; {}\n"
+    assert (row["state"], row["reason"]) == ("failed", f"x; spec.json: {key}=3 must be an object {{...}}; {way}")
+    said = f"launch: {run}/spec.json: {key}=3 must be an object {{...}}; {way}\n"
     for words in (("resume", "bad"), ("resume", "bad", "train.steps=9"), ("recipe", "diff", "bad", "good")):
         answer: Answer = launch(*words)
-        assert (answer.status, answer.err) == (4, said.format(run, way)), words
+        assert (answer.status, answer.err) == (4, said), words
     assert launch("compare", "bad", "good").err == (
-        f"launch: of bad not all is known: spec.json: train=3 must be an object {{...}}; {way}\n"
+        f"launch: of bad not all is known: spec.json: {key}=3 must be an object {{...}}; {way}\n"
     )
     (run / "spec.json").unlink()
     assert launch("status", "bad").status == 2, "without it a folder is no run"
