@@ -171,7 +171,7 @@ def _ticks(start: float, until: float) -> list[float]:
 def _told(attempt: Attempt) -> str:
     ended = next((_what(event) for event in reversed(attempt.events) if event["kind"] == "end"), None)
     begun, end = attempt.begun, attempt.ended
-    took = f" after {duration(end - begun)}" if begun is not None and end is not None else ""
+    took = f" after {duration(end - begun)}" if begun is not None and end is not None and end >= begun else ""
     return f"{ended or 'not ended'}{took}"
 
 

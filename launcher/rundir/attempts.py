@@ -6,6 +6,7 @@ Beside them the failures of each node are counted, so that the job is not put ba
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ class Attempts:
     Attributes:
         count: Attempts so far, this one included.
         fruitless: How many of those before this one, in a row, left no new checkpoint.
-        checkpoint: When the newest checkpoint was written at the start of this attempt, in nanoseconds; 0: none.
+        checkpoint: Checksum of the names and times of all checkpoints at the start of this attempt; 0: none.
         allocation: Slurm's job id and how often it has started the job again, ``7_2``.
         failures: How many attempts each node has ended by failing first, by its name.
     """
@@ -37,13 +38,13 @@ class Attempts:
 
     def fruitless_now(self, directory: Path) -> int:
         """Fruitless attempts in a row, should this one end now."""
-        return 0 if _newest(directory) != self.checkpoint else self.fruitless + 1
+        return 0 if _checkpoints(directory) != self.checkpoint else self.fruitless + 1
 
 
 def begin(directory: Path, allocation: str) -> Attempts:
     """Count one more attempt."""
-    before, newest = recorded(directory), _newest(directory)
-    attempts = Attempts(count=1, fruitless=0, checkpoint=newest, allocation=allocation)
+    before, saved = recorded(directory), _checkpoints(directory)
+    attempts = Attempts(count=1, fruitless=0, checkpoint=saved, allocation=allocation)
     if before is not None:
         fruitless, count = before.fruitless_now(directory), before.count + 1
         attempts = replace(attempts, count=count, fruitless=fruitless, failures=before.failures)
@@ -81,16 +82,21 @@ def forget(directory: Path) -> None:
 
 
 def checkpoint_seconds(directory: Path) -> float | None:
-    """Seconds that the newest checkpoint took, from its first file to the folder's final name; None without one."""
+    """Seconds that the newest checkpoint took, from its first file to the folder's final name.
+
+    None without a checkpoint, and where the clock was set back meanwhile.
+    """
     folders = [path for path in (directory / "checkpoints").glob("step-*") if _STEP.search(path.name)]
     try:
         newest = max(folders, key=lambda path: int(_STEP.search(path.name)[1]), default=None)  # type: ignore[index]
         # A worker writes ``state.json`` first and renames the folder last, and a rename changes the folder's ctime.
-        return None if newest is None else newest.stat().st_ctime - (newest / "state.json").stat().st_mtime
+        seconds = -1.0 if newest is None else newest.stat().st_ctime - (newest / "state.json").stat().st_mtime
     except OSError:
         return None
+    return seconds if seconds >= 0 else None
 
 
-def _newest(directory: Path) -> int:
-    whole = (path for path in (directory / "checkpoints").glob("*") if path.suffix != ".partial")
-    return max((path.stat().st_mtime_ns for path in whole), default=0)
+def _checkpoints(directory: Path) -> int:
+    """A checksum that every new checkpoint changes, also one that is older by a clock that was set back; 0: none."""
+    whole = sorted(path for path in (directory / "checkpoints").glob("*") if path.suffix != ".partial")
+    return zlib.crc32(repr([(path.name, path.stat().st_mtime_ns) for path in whole]).encode()) if whole else 0

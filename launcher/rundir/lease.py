@@ -59,13 +59,13 @@ def _beat(run: Path, over: threading.Event) -> None:
 
 
 def age(run: Path) -> float | None:
-    """Seconds since the run's heartbeat was renewed; None where there is none."""
+    """Seconds between the run's heartbeat and now, whichever is later by a clock that was set; None without one."""
     try:
         with files.opened(run / FILE) as file:  # To open it makes NFS ask its server, where a look alone may not.
             beat = os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
-    return max(0.0, _now(run) - beat)
+    return abs(_now(run) - beat)
 
 
 def fresh(run: Path) -> bool:

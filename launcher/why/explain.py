@@ -90,7 +90,7 @@ def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
         if line["kind"] in ("start", "restart"):
             began, number = _time(line), number + 1
         elif line["kind"] == "end":
-            lasted = "" if began is None else f" after {duration(_time(line) - began)}"
+            lasted = "" if began is None or _time(line) < began else f" after {duration(_time(line) - began)}"
             word, text = line.get("state"), line["text"]
             attempts[max(1, number)] = f"{word}{lasted}" + ("" if text == word else f": {text}")
     if ended and attempts:

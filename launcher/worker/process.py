@@ -131,12 +131,21 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
     """End this process once another rank's error is on disk; it has a moment to report an error of its own."""
-    began = time.time()
+    before = _errors(logs, rank)  # Of earlier attempts: told by what is new, since a clock may be set back.
     while not over.wait(_LOOK_S):
-        others = (path for path in logs.glob("error.rank*.json") if path.name != f"error.rank{rank}.json")
-        with contextlib.suppress(OSError):
-            if any(path.stat().st_mtime >= began for path in others) and not over.wait(_GRACE_S):
-                os._exit(1)
+        if not _errors(logs, rank) <= before and not over.wait(_GRACE_S):
+            os._exit(1)
+
+
+def _errors(logs: Path, rank: int) -> set[tuple[str, int, int]]:
+    """The errors of the other ranks that are on disk: file, inode and time of each."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in logs.glob("error.rank*.json"):
+            if path.name != f"error.rank{rank}.json":
+                stat = path.stat()
+                found.add((path.name, stat.st_ino, stat.st_mtime_ns))
+    return found
 
 
 def link_logs(directory: Path) -> None:
