@@ -177,14 +177,14 @@ def ready(options: argparse.Namespace, *, quiet: bool) -> Ready:
 
         found = from_lock(options.lock, options.overrides, trusted=options.trust)
     how: dict[str, Any] = {"python": job_python.asked, "measured": measured(options)}
-    for line in found.said:
-        say(f"launch: {line}")
     with checking(assess.judge if options.native else None) as native:
         assessment = assessed(found, memory_engine(options), native=native, **how)
     if options.rehearsed and not assessment.errors:
         assessment = evidence.demanded(assessment, shlex.join(options.overrides))
     draw(options, assessment)
     _refuse(assessment, options)
+    for line in found.said:
+        say(f"launch: {line}")
     planned = plan(assessment, python=sys.executable)
     samples = _preview.previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)

@@ -18,7 +18,7 @@ from launcher.machine import Gpu, Machine, disk_free, facts, host_memory
 from launcher.memory.device import cublas_workspace
 from launcher.spec import RunSpec
 from launcher.text.units import MIB
-from tests.support.helpers import CPU_HOST, make_spec
+from tests.support.helpers import CPU_HOST, ask, make_spec
 
 H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, reserved_bytes=600_000_000, compute_capability=9.0)
 GPU_NODE = Machine(gpus=(H200,) * 4, host_memory_bytes=2**40, disk_free_bytes=2**41, cpus=64)
@@ -100,9 +100,28 @@ def test_a_named_gpu_has_the_default_ranks_of_its_cluster(where: Machine, cluste
 def test_resolving_leaves_the_given_configuration_as_it_was() -> None:
     hardware: dict[str, Any] = {"name": "auto", "device": None, "dtypes": [], "memory_bytes": None}
     config: dict[str, Any] = {"hardware": hardware, "cluster": {"kind": "local", "gpus_per_node": None}}
-    before = {"hardware": dict(hardware), "cluster": dict(config["cluster"])}
-    resolve(config, GPU_NODE)
-    assert config == before
+    config["precision"] = {"name": "bf16", "compute": "bf16"}
+    before = {name: dict(group) for name, group in config.items()}
+    for machine in (GPU_NODE, CPU_HOST):
+        resolve(config, machine)
+        assert config == before
+
+
+def test_cpu_ranks_take_fp32_where_no_precision_is_named_and_it_is_said() -> None:
+    left_open = ask("model=tiny", "hardware=cpu")
+    assert (left_open.require().precision.name, left_open.require().precision.compute) == ("fp32", "fp32")
+    (said,) = left_open.said
+    assert "no precision is named: fp32" in said
+    assert left_open.require().hash == make_spec("model=tiny", "hardware=cpu", "precision=fp32").hash
+
+
+@pytest.mark.parametrize(
+    "words", [("precision=bf16",), ("hardware=h100_80g",), ("precision.accumulate=fp32",), ("hardware.device=cuda",)]
+)
+def test_a_precision_that_is_named_and_that_of_a_gpu_stay_as_they_are(words: tuple[str, ...]) -> None:
+    asked = ask("model=tiny", "cluster.gpus_per_node=2", *words)
+    assert asked.require().precision.name == "bf16"
+    assert asked.said == ()
 
 
 @pytest.mark.parametrize(

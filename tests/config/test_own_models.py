@@ -83,7 +83,7 @@ def test_a_folder_is_the_model_of_its_config_with_its_weights_and_says_so(
     status, said = answer("check model=./mine", capsys)
     assert status == 0
     assert said.startswith("FITS: ")
-    assert " mine, fsdp, bf16;" in said
+    assert " mine, fsdp, fp32;" in said
     assert "model.weights=./mine: training starts from the weights in it; null draws fresh ones try" in said
     assert "tokenizer of its own for its 128256 ids: its weights know no others try data.tokenizer=./mine" in said
     status, said = answer("check model=./mine model.weights=null data.tokenizer=bytes", capsys)

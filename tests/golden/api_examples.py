@@ -34,7 +34,12 @@ for left in imported.left_out:
 fitting = {}
 for model in ("llama3_8b", "llama3_70b"):
     for strategy in ("fsdp", "zero3"):
-        found = launcher.check([f"model={model}", f"parallel={strategy}", "hardware=h100_80g", "cluster.gpus_per_node=8"])
+        found = launcher.check([
+            f"model={model}",
+            f"parallel={strategy}",
+            "hardware=h100_80g",
+            "cluster.gpus_per_node=8",
+        ])
         if found.peak and found.fits:
             fitting[model, strategy] = found.peak.needed_bytes
 assert ("llama3_8b", "zero3") in fitting and ("llama3_70b", "fsdp") not in fitting

@@ -15,12 +15,12 @@ GB = 10**9
 GIB = 2**30
 MIB = 2**20
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")
-MEGATRON = ("parallel=tp", "parallel.tensor=1", "parallel.sequence=false")
+MEGATRON = ("parallel=tp", "precision=bf16", "parallel.tensor=1", "parallel.sequence=false")
 
 
 def states_per_parameter(*overrides: str) -> float:
     """Bytes of model states of one rank when all gradients exist, over all parameters of the model."""
-    rank = ranks_of(make_spec("model=llama2_7b", *overrides))[0]
+    rank = ranks_of(make_spec("model=llama2_7b", "precision=bf16", *overrides))[0]
     size = sum(term.bytes for term in rank.at("root_backward") if term.pile in STATES)
     return size / 6_738_415_616
 
@@ -138,7 +138,7 @@ def test_lists_of_sgd_cost_4_bytes_a_parameter_where_weights_decay(decay: float,
 
 def test_reordering_the_outputs_of_narrow_experts_takes_12_bytes_for_each_of_a_tokens_experts() -> None:
     # With 3,584 features or more in an expert, the two gradients inside of it would be more: 2 x 2 B x 3,584.
-    narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp")
+    narrow = make_spec("model=mixtral_8x7b", "model.moe_intermediate_size=512", "parallel=fsdp", "precision=bf16")
     rank = ranks_of(narrow)[0].model
     (extra,) = (term for term in activations.mlp_backward(rank) if term.pile == "temporary")
     assert extra.bytes == rank.tokens * (2 * 12 * 4096 + 2 * 4096)

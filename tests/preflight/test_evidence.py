@@ -49,7 +49,7 @@ def test_what_the_memory_of_a_rank_does_not_depend_on_is_no_other_run(word: str)
 @pytest.mark.parametrize(
     "word",
     [
-        *("train.micro_batch_size=2", "train.sequence_length=64", "precision=fp32", "checkpointing=full"),
+        *("train.micro_batch_size=2", "train.sequence_length=64", "precision=bf16", "checkpointing=full"),
         *(
             "cluster.gpus_per_node=4",
             "parallel=ddp",
