@@ -18,7 +18,7 @@ from launcher.spec.parse import to_dict
 
 RATES = ("1e-5", "3e-5", "1e-4", "3e-4", "1e-3", "3e-3")
 BATCHES = (1, 2, 4, 8)
-LENGTHS = (512, 1024, 2048)
+WIDTHS = (512, 1024, 2048)
 _TOO_LARGE = 8 * 2048
 """Tokens of a micro-batch that the made points do not fit with."""
 
@@ -42,13 +42,14 @@ def run(folder: Path, *words: str, steps: int, scale: float = 1.0, now: state.St
 
 
 def sweep(folder: Path, points: int, *, steps: int = 20) -> Path:
-    """A sweep over the learning rate, the batch, the sequence length and the seed; what is too large is left out."""
-    spec = _spec()
+    """A sweep over learning rate, micro-batch, width of the MLP and seed; points that are too large are left out."""
+    always = "train.global_batch_size=16"  # Points of other tokens a step would not be ranked by their loss.
+    spec = _spec(always)
     rows: list[dict[str, Any]] = []
-    for number, (rate, batch, length, seed) in zip(range(points), _grid(), strict=False):
-        name, tokens = f"{number:03d}", batch * length
+    for number, (rate, batch, width, seed) in zip(range(points), _grid(), strict=False):
+        name, tokens = f"{number:03d}", batch * width
         words = [f"optimizer.lr={rate}", f"train.micro_batch_size={batch}"]
-        words += [f"train.sequence_length={length}", f"train.seed={seed}"]
+        words += [f"model.intermediate_size={width}", f"train.seed={seed}"]
         fits, size = tokens < _TOO_LARGE, (20 + tokens // 100) * _MIB
         rows.append({
             "id": name,
@@ -62,12 +63,15 @@ def sweep(folder: Path, points: int, *, steps: int = 20) -> Path:
         if fits:
             content = copy.deepcopy(spec)
             content["optimizer"]["lr"] = float(rate)
-            content["train"] |= {"micro_batch_size": batch, "sequence_length": length, "seed": seed}
+            content["model"]["intermediate_size"] = width
+            content["train"] |= {"micro_batch_size": batch, "seed": seed}
             scale = 1 + 0.3 * abs(math.log10(float(rate) / 6e-4)) + 0.01 * (seed % 7) + 0.05 / batch
-            _write(folder / name, content, [*_WORDS, *words], _metrics(steps, scale, batch), "finished", size=size)
+            _write(
+                folder / name, content, [*_WORDS, always, *words], _metrics(steps, scale, batch), "finished", size=size
+            )
     grid = [f"optimizer.lr={','.join(RATES)}", f"train.micro_batch_size={','.join(map(str, BATCHES))}"]
-    grid += [f"train.sequence_length={','.join(map(str, LENGTHS))}", f"train.seed=range(0,{points})"]
-    content = {"schema": 1, "id": folder.name, "overrides": [*_WORDS, *grid], "forced": False, "points": rows}
+    grid += [f"model.intermediate_size={','.join(map(str, WIDTHS))}", f"train.seed=range(0,{points})"]
+    content = {"schema": 1, "id": folder.name, "overrides": [*_WORDS, always, *grid], "forced": False, "points": rows}
     (folder / state.SWEEP).write_text(json.dumps(content))
     return folder
 
@@ -81,8 +85,8 @@ def _grid() -> Iterator[tuple[str, int, int, int]]:
     while True:
         for rate in RATES:
             for batch in BATCHES:
-                for length in LENGTHS:
-                    yield rate, batch, length, seed
+                for width in WIDTHS:
+                    yield rate, batch, width, seed
         seed += 1
 
 

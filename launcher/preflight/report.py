@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from launcher import backends
+from launcher import backends, secret
 from launcher.errors import ConfigError
 from launcher.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight import saving, speed_line
@@ -159,9 +159,9 @@ def _headline(spec: RunSpec) -> str:
     world = f"{spec.gpus} x {hardware.title}" if hardware.device == "cuda" else f"{ranks(spec)} on {hardware.title}"
     nodes = f" on {cluster.nodes} nodes" if cluster.nodes > 1 else ""
     if spec.judges_no_model:
-        return f"{spec.script}; {world}{nodes}"
+        return secret.hidden(f"{spec.script}; {world}{nodes}")
     engine = spec.backend.name if parallel.name == spec.backend.name else f"{parallel.name} ({spec.backend.name})"
-    return f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}"
+    return secret.hidden(f"{spec.model.name}, {engine}, {spec.precision.name}; {world}{nodes}")
 
 
 def _layout(spec: RunSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.job import memory
@@ -50,14 +50,15 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
     kept = growth.kept(oom, predicted.between_steps(run.spec, oom.rank).piles, found) if grows is None else 0
     ways = _ways(run, oom, found, foreseen, grows=grows is not None, kept=kept)
     said = (asked(oom), *reasons.sentences(run, oom, found, foreseen, grows, kept))
+    first = tuple(reasons.first_ways(run, oom, found, grows))
     return run.answer(
         "out_of_memory",
-        (*said, *_untaken(ways.untaken)),
+        (*said, *_not_taken(ways, searched=grows is None and not first)),
         where=where(oom),
         pile=found.pile,
         piles=found.rows,
         evidence=tuple(evidence_of(run, oom)),
-        ways=(*reasons.first_ways(run, oom, found, grows), *ways.ways),
+        ways=(*first, *ways.ways),
         ways_title=_TITLE,
     )
 
@@ -139,8 +140,13 @@ def _ways(
     return ways_out.on_device(spec, rule, run.name, run.takes)
 
 
-def _untaken(words: Sequence[str]) -> Iterator[str]:
-    """The changes with which a new run would fit, and this one cannot go on."""
+def _not_taken(found: ways_out.WaysOut, *, searched: bool) -> Iterator[str]:
+    """The changes with which a new run would fit, and this one cannot go on; that there are none at all."""
+    words = found.untaken
+    if searched and not words and not found.ways:
+        near = found.nearest
+        nearest = "" if near is None else f"; the nearest, `{shlex.join(near.overrides)}`, needs {gib(near.peak_bytes)}"
+        yield f"no single change of this run fits with what was measured{nearest}"
     if words:
         named, it = " or ".join(f"`{each}`" for each in words), "it" if len(words) == 1 else "these"
         yield f"a new run would fit with {named}, too; this one cannot be resumed with {it}"

@@ -36,10 +36,17 @@ _OTHERS = "other processes on the device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaysOut:
-    """Ways to go on, and the words of those that a resumed run does not take."""
+    """Ways to go on.
+
+    Attributes:
+        ways: Those that a resumed run takes, the cheapest first.
+        untaken: The words of those that it does not take.
+        nearest: Where nothing fits, the change that comes nearest.
+    """
 
     ways: tuple[Way, ...]
     untaken: tuple[str, ...] = ()
+    nearest: Fix | None = None
 
 
 def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
@@ -114,7 +121,7 @@ def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device
             untaken.append(shlex.join(fix.overrides))
         else:
             ways.append(_way(fix, words, name, of_device=of_device))
-    return WaysOut(ways=tuple(ways), untaken=tuple(untaken))
+    return WaysOut(ways=tuple(ways), untaken=tuple(untaken), nearest=search.nearest)
 
 
 def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:

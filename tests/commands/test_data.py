@@ -121,7 +121,7 @@ def test_data_that_nobody_can_look_at_are_left_alone(capsys: pytest.CaptureFixtu
             ("data=huggingface", "data.path=broken.jsonl"),
             "data.path",
             "broken JSON in line 2: Expecting value at column 10",
-            [],
+            ["data.on_bad_row=skip"],
         ),
         (
             ("data=tokens", "data.path=medium.txt", "data.token_dtype=uint16"),

@@ -14,7 +14,6 @@ import pytest
 
 from launcher import cli
 from launcher.data import documents, prepare
-from launcher.spec import DataSpec
 from tests.support.chat import turns, write_rows
 
 
@@ -78,7 +77,7 @@ def test_a_full_disk_ends_with_4_and_the_place(folder: Path, capsys: pytest.Capt
 
 
 def test_ctrl_c_leaves_nothing_half(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(data: DataSpec) -> Iterator[str]:
+    def interrupted(*_: object) -> Iterator[str]:
         yield "a" * prepare._BATCH
         raise KeyboardInterrupt
 

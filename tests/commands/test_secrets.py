@@ -17,8 +17,8 @@ from launcher.preflight import assess
 from launcher.spec.parse import known_keys
 from tests.support import resuming
 from tests.support.helpers import make_spec
+from tests.support.secrets import HEX, KNOWN, LETTERS, NAMED
 from tests.support.training import SMALL
-from tests.test_secret import HEX, KNOWN, LETTERS, NAMED
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "DB_PASSWORD", "aws_secret_access_key"])
@@ -156,6 +156,7 @@ def _leaks(text: str) -> list[str]:
 )
 @example(key="cluster.setup", text="curl -u me:hunter2 https://a.org", way="{key}=[{text}]]", verb=("check",))
 @example(key="cluster.setup", text="curl -u me:hunter2 https://a.org", way="{key}=[{text}]", verb=("show", *SLURM))
+@example(key="hardware.title", text=KNOWN[0], way="{key}={text}", verb=("check",))
 @example(key="cluster.setup", text="curl https://me:hunter2@a.org/?a=b&c={{d}}", way="{key}=[{text}]", verb=("check",))
 @settings(max_examples=40, deadline=None)
 def test_a_secret_of_any_known_form_in_any_key_is_in_no_output_and_no_file(

@@ -102,8 +102,8 @@ def test_resolving_leaves_the_given_configuration_as_it_was() -> None:
     config: dict[str, Any] = {"hardware": hardware, "cluster": {"kind": "local", "gpus_per_node": None}}
     config["precision"] = {"name": "bf16", "compute": "bf16"}
     before = {name: dict(group) for name, group in config.items()}
-    for machine in (GPU_NODE, CPU_HOST):
-        resolve(config, machine)
+    for host in (GPU_NODE, CPU_HOST):
+        resolve(config, host)
         assert config == before
 
 

@@ -101,7 +101,7 @@ def test_rows_longer_than_what_is_looked_at_are_recognised(tmp_path: Path) -> No
         ("x.jsonl", b'{"text": "a"}\n\n{"text": b}\n', "broken JSON in line 3: Expecting value at column 10"),
         ("x.jsonl", b'{"text": "a"', "broken JSON in line 1: Expecting ',' delimiter at column 13"),
         ("x.jsonl", b'["a"]\n', 'line 1 holds a list, and a row must be an object: {"text": ...}'),
-        ("x.jsonl", b'{"text": "\xff"}\n', "it is not UTF-8 text (byte 10 cannot be decoded), nor any of text, JSON"),
+        ("x.jsonl", b'{"text": "\xff"}\n', "line 1 is not UTF-8 text (byte 10 cannot be decoded)"),
         ("x.json", b'[\n{"text": "a"},\n{"text": }\n]', "broken JSON in line 3: Expecting value at column 10"),
         ("x.json", b'[\n{"text": "a"}\n{"text": "b"}]', "broken JSON in line 3: expected ',' or ']' after an element"),
         ("x.json", b'[{"text": "a"}]\nx', "broken JSON in line 2: something follows the list"),

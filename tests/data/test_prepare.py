@@ -72,7 +72,7 @@ def test_a_document_in_pieces_is_one_document() -> None:
     progress = Progress()
     data = make_spec("model=tiny", "data=text").data
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "documents", lambda data: iter(pieces))
+        patch.setattr(documents, "documents", lambda *_: iter(pieces))
         found = [list(one.ids) for one in prepare.encoded(data, Words(), progress)]
     assert found == [[97, 98], [99, 299], [100, 299]]
     assert (progress.documents, progress.text_bytes) == (2, 4)
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_an_error_or_an_interruption_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(data: DataSpec) -> Iterator[str]:
+    def interrupted(*_: object) -> Iterator[str]:
         yield "a" * prepare._BATCH
         raise KeyboardInterrupt
 
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_data_without_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "documents", lambda data: iter([""]))
+    monkeypatch.setattr(documents, "documents", lambda *_: iter([""]))
     with pytest.raises(DataError, match=r"data.path=.*/t: nothing to train on: there is no text in it"):
         prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
 

@@ -361,6 +361,7 @@ WARNINGS = _cases(
     data.template=chatml
     data.train_on=last
     data.preview=3
+    data=synthetic data.on_bad_row=skip
     data.token_dtype=uint32
     data=synthetic data.tokenizer=llama
     model=gpt2 model.rope_parameters={rope_type:linear,factor:2.0}

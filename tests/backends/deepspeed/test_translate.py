@@ -28,7 +28,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero2_fp16": (*EIGHT, "parallel=zero2", "precision=fp16"),
     "zero1_fp32": (*EIGHT, "parallel=zero1", "precision=fp32"),
     "zero3_bf16_states": (*EIGHT, "parallel=zero3", "precision.master=bf16", "precision.optimizer_states=bf16"),
-    "zero3_cpu": ("model=tiny", "parallel=zero3", "optimizer.clip=0.5"),
+    "zero3_cpu": ("model=tiny", "precision=bf16", "parallel=zero3", "optimizer.clip=0.5"),
     "zero2_sgd": (*EIGHT, "parallel=zero2", "optimizer=sgd"),
     "zero1_tensor": (*EIGHT, "parallel=zero1", "parallel.tensor=4", "model.qk_norm=true"),
     "zero1_pipeline": (*EIGHT, "parallel=zero1", "parallel.pipeline=4"),
