@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import submitit  # noqa: F401  # Its import closes the handlers of logging, and absl's close what pytest captures with.
 from hypothesis import settings
 
 from benchmarks import signals
