@@ -21,7 +21,7 @@ ARGS ?=
 .PHONY: demo test chromium test-oldest lint bench gpu-wheels slurm-demo lock clean
 
 demo: $(VENV)/.built-demo ## build the environment and train a small model on this machine
-	$(BIN)/launch model=tiny parallel=fsdp precision=bf16
+	$(BIN)/launch model=tiny parallel=fsdp
 
 # Slurm's clocks (time limits, margins) go on while other tests have the processors, so its tests come by themselves;
 # they wait more than they compute, so each of the five long files has a worker.

@@ -15,7 +15,7 @@ def text(verbs: Mapping[str, str]) -> str:
         "launch GROUP=OPTION... GROUP.KEY=VALUE...   check, record and start a run",
         "launch VERB ...                             a verb; --help on each",
         "",
-        "  launch model=tiny parallel=fsdp precision=bf16",
+        "  launch model=tiny parallel=fsdp",
         "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
         "  launch plan model=7b hardware=h100_80g         the fastest layouts that fit",
         "  launch check model=./folder   a Hugging Face folder; model=org/name: the Hub's",

@@ -16,7 +16,7 @@ from launcher.errors import LauncherError
 from launcher.rundir import contents, results
 from launcher.spec.parse import parse
 
-MEAN = "mean of the last tenth of the lines"
+MEAN = "mean of the last tenth of the logged steps"
 """What the loss of training of a run is, which single lines scatter around."""
 
 _NO_SAMPLES = ("workers", "preview")
@@ -31,7 +31,7 @@ class Trained:
         data: Its data and the length of its sequences, to be compared with others'.
         tokens: Of a step; None where that is not known.
         held_out: The last loss on held-out samples.
-        training: The mean over the last tenth of the lines.
+        training: The mean over the last tenth of the logged steps.
     """
 
     data: str

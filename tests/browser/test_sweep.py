@@ -74,7 +74,7 @@ def test_a_thousand_points_are_there_and_the_page_is_quiet(browser: Browser, fil
 def test_the_best_point_and_its_line_come_first_and_those_left_out_have_their_reasons(opened: Page) -> None:
     lead = opened.locator("header").text_content() or ""
     assert "1,000 points: 917 finished, 83 left out" in lead
-    assert "Lowest loss (mean of the last tenth of the steps): 057" in lead
+    assert "Lowest loss (mean of the last tenth of the logged steps): 057" in lead
     assert (opened.locator("header pre").first.text_content() or "").startswith("launch model=tiny ")
     reasons = opened.locator("#left li").all_text_contents()
     assert "1: " + HOSTILE in reasons

@@ -132,7 +132,7 @@ def test_an_array_is_found_by_its_id_and_its_tasks_by_theirs(tmp_path: Path) -> 
 def test_a_sweeps_table_is_put_in_order_and_names_its_best_point_with_its_line(tmp_path: Path) -> None:
     swept(tmp_path / "p" / "runs" / "s", {"1e-3": 2.5, "9": None, "2e-4": 1.5, "1e-2": 4.0})
     assert launch("status", "s", "--sort", "loss").out.endswith(
-        "\nlowest loss (mean of the last tenth of the lines): 002, 1.5000\n"
+        "\nlowest loss (mean of the last tenth of the logged steps): 002, 1.5000\n"
         "launch model=tiny cluster.gpus_per_node=2 optimizer.lr=2e-4\n"
     )
 
@@ -149,7 +149,8 @@ def test_a_sweeps_table_is_put_in_order_and_names_its_best_point_with_its_line(t
     path = tmp_path / "p" / "runs" / "s" / "000" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "state": "cancelled"}))
     assert (
-        "\nlowest loss (mean of the last tenth of the lines) so far (1 not finished): 002" in launch("status", "s").out
+        "\nlowest loss (mean of the last tenth of the logged steps) so far (1 not finished): 002"
+        in launch("status", "s").out
     )
 
 

@@ -69,7 +69,7 @@ def test_a_sweep_has_its_points_its_best_one_and_what_was_left_out(tmp_path: Pat
     said = text(page)
     assert "3 points: 2 finished, 1 left out." in said
     line = "launch model=tiny cluster.gpus_per_node=2 optimizer.lr=1e-3"
-    assert f"Lowest loss (mean of the last tenth of the lines): 000, 2.0000 {line}" in said
+    assert f"Lowest loss (mean of the last tenth of the logged steps): 000, 2.0000 {line}" in said
     assert "1: too large" in said
     assert page.count("<tr data-name=") == 3
     assert 'data-note="left out: too large"' in page

@@ -62,7 +62,7 @@ def test_a_runs_end_its_page_and_a_comparison_say_one_loss_and_what_it_is(folder
     assert f"loss 5.0000 -> {said} in 40 steps" in _following.table(run)
     assert f", loss {said}" in page.of_run(run)
     compared = launch("compare", "a", "b").out
-    assert "loss, mean of the last tenth of the lines" in compared
+    assert "loss, mean of the last tenth of the logged steps" in compared
     assert "2.5000" in compared
     assert any(
         row.startswith("last loss 4.0000") for row in frame(status.read(run), live.of_files(status.read(run)), 80)
