@@ -20,6 +20,9 @@ FILE, STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 """Those of an Arrow file ("IPC File Format"), and of an Arrow stream ("Encapsulated message format")."""
 
 _ROWS = 1024
+_AT_ONCE = 16
+"""Rows that are Python objects at once: a dictionary of one long text makes each row of a small file a large one."""
+
 _PLACES = 8
 
 
@@ -68,13 +71,22 @@ def _batches(path: Path, table: Any, only: Sequence[str] | None) -> Iterator[Any
 def _of_batch(
     batch: Any, path: Path, first: int, bad: BadRows, *, counted: bool = True
 ) -> Iterator[tuple[int | None, Mapping[str, object]]]:
-    """The rows of a batch with their numbers, one by one where they cannot be read together."""
-    try:
-        yield from enumerate(batch.to_pylist(), first) if counted else ((None, row) for row in batch.to_pylist())
-        return
-    except UnicodeDecodeError:
-        if not bad.skips:
-            raise
+    """The rows of a batch with their numbers, some at a time, and one by one where these cannot be read together."""
+    for start in range(0, batch.num_rows, _AT_ONCE):
+        some = batch.slice(start, _AT_ONCE)
+        try:
+            found = some.to_pylist()
+        except UnicodeDecodeError:
+            if not bad.skips:
+                raise
+            yield from _one_by_one(some, path, first + start, bad, counted=counted)
+        else:
+            yield from ((first + start + place if counted else None, row) for place, row in enumerate(found))
+
+
+def _one_by_one(
+    batch: Any, path: Path, first: int, bad: BadRows, *, counted: bool
+) -> Iterator[tuple[int | None, Mapping[str, object]]]:
     for place in range(batch.num_rows):
         number = first + place if counted else None
         try:
@@ -103,6 +115,7 @@ def pieces(
     size: int,
     only: Sequence[str] | None,
     bad: BadRows,
+    most: int,
 ) -> Iterator[list[Mapping[str, object]]]:
     """Some rows of some places.
 
@@ -112,15 +125,32 @@ def pieces(
         size: Rows of one place.
         only: As for :func:`rows`.
         bad: As there.
+        most: Bytes of texts of one place, beyond which it is left.
 
     Raises:
         Unusable: As for :func:`rows`.
     """
     with _open(path) as table:
         for batch in _some_batches(path, table, spread, size, only):
-            found = [row for _, row in _of_batch(batch, path, 1, bad, counted=False)]
+            found, seen = list[Mapping[str, object]](), 0
+            for _, row in _of_batch(batch, path, 1, bad, counted=False):
+                found.append(row)
+                seen += size_of(row)
+                if seen > most:
+                    break
             bad.rows += len(found)
             yield found
+
+
+def size_of(value: object) -> int:
+    """About how many bytes a row, or a value in it, takes as text."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(str(key)) + size_of(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return 8
 
 
 def _some_batches(

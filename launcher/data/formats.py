@@ -11,15 +11,14 @@ import csv
 import io
 import json
 import re
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 from launcher.data import arrow_rows, json_rows
 from launcher.data.bad_rows import SKIPPING, BadRows
-from launcher.data.opening import is_compressed, opened, opened_text
+from launcher.data.opening import LARGEST_ROW, is_compressed, opened, opened_text
 from launcher.data.unusable import Unusable
 
 type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
@@ -164,7 +163,7 @@ def rows(
 
 
 def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
-    """The names of the columns; of JSON, those of the first hundred rows that ``bad`` lets pass.
+    """The names of the columns; of JSON, those of the first hundred rows that ``bad`` lets pass, or of fewer large ones.
 
     Raises:
         Unusable: As :func:`rows`.
@@ -172,7 +171,13 @@ def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
     kind = kind_of(path)
     if kind in ("parquet", "arrow"):
         return arrow_rows.columns(path)
-    return tuple(dict.fromkeys(name for row in islice(rows(path, bad=bad), _ROWS_LOOKED_AT) for name in row))
+    found, seen = dict[str, None](), 0
+    for row in islice(rows(path, bad=bad), _ROWS_LOOKED_AT):
+        found |= dict.fromkeys(row)
+        seen += arrow_rows.size_of(row)
+        if seen > LARGEST_ROW // 16:
+            break
+    return tuple(found)
 
 
 def text(path: Path) -> str:
@@ -196,9 +201,10 @@ def delimiter(header: str) -> str:
 
 
 def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Row]:
-    csv.field_size_limit(sys.maxsize)  # A document in a field is longer than the 128 KiB that csv allows.
-    with opened_text(path, raw, newline="", lenient=bad.skips) as content:
-        first = content.readline()
+    csv.field_size_limit(LARGEST_ROW)  # A document in a field is longer than the 128 KiB that csv allows.
+    with opened_text(path, raw, newline="", lenient=bad.skips) as text:
+        content = _csv_lines(text, path)
+        first = next(content, "")
         (names,) = csv.reader([first], delimiter=delimiter(first))
         if len(set(names)) < len(names) or not all(names):
             rule = f"its first line must name the columns, each once, and is {first.strip()[:80]!r}"
@@ -218,6 +224,21 @@ def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Ro
                 bad.refuse(error, rows=max(1, lines))  # A quote that is never closed takes all that follows with it.
             else:
                 yield row
+
+
+def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a file.
+
+    Raises:
+        Unusable: One is longer than a row may be.
+    """
+    number = 0
+    while line := text.readline(LARGEST_ROW):
+        number += 1
+        if len(line) == LARGEST_ROW and not line.endswith(("\n", "\r")):
+            rule = f"line {number} is longer than {LARGEST_ROW >> 20} MiB, which no row may be"
+            raise Unusable("data.path", str(path), rule)
+        yield line
 
 
 def _csv_fields(reader: Iterator[list[str]], path: Path) -> list[str] | Unusable | None:

@@ -12,28 +12,37 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher.data.bad_rows import SKIPPING, BadRows
-from launcher.data.opening import opened, opened_text
+from launcher.data.opening import LARGEST_ROW, opened, opened_text
 from launcher.data.unusable import Unusable
 
 type Row = Mapping[str, object]
 
 _BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
-_LARGEST = 1 << 28
-"""Characters of the largest element; one that does not end by then is taken for a broken one."""
 
 
 def lines(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | None = None) -> Iterator[Row]:
     """The rows of a file with one JSON object a line; ``raw`` as for :func:`opened`."""
     with opened(path, raw=raw) as file:
-        yield from parsed(file, path, bad=bad)
+        yield from parsed(_lines(file), path, bad=bad)
 
 
-def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1, bad: BadRows | None = None) -> Iterator[Row]:
+def _lines(file: io.BufferedIOBase) -> Iterator[bytes | None]:
+    """The lines of a file; None in place of one that is longer than a row may be."""
+    while line := file.readline(LARGEST_ROW):
+        too_long = len(line) == LARGEST_ROW and not line.endswith(b"\n")
+        yield None if too_long else line
+        while too_long and line and not line.endswith(b"\n"):
+            line = file.readline(_CHUNK)
+
+
+def parsed(
+    file: Iterable[bytes | None], path: Path, *, first: int | None = 1, bad: BadRows | None = None
+) -> Iterator[Row]:
     """Rows of lines.
 
     Args:
-        file: The lines.
+        file: The lines; None is one that is too long.
         path: Their file.
         first: The number of the first line; None where it is not known.
         bad: What becomes of a line that is no JSON, or no object; None: it is an error.
@@ -43,8 +52,8 @@ def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1, bad: Bad
     """
     bad = bad or BadRows()
     for number, line in enumerate(file, first or 1):
-        content = line.removeprefix(_BOM).strip()
-        if not content:
+        content = None if line is None else line.removeprefix(_BOM).strip()
+        if content == b"":
             continue
         bad.at(path, "line", None if first is None else number)
         try:
@@ -55,7 +64,10 @@ def parsed(file: Iterable[bytes], path: Path, *, first: int | None = 1, bad: Bad
             yield row
 
 
-def _of_line(content: bytes, path: Path, where: str) -> Row:
+def _of_line(content: bytes | None, path: Path, where: str) -> Row:
+    if content is None:
+        rule = f"{where} is longer than {LARGEST_ROW >> 20} MiB, which no row may be"
+        raise Unusable("data.path", str(path), rule, [SKIPPING])
     try:
         value = json.loads(content)
     except UnicodeDecodeError as error:
@@ -163,7 +175,7 @@ class _Scan:
             try:
                 value, self._at = self._decoder.raw_decode(self._buffer, self._at)
             except (json.JSONDecodeError, RecursionError) as error:
-                if len(self._buffer) - self._at < _LARGEST and self._more(size):
+                if len(self._buffer) - self._at < LARGEST_ROW and self._more(size):
                     size *= 2
                     continue
                 if isinstance(error, RecursionError):

@@ -17,7 +17,12 @@ from launcher.errors import unreadable
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 """First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1."""
 
+LARGEST_ROW = 1 << 28
+"""Bytes of the largest row of a file; a longer one is taken for a broken one, or for a decompression bomb."""
+
 _CHUNK = 1 << 17
+_FED = 1 << 11
+"""Bytes that Zstandard is given at once: it packs up to some 32,000 times as many into one, all of which come out."""
 
 
 @contextlib.contextmanager
@@ -85,6 +90,18 @@ def told(path: Path) -> Iterator[None]:
         raise Unusable("data.path", str(path), f"it cannot be read: {unreadable(error)}") from None
 
 
+def holds_at_most(path: Path, size: int) -> bool:
+    """True if the content of a file is so many bytes or fewer once it is decompressed.
+
+    Raises:
+        Unusable: As :func:`opened`.
+    """
+    with opened(path) as file:
+        while size >= 0 and (chunk := file.read(min(_CHUNK, size + 1))):
+            size -= len(chunk)
+    return size >= 0
+
+
 def is_compressed(path: Path) -> bool:
     """True if a file is gzip or Zstandard by its first bytes.
 
@@ -127,7 +144,7 @@ def _decompressed(file: io.BufferedIOBase, zstandard: Any) -> Iterator[bytes]:
         EOFError: The last frame is not whole, or something is no frame.
     """
     decoder = None
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(_FED):
         while chunk:
             decoder = decoder or zstandard.ZstdDecompressor().decompressobj()
             try:

@@ -12,18 +12,20 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from launcher import files as regular
 from launcher.data import arrow_rows, formats, json_rows
 from launcher.data.bad_rows import BadRows
 from launcher.data.formats import Kind, Row
-from launcher.data.opening import is_compressed, opened, told
+from launcher.data.opening import holds_at_most, is_compressed, opened, told
 from launcher.data.unusable import Unusable
 
 WHOLE = 4 << 20
 """Bytes of data that are read as a whole."""
+
+_UNPACKED = 4 * WHOLE
+"""Bytes that they may be once they are decompressed."""
 
 FILES = 64
 """Files, and places in them, that are looked at of larger data."""
@@ -94,7 +96,7 @@ def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = 
     sizes = [path.stat().st_size for path in files]
     packed = any(map(is_compressed, _spread(files, FILES)))
     small = WHOLE if kind != "parquet" and not packed else WHOLE // 8
-    whole = len(files) <= 20 * FILES and sum(sizes) <= small
+    whole = len(files) <= 20 * FILES and sum(sizes) <= small and _is_small(files, kind, packed=packed)
     placed = list(zip(files, sizes, strict=True))
     rows = len(files) if kind == "text" else None
     if whole:
@@ -109,6 +111,20 @@ def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = 
         starts = _spread(placed, _STARTS)
         found = [block for path, size in starts for block in _start(path, kind, size, _STARTED // len(starts), bad)]
     return Sample(kind=kind, weight=float(sum(sizes)), blocks=found, whole=whole, rows=rows, packed=packed)
+
+
+def _is_small(files: Sequence[Path], kind: Kind, *, packed: bool) -> bool:
+    """True if small files are small once they are decompressed, too."""
+    left = _UNPACKED // max(1, len(files))
+    if kind not in ("parquet", "arrow"):
+        return not packed or all(holds_at_most(path, left) for path in files)
+    for path in files:
+        seen = 0
+        for row in arrow_rows.rows(path, bad=BadRows(skips=True)):
+            seen += arrow_rows.size_of(row)
+            if seen > left:
+                return False
+    return True
 
 
 def _kind(files: Sequence[Path]) -> Kind:
@@ -202,7 +218,7 @@ def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int, bad: BadRo
 
 def _of_table(path: Path, size: int, only: Sequence[str] | None, bad: BadRows) -> Iterator[Block]:
     total = arrow_rows.count(path)
-    for rows in arrow_rows.pieces(path, _spread, _ROWS, only, bad):
+    for rows in arrow_rows.pieces(path, _spread, _ROWS, only, bad, WHOLE):
         yield _block(size * len(rows) / total, [(row, f"{path}, a row") for row in rows])
 
 
@@ -234,7 +250,14 @@ def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Itera
 
 def _groups(rows: Iterator[tuple[Row, str]], chars: int) -> Iterator[list[tuple[Row, str]]]:
     """Rows in some groups, until enough of them were seen."""
-    seen = 0
-    while seen < chars and (group := list(islice(rows, _ROWS))):
-        seen += sum(len(value) if isinstance(value, str) else _ROWS for row, _ in group for value in row.values())
+    group, seen = list[tuple[Row, str]](), 0
+    for row, place in rows:
+        group.append((row, place))
+        seen += arrow_rows.size_of(row)
+        if len(group) == _ROWS or seen >= chars:
+            yield group
+            group = []
+        if seen >= chars:
+            return
+    if group:
         yield group

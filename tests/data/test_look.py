@@ -87,7 +87,7 @@ def test_large_data_are_estimated(name: str, tmp_path: Path, monkeypatch: pytest
         rows = random.Random(2).sample(rows, len(rows))
     WRITERS[name](tmp_path / name, rows)
     monkeypatch.setattr(sampling, "WHOLE", 1 << 10)
-    monkeypatch.setattr(sampling, "_STARTED", 1 << 18)
+    monkeypatch.setattr(sampling, "_STARTED", 1 << 19)  # Several blocks of Zstandard, of 128 KiB each.
     found = _surveyed("data=text", f"data.path={tmp_path}")
     assert found.tokens is not None
     assert found.rows is not None
