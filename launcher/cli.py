@@ -59,16 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from launcher.completion.answer import answer
 
         return answer(words[1:], VERBS)
-    from launcher.text import terminal
-
-    if argv is None:  # A program that calls this has a hook of its own.
-        sys.excepthook = terminal.show_fault
     try:
+        from launcher.text import terminal
+
+        if argv is None:  # A program that calls this has a hook of its own.
+            sys.excepthook = terminal.show_fault
         with terminal.guarded():
             try:
                 return _ended(words)
             finally:  # Also behind a help, which ends by an exception.
                 sys.stdout.flush()
+    except KeyboardInterrupt:  # Before the command began, or behind its last word.
+        return _interrupted(words)
     except BrokenPipeError:
         return 0  # The reader has seen enough.
     except Unwritable as error:
@@ -240,6 +242,8 @@ class _Parser(argparse.ArgumentParser):
         """Raise what argparse would print, with the option that was meant, where one is near."""
         from launcher.spec.parse import closest
 
+        message, choose, choices = message.partition(" (choose from ")
+        message += choose + choices.replace("'", "")  # As from Python 3.13 on.
         known = {option.strip("-"): option for action in self._actions for option in action.option_strings}
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = [known[name] for word in unknown.split() for name in closest(word.strip("-"), list(known))[:1]]

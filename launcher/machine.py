@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -241,6 +242,11 @@ def _cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # Only Linux has it.
         return os.cpu_count() or 1
+
+
+def cxx() -> str | None:
+    """The C++ compiler that torch.compile takes on the CPU, that of ``CXX`` or ``g++``; None where there is none."""
+    return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def node() -> str:

@@ -163,7 +163,7 @@ def rows(
 
 
 def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
-    """The names of the columns; of JSON, those of the first hundred rows that ``bad`` lets pass, or of fewer large ones.
+    """The names of the columns; in JSON, of the first hundred rows that ``bad`` lets pass, or of some large ones.
 
     Raises:
         Unusable: As :func:`rows`.

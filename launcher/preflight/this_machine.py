@@ -17,7 +17,7 @@ from launcher.data import documents
 from launcher.data.unusable import Unusable
 from launcher.errors import ConfigError
 from launcher.job import versions
-from launcher.machine import Machine
+from launcher.machine import Machine, cxx
 from launcher.preflight import job_python
 from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec
@@ -33,6 +33,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     return [
         *_hardware(spec, machine),
         *_readers(spec, machine),
+        *_compiler(spec),
         *_packages(spec),
         *_script(spec),
         *_folders(spec),
@@ -69,6 +70,12 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
 def _readers(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
     if spec.script is None:
         yield from readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")
+
+
+def _compiler(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.train.compile and spec.hardware.device == "cpu" and cxx() is None:
+        rule = "torch.compile needs a C++ compiler on the CPU, and this machine has no g++ (or what CXX names)"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false"])
 
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:

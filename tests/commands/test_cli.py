@@ -14,6 +14,8 @@ from launcher.commands._common import pasteable
 from launcher.config.catalog import Catalog
 from launcher.machine import facts
 from launcher.rundir import state
+from launcher.submission import interrupts
+from launcher.text import terminal
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 
@@ -163,7 +165,7 @@ def test_run_draws_what_it_refuses_too(tmp_path: Path, monkeypatch: pytest.Monke
         ("model=tiny --jsno", "launch run: unrecognized arguments: --jsno try --json"),
         (
             "recipe lsit",
-            "(choose from 'list', 'show', 'save', 'lock', 'verify', 'diff', 'fetch', 'trust') try launch recipe",
+            "(choose from list, show, save, lock, verify, diff, fetch, trust) try launch recipe",
         ),
         ("check --hf", "launch check: argument --hf: expected one argument try launch check --help"),
         ("show paralel", "paralel: an override is group=option or group.key=value try launch show parallel"),
@@ -299,3 +301,15 @@ def test_logs_of_a_sweep_are_those_of_all_its_runs_and_json_is_one_document(
     assert main(["logs", "s", "--follow", "--json"]) == 2
     [error] = json.loads(capsys.readouterr().out)["errors"]
     assert error["rule"] == "it prints what is added as it comes, and --json is one document"
+
+
+def test_an_interruption_before_a_command_has_begun_is_said_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "guarded", interrupted)
+    monkeypatch.setattr(interrupts._noted, "begun", {})
+    assert main(["run", "model=tiny"]) == 130
+    assert capsys.readouterr().err == "launch: interrupted; nothing was started\n"

@@ -74,7 +74,8 @@ def test_no_error_repeats_a_secret(words: list[str], form: list[str], capsys: py
     assert "hunter2" not in said.out + said.err
     assert "ter2" not in said.out + said.err
     assert TOKEN not in said.out + said.err
-    assert "(not shown)" in said.out + said.err
+    names_it_alone = words[0] == "--hf-token"  # From Python 3.13 on argparse does not repeat the word behind it.
+    assert names_it_alone or "(not shown)" in said.out + said.err
 
 
 def _files(folder: Path) -> list[Path]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 
+from launcher import machine
 from launcher.worker.errors import TrainingError
 
 _FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "as_tensor", "zeros_like")
@@ -40,6 +43,18 @@ def install() -> None:
     _tensor_types()
     _device_arguments()
     _megatron()
+    _compiler()
+
+
+def _compiler() -> None:
+    """Megatron compiles small functions with ``torch.compile`` (``jit_fuser``), on the CPU by a C++ compiler.
+
+    A machine that has none computes them uncompiled; torch would end the first of them that it is to compile.
+    """
+    if machine.cxx() is None:
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # Read when torch._dynamo is imported, which need not have been yet.
+        if "torch._dynamo" in sys.modules:
+            sys.modules["torch._dynamo"].config.disable = True
 
 
 def _device() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -52,6 +54,17 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
         "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
     )
     assert torch.cuda.synchronize is before
+
+
+@pytest.mark.parametrize("before", ["", "import torch._dynamo; "])
+def test_without_a_compiler_what_megatron_compiles_is_computed_all_the_same(before: str) -> None:
+    pytest.importorskip("megatron.core")
+    code = (
+        f"{before}from launcher.worker.megatron import cpu; cpu.install(); import torch; print(torch.compile(abs)(-3))"
+    )
+    environment = {**os.environ, "CXX": "no-such-compiler"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("version", ["0.17.0", "0.18.2", "0.19.0", "0.19.2"])
