@@ -79,7 +79,7 @@ class Cluster:
     def revive(self, host: str, *command: str) -> None:
         """Start a daemon again inside its host: ``revive("slurmctld", "slurmctld", "-D")``."""
         first = self.processes(host, "sh")[0]
-        spaces = ["nsenter", f"--target={first}", "--mount", "--uts", "--pid"]
+        spaces = ["nsenter", f"--target={first}", "--mount", "--root", "--uts", "--pid"]  # root: it may be in a chroot.
         environment = {**os.environ, **self.environment}
         environment |= {"DEV_CLUSTER": str(self.layout.folder), "DEV_HOST": host}
         with (self.layout.folder / "log" / f"{host}.out").open("ab") as out:
