@@ -41,10 +41,11 @@ class NodeTask:
         for each in told:
             signal.signal(each, note)
         job_id = environment.raw_job_id
-        attempt = f"{job_id}_{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        attempt = f"{job_id}_{restarts}"
         facts = {
             torchrun.HOST: environment.hostnames[0],
-            torchrun.PORT: str(_port(job_id)),
+            torchrun.PORT: str(_port(job_id, restarts)),
             torchrun.IS_HOST: "1" if environment.node == 0 else "0",
             torchrun.RENDEZVOUS: attempt,
         }
@@ -74,6 +75,10 @@ def _requeue(job_id: str) -> None:
     client.ask("scontrol", "requeue", job_id, patience_s=_REQUEUE_PATIENCE_S)
 
 
-def _port(job_id: str) -> int:
-    """A port for the rendezvous below Linux's ephemeral range (32768), the same on every node of the job."""
-    return 20000 + int("".join(filter(str.isdigit, job_id)) or 0) % 10000
+def _port(job_id: str, restarts: int) -> int:
+    """A port for the rendezvous below Linux's ephemeral range (32768), the same on every node of the job.
+
+    Another one for each attempt: what is left of the last one on the host may hold its port for a while. Job ids that
+    follow each other stay apart, since the step between attempts is far from 1.
+    """
+    return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000
