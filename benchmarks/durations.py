@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine, registry
 from launcher.backends.megatron.translate import translate
+from launcher.base import machine, registry
 from launcher.cli import main as launch
 from launcher.config.catalog import Catalog
 from launcher.config.request import request

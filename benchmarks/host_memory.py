@@ -4,7 +4,7 @@ Each engine trains a model of a tenth of a million parameters on two CPU ranks, 
 that read the data ahead. Meanwhile the kernel's counts of every process of the run are read (``proc(5)``):
 private bytes are ``Pss_Anon`` and ``Pss_Shmem`` of ``smaps_rollup``, which nothing but swap can take away; file bytes
 are ``RssFile`` of ``status``, pages of libraries, which all processes of a node share, so that those of the rank with
-most of them count, once. The fullest moment of a run counts. Writes ``launcher/memory/processes.json``.
+most of them count, once. The fullest moment of a run counts. Writes ``launcher/estimate/memory/processes.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.reporting import machine, takes_no_option
-from launcher.memory.processes import MEASURED
+from launcher.estimate.memory.processes import MEASURED
 from launcher.rundir.provenance import versions
 
 RUNS = {

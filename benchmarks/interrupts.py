@@ -31,7 +31,7 @@ from pathlib import Path
 
 from benchmarks import signals
 from benchmarks.reporting import keep
-from launcher import files
+from launcher.base import files
 from launcher.rundir import state, status
 from slurm import dev_cluster
 

@@ -21,15 +21,15 @@ from typing import Any
 import yaml
 
 from benchmarks.reporting import RESULTS, keep
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigErrors
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import Question, ask
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate
-from launcher.text.units import GIB
 
 TABLE = Path(__file__).with_name("published_layouts.yaml")
 

@@ -1,8 +1,8 @@
 """The largest model whose states fit an 80 GB card, against the number of GPUs: ``python -m benchmarks.largest_model``.
 
-Computed by the formulas of ``launcher.memory`` for AdamW in mixed precision under DDP and under FSDP2, and drawn into
-``docs/largest_model.svg``. States are parameters, gradients, master weights and optimizer states at the moment when
-most of them exist; activations and buffers are left out, so a real run takes a smaller model.
+Computed by the formulas of ``launcher.estimate.memory`` for AdamW in mixed precision under DDP and under FSDP2, and
+drawn into ``docs/largest_model.svg``. States are parameters, gradients, master weights and optimizer states when most
+of them exist; activations and buffers are left out, so a real run takes a smaller model.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine
+from launcher.base import machine
 from launcher.charts import library
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.memory.estimate import rank_terms
-from launcher.memory.moments import MOMENTS
-from launcher.memory.terms import Pile
+from launcher.estimate.memory.estimate import rank_terms
+from launcher.estimate.memory.moments import MOMENTS
+from launcher.estimate.memory.terms import Pile
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 

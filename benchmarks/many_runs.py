@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep
-from launcher import machine
+from launcher.base import machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.preflight import assess

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine
+from launcher.base import machine
 from launcher.config.request import request
 from launcher.preflight import plan
 from launcher.spec import RunSpec

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher.text.units import MIB
+from launcher.base.units import MIB
 
 COMMON = ("model=tiny", "precision=bf16", "train.steps=3")
 RUNS = (

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher import machine
+from launcher.base import machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.memory.estimate import estimate as memory_estimate
+from launcher.estimate.memory.estimate import estimate as memory_estimate
+from launcher.estimate.speed.estimate import estimate as speed_estimate
 from launcher.preflight.assess import parts
-from launcher.speed.estimate import estimate as speed_estimate
 
 POINTS = 3000
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import keep
-from launcher import cli, files
+from launcher import cli
+from launcher.base import files
 from launcher.rundir import attempts, progress, state, status
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster

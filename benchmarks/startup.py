@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from benchmarks.reporting import keep, seconds, spread, takes_no_option
+from launcher.base.package import shipped
 from launcher.config.catalog import PRIMARY
-from launcher.package import shipped
 
 OVERRIDES = ("model=7b", "parallel=fsdp", "precision=bf16")
 BARE_HYDRA = f"""

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.reporting import keep, takes_no_option
 from launcher.backends.megatron.native import VALIDATOR, question
-from launcher.package import IMPORT_FOLDER
+from launcher.base.package import IMPORT_FOLDER
 from tests.support.helpers import make_spec
 
 RUN = ("model=7b", "parallel=tp", "hardware=h100_80g", "cluster.gpus_per_node=8")

@@ -5,7 +5,6 @@
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
 if TYPE_CHECKING:
-    from launcher import errors as errors
     from launcher.api import Check as Check
     from launcher.api import Imported as Imported
     from launcher.api import Plan as Plan
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from launcher.api import show as show
     from launcher.api import submit as submit
     from launcher.api import sweep as sweep
-    from launcher.package import __version__ as __version__
+    from launcher.base import errors as errors
+    from launcher.base.package import __version__ as __version__
 
 __all__ = [
     "Check",
@@ -47,9 +47,9 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "errors":
-        return import_module("launcher.errors")
+        return import_module("launcher.base.errors")
     if name in __all__:
-        return getattr(import_module("launcher.package" if name == "__version__" else "launcher.api"), name)
+        return getattr(import_module("launcher.base.package" if name == "__version__" else "launcher.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

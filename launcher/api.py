@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.commands import _plan_save, _sweeping
 from launcher.commands import check as _check
 from launcher.commands import import_ as _import
@@ -30,7 +31,6 @@ from launcher.commands._trusting import require_trust
 from launcher.commands.show import Shown
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.planner.result import Plan
 from launcher.preflight.check import Check
 from launcher.rehearsing.answer import Rehearsed

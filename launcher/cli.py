@@ -2,7 +2,7 @@
 
 The verb is the first word that is no option, and ``run`` where that is no verb, so that ``launch model=tiny`` works.
 Only its module is imported: ``launch status`` should not wait for Hydra. Errors of the user's are exceptions of
-``launcher.errors``, each with its exit status; anything else is a fault of ours and ends with a traceback and status 1.
+``base.errors``, each with its exit status; anything else is a fault of ours and ends with a traceback and status 1.
 With ``--json`` an error of the configuration is a document on stdout, too, and stderr always has the text.
 """
 
@@ -16,7 +16,15 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, LauncherError, SubmitError, Unwritable
+from launcher.base.errors import (
+    INTERRUPTED,
+    ConfigError,
+    ConfigErrors,
+    DataError,
+    LauncherError,
+    SubmitError,
+    Unwritable,
+)
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
 if TYPE_CHECKING:
@@ -60,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return answer(words[1:], VERBS)
     try:
-        from launcher.text import terminal
+        from launcher.base import terminal
 
         if argv is None:  # A program that calls this has a hook of its own.
             sys.excepthook = terminal.show_fault
@@ -92,7 +100,7 @@ def _ended(words: list[str]) -> int:
         raise
     except LauncherError as error:
         if "--json" in words and isinstance(error, SubmitError):  # The others come after the document that says why.
-            from launcher.text.terminal import as_json
+            from launcher.base.terminal import as_json
 
             print(as_json({"schema": 1, "error": str(error)}))
         print(f"launch: {error}", file=sys.stderr)
@@ -142,7 +150,7 @@ def _dispatch(words: list[str]) -> int:
     words, script_args = _split(words)
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is None and "--version" in words:
-        from launcher.package import __version__
+        from launcher.base.package import __version__
 
         print(f"launch {__version__}")
         return 0
@@ -158,7 +166,7 @@ def _dispatch(words: list[str]) -> int:
         raise _no_verb(verb, words[1:])
     else:
         verb = "run"
-    from launcher import registry
+    from launcher.base import registry
 
     module = registry.load("commands", verb if verb != "import" else "import_")
     parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""), words=words)
@@ -264,8 +272,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
+    from launcher.base.terminal import as_json as as_line
     from launcher.preflight.report import errors_as_text, invalid_as_json
-    from launcher.text.terminal import as_json as as_line
 
     if as_json:
         print(as_line(invalid_as_json(error.errors)))

@@ -18,13 +18,13 @@ from typing import assert_type
 import pytest
 
 import launcher
+from launcher.base.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
 from launcher.cli import main
 from launcher.commands import _following
 from launcher.commands.show import Shown
 from launcher.data.unusable import Unusable
-from launcher.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
+from launcher.estimate.memory.result import Peak
 from launcher.job import torchrun
-from launcher.memory.result import Peak
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import RunState
 from launcher.submission.node_task import NodeTask

@@ -11,16 +11,16 @@ from typing import get_args
 
 import pytest
 
-from launcher import errors, machine
+from launcher.base import errors, machine
 from launcher.cli import VERBS, main
 from launcher.commands import recipe
 from launcher.config.catalog import Catalog
-from launcher.memory.moments import PHASES
-from launcher.memory.terms import PILES
+from launcher.estimate.memory.moments import PHASES
+from launcher.estimate.memory.terms import PILES
+from launcher.estimate.speed.terms import PARTS
 from launcher.planner import document
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import State
-from launcher.speed.terms import PARTS
 from tests.support.helpers import CPU_HOST, ROOT
 from tests.support.layouts import layout, plan_of
 

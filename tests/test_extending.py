@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.package import IMPORT_FOLDER
+from launcher.base.package import IMPORT_FOLDER
 
 PAGE = (IMPORT_FOLDER / "docs" / "extending.md").read_text()
 LAUNCH = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -236,7 +236,7 @@ def test_a_gpu_a_model_size_and_a_recipe_are_one_file_each_of_the_users_own_fold
 
 ONE_FILE = {
     "families": (
-        "from launcher.families import llama\nfrom launcher.families.llama import *\n"
+        "from launcher.estimate.families import llama\nfrom launcher.estimate.families.llama import *\n"
         "def block(model, layer):\n"
         "    return [weight for weight in llama.block(model, layer) if 'post_attention' not in weight.name]\n",
         "model.family=added",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.cli import main
 
 
@@ -53,7 +53,7 @@ def test_on_a_full_disk_check_answers_and_a_recipe_is_not_half_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("launcher.machine.disk_free", lambda folder: 0)
+    monkeypatch.setattr("launcher.base.machine.disk_free", lambda folder: 0)
     with full_disk():
         assert main(["check", "model=tiny", "--json"]) == 3
         assert main(["recipe", "save", "mine", "model=tiny"]) == 2, "whose it is cannot be recorded, which comes first"

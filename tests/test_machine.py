@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher import machine
+from launcher.base import machine
 
 GIB = 2**30
 MEMINFO = f"MemTotal:       {64 * 2**20} kB\nMemFree:  100 kB\nMemAvailable:   {24 * 2**20} kB\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.cli import main
 from launcher.rundir import home
 from tests.support.helpers import ROOT
@@ -224,7 +224,7 @@ ELSEWHERE = {
     "job/run_script.py": "it runs in the job's own Python, without this package",
     "worker/megatron/validate.py": "its standard input, and the source of Megatron-LM",
 }
-"""Files of ``launcher/`` that read without ``launcher.files``, with the reason."""
+"""Files of ``launcher/`` that read without ``launcher.base.files``, with the reason."""
 
 
 def test_every_reader_of_a_file_goes_through_the_one_mechanism() -> None:
@@ -235,7 +235,7 @@ def test_every_reader_of_a_file_goes_through_the_one_mechanism() -> None:
             if isinstance(node, ast.Call) and _reads(node):
                 found.setdefault(str(path.relative_to(package)), []).append(f"{node.lineno}: {ast.unparse(node)}")
     new = {name: calls for name, calls in found.items() if name not in ELSEWHERE}
-    assert not new, "read by launcher.files.opened, read_text, read_bytes, load_json or last_lines, or say why not"
+    assert not new, "read by launcher.base.files.opened, read_text, read_bytes, load_json or last_lines, or say why not"
     assert set(found) == set(ELSEWHERE), "these read nothing by themselves any more"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import secret
-from launcher.errors import ConfigError, SubmitError
+from launcher.base import secret
+from launcher.base.errors import ConfigError, SubmitError
 from launcher.rules import secrets
 from launcher.spec import edit
 from launcher.spec.parse import known_keys

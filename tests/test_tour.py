@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.package import IMPORT_FOLDER
+from launcher.base.package import IMPORT_FOLDER
 from tests.support import hostile
 
 PAGE = (IMPORT_FOLDER / "docs" / "tour.md").read_text()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher import registry
-from launcher.rank.counts import padded, parameter_counts
+from launcher.base import registry
+from launcher.estimate.rank.counts import padded, parameter_counts
 from launcher.spec import RunSpec
 
 SIXTEEN_BITS = ("bf16", "fp16")

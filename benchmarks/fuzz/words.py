@@ -12,9 +12,9 @@ import yaml
 
 from benchmarks.fuzz import mutation
 from benchmarks.fuzz.case import Case
+from launcher.base.package import shipped
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
-from launcher.package import shipped
 from launcher.planner.space import SEARCHED
 from launcher.spec.parse import kinds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.memory.result import MemoryEstimate
+from launcher.estimate.memory.result import MemoryEstimate
 
 
 def predicted(estimate: MemoryEstimate, world: int) -> dict[str, Any]:

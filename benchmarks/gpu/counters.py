@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from launcher.memory.moments import Phase
+from launcher.estimate.memory.moments import Phase
 from launcher.worker import memory
 from launcher.worker.memory import CudaTracker
 

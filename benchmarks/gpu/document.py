@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import machine
-from launcher.files import read_json, write_text_atomically
-from launcher.machine import Machine
+from launcher.base.files import read_json, write_text_atomically
+from launcher.base.machine import Machine
 from launcher.rundir.provenance import software, versions
 
 METHOD = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.memory.result import ParameterCount
+from launcher.estimate.memory.result import ParameterCount
 from launcher.spec import RunSpec
 
 PEAKS = {

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launcher.package import IMPORT_FOLDER
+from launcher.base.package import IMPORT_FOLDER
 from launcher.preflight.plan import translate
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict

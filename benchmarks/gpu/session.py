@@ -18,10 +18,10 @@ from benchmarks.gpu.compared import predicted, ratios
 from benchmarks.gpu.document import Document
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.process import RankProcess
+from launcher.base.machine import Machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.machine import Machine
-from launcher.memory.result import MemoryEstimate
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 

@@ -13,7 +13,7 @@ from benchmarks.gpu.document import Document, DocumentError
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.session import Session
 from benchmarks.reporting import RESULTS
-from launcher.machine import facts
+from launcher.base.machine import facts
 
 
 def start(options: argparse.Namespace, scratch: Path) -> int:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.text.units import MIB
+from launcher.base.units import MIB
 
 LIMIT_BYTES = 60 * MIB
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.config.catalog import Catalog
-from launcher.memory.estimate import Backend
+from launcher.estimate.memory.estimate import Backend
 from launcher.spec import RunSpec
 
 type Counter = Literal["static", "allocated", "reserved", "device"]

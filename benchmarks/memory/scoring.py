@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from benchmarks.memory.row import Counter, Row
-from launcher import backends, registry
-from launcher.memory.estimate import RankTerms, estimate, rank_terms
-from launcher.memory.moments import MOMENTS, Moment
-from launcher.memory.result import MemoryEstimate
-from launcher.memory.terms import OUTSIDE_PILES
+from launcher import backends
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, estimate, rank_terms
+from launcher.estimate.memory.moments import MOMENTS, Moment
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.memory.terms import OUTSIDE_PILES
 from launcher.preflight import verdict
 
 COUNTERS: tuple[Counter, ...] = ("static", "allocated", "reserved", "device")

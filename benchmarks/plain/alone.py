@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 
-from launcher import families
+from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import data, memory

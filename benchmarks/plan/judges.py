@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.speed.row import Row
-from launcher.errors import ConfigError
-from launcher.memory.estimate import needs
+from launcher.base.errors import ConfigError
+from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import Preflight
 from launcher.planner.space import SEARCHED
 from launcher.preflight import assess, verdict

@@ -8,7 +8,7 @@ have no speed and are left out; those that crowd their card are a planner's busi
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.speed.families import NANOTRON
 from benchmarks.speed.row import Row
 from benchmarks.speed.scoring import LAYOUTS
-from launcher.speed.estimate import unknown
+from launcher.estimate.speed.estimate import unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

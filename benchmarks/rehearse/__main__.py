@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import RESULTS, keep
-from launcher import machine
+from launcher.base import machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.preflight import assess

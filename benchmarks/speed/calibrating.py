@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from benchmarks.speed.estimating import Judged
 from benchmarks.speed.families import Family, not_counted
+from launcher.estimate.speed import calibration
 from launcher.rundir.provenance import versions
-from launcher.speed import calibration
 
 NOT_OURS = frozenset({"aleph"})
 """Sources whose licence forbids shipping what is made from them: Aleph Alpha, CC BY-NC-SA."""

@@ -12,7 +12,7 @@ from benchmarks.speed.estimating import Judged
 from benchmarks.speed.families import NANOTRON, Family, not_counted
 from benchmarks.speed.others import Other, others
 from benchmarks.speed.scoring import choices, errors, geometric_mean, mean, median, ninetieth
-from launcher.speed.calibration import constant
+from launcher.estimate.speed.calibration import constant
 
 LEAST_ROWS = 10
 """Rows from which on a family counts in ``all``."""

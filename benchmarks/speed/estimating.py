@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from benchmarks.speed import baselines
 from benchmarks.speed.row import Row
-from launcher import registry
-from launcher.memory.estimate import estimate as memory
-from launcher.speed.estimate import estimate, unknown
+from launcher.base import registry
+from launcher.estimate.memory.estimate import estimate as memory
+from launcher.estimate.speed.estimate import estimate, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from benchmarks.speed.models import model_words
 from benchmarks.speed.row import LAYOUT, OUT_OF_MEMORY, Row
 from benchmarks.speed.stand_in import StandIn
 from benchmarks.speed.words import LeftOutError, Settings, precision, recompute, sharding
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
-from launcher.memory.estimate import Backend
-from launcher.rank.execution import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.rank.execution import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
 from launcher.spec import RunSpec
 
 type Line = dict[str, str]

@@ -17,9 +17,9 @@ _COMMAND = "python -m benchmarks.speed --data DIR --publish"
 
 _WORDS = """\
 Errors are |predicted / measured - 1| of tokens a second and GPU. The first median and 90th percentile are with one
-constant for a framework and GPU (`launcher/speed/calibration.json`), the second without any. A problem is a model,
-GPUs, sequence, batch and precision of which three layouts or more were measured; *pick* is the measured speed of the
-layout that is predicted fastest over the best measured, its geometric mean and its worst, *Spearman* the median
+constant for a framework and GPU (`launcher/estimate/speed/calibration.json`), the second without any. A problem is a
+model, GPUs, sequence, batch and precision of which three layouts or more were measured; *pick* is the measured speed of
+the layout that is predicted fastest over the best measured, its geometric mean and its worst, *Spearman* the median
 correlation of ranks. `all` is the mean over the sources with ten dense, certain pre-training runs or more whose
 layout is stated in full, its pick their geometric mean. Runs of mixtures of experts, uncertain ones and fine-tuning
 are on lines of their own; models with experts have a second set of constants, of runs of such models, and `moe, dense

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
-from launcher.memory.estimate import Backend
+from launcher.estimate.memory.estimate import Backend
 from launcher.spec import RunSpec
 
 type Line = Mapping[str, str]

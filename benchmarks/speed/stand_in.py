@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.memory.estimate import Backend
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.engine import EngineTraits
-from launcher.rank.execution import Execution
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from launcher import registry
-from launcher.errors import ConfigError
+from launcher.base import registry
+from launcher.base.errors import ConfigError
+from launcher.estimate.memory import estimate
+from launcher.estimate.rank.execution import Execution
 from launcher.job.job import Job
 from launcher.job.versions import Need
-from launcher.memory import estimate
-from launcher.rank.execution import Execution
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
@@ -116,7 +116,7 @@ class Backend(estimate.Backend, Protocol):
 
 
 PROTOCOL = Backend
-"""The members that ``launcher.registry`` demands of a backend that an installed package offers."""
+"""The members that ``launcher.base.registry`` demands of a backend that an installed package offers."""
 
 
 def of(spec: RunSpec) -> Backend:

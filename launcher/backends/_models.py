@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import families, registry
-from launcher.errors import ConfigError
-from launcher.rank.adapters import module
-from launcher.rank.family import Family, transformers_config
+from launcher.base import registry
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.rank.adapters import module
+from launcher.estimate.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit, nearest
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from launcher import registry
-from launcher.rank.formats import Dtypes
+from launcher.base import registry
+from launcher.estimate.rank.formats import Dtypes
 from launcher.spec import RunSpec
 
 _COLUMNS = ("parameters", "compute", "gradients", "accumulate", "master", "optimizer_states", "reduce")

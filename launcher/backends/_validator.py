@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from launcher import cache
-from launcher.package import IMPORT_FOLDER
+from launcher.base import cache
+from launcher.base.package import IMPORT_FOLDER
 
 TIMEOUT_S = 120
 """Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.charts import library
 from launcher.charts.page import Chart
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
 
 SUFFIXES = (".png", ".svg", ".html")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launcher.text.terminal import in_html
+from launcher.base.terminal import in_html
 
 _VOID = frozenset({"input", "meta", "br"})
 

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import package
+from launcher.base import package
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.charts.look import LIGHT
-from launcher.errors import ConfigError, ConfigErrors
 
 EXTRA = "report"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from launcher import machine
+from launcher.base import machine
 from launcher.commands import _common, _plan_progress
 from launcher.config import best
 from launcher.config.catalog import Catalog
-from launcher.measurements.known import Measured
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.judge import Preflight
+from launcher.preflight.measured.known import Measured
 
 
 def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:

@@ -15,16 +15,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
 from launcher.commands._common import assessed, folder, say, width
 from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
-from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
-from launcher.measurements.known import Measured
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles

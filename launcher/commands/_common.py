@@ -19,23 +19,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import files
 from launcher.backends import Judgement
+from launcher.base import files, terminal
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.config import backend_choice, best, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model, read
 from launcher.config.recipes import Recipe
 from launcher.config.request import Request, request
 from launcher.data import look
-from launcher.errors import ConfigError, ConfigErrors, SubmitError, unreadable
-from launcher.measurements.known import Measured
 from launcher.preflight import assess, evidence, fixes, job_python, looked
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
+from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec
-from launcher.text import terminal
 
 _OF_ONE_RUN = {
     "--from": (),

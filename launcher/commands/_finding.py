@@ -10,8 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import folder, say
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import state, status
 from launcher.rundir.status import Ambiguous
 

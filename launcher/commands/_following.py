@@ -19,20 +19,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files, terminal
+from launcher.base.errors import INTERRUPTED, JobFailed
+from launcher.base.units import duration, gib, rounded
 from launcher.commands._common import say
 from launcher.commands._events import Events
 from launcher.commands._script_output import Printed
 from launcher.commands.cancel import stop
-from launcher.errors import INTERRUPTED, JobFailed
+from launcher.estimate.memory.moments import PHASES
 from launcher.job import events
-from launcher.memory.moments import PHASES
 from launcher.rundir import contents, progress, results, script_copy, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
-from launcher.text import terminal
-from launcher.text.units import duration, gib, rounded
 
 _POLL_S = 0.2
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, files
+from launcher import backends
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import say
 from launcher.config import trust
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.job import RUN
 from launcher.rundir import acting, contents, state, status
 from launcher.saved import find

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import package
+from launcher.base import package
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands import cancel, logs, why
 from launcher.commands._finding import find, sweep_of
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec

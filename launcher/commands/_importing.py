@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import files, registry
+from launcher.base import files, registry
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.config import length
-from launcher.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
     from launcher.config.trust import Source

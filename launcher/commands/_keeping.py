@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import folder, print_json, say, write_new
 from launcher.config import acting, recipe_file, recipes, trust
 from launcher.config.acting import Deed
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.trust import Source
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import contents, status
 from launcher.spec.parse import parse
 

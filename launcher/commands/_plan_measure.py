@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors
+from launcher.base.units import rounded
 from launcher.commands import _plan_results, _sweeping
 from launcher.commands._common import folder, print_json, say, width
 from launcher.commands._trusting import require_trust
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors
 from launcher.planner import shortlist
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
@@ -24,7 +25,6 @@ from launcher.submission.submit import array_text
 from launcher.sweeping import measurement
 from launcher.sweeping.point import Point
 from launcher.sweeping.sweep import Sweep
-from launcher.text.units import rounded
 
 
 def require(options: argparse.Namespace, question: Question) -> None:

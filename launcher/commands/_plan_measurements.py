@@ -8,17 +8,17 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.units import gib, rounded
 from launcher.commands import _plan_options
 from launcher.commands._common import folder, print_json
 from launcher.config.request import request
-from launcher.errors import ConfigError, ConfigErrors, unreadable
-from launcher.measurements import constants, file
-from launcher.measurements.constants import Key
-from launcher.measurements.file import Content
-from launcher.measurements.known import place
-from launcher.measurements.row import Row
+from launcher.preflight.measured import constants, file
+from launcher.preflight.measured.constants import Key
+from launcher.preflight.measured.file import Content
+from launcher.preflight.measured.known import place
+from launcher.preflight.measured.row import Row
 from launcher.spec import ClusterSpec
-from launcher.text.units import gib, rounded
 
 _OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")
 """Options beside those of a search that a listing would drop."""

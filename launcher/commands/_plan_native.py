@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import say
 from launcher.commands._waiting import sign
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import wording
 from launcher.planner.judge import Preflight
 from launcher.planner.result import Layout, Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import add_trust
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import shortlist
 
 OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher import backends
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands import _plan_progress
 from launcher.commands._common import say
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.measurements.known import Measured
+from launcher.estimate.speed.estimate import unknown
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
-from launcher.speed.estimate import unknown
+from launcher.preflight.measured.known import Measured
 
 
 def require(path: Path, question: Question) -> None:

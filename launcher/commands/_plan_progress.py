@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from launcher.base import terminal
+from launcher.base.errors import ConfigError
+from launcher.base.units import rounded
 from launcher.commands._common import say
-from launcher.errors import ConfigError
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.halves import Progress as Tell
 from launcher.planner.judge import Judge, Preflight
@@ -18,9 +21,6 @@ from launcher.planner.result import Plan
 from launcher.planner.search import Found
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate
-from launcher.text import terminal
-from launcher.text.units import rounded
 
 if TYPE_CHECKING:
     from rich.progress import Progress

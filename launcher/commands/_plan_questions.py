@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands import _plan_progress
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner import answers, largest, length, sentences
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.nearest import nearest

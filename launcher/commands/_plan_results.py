@@ -8,16 +8,16 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError
+from launcher.base.units import compared, gib, rounded
 from launcher.commands import _keeping
 from launcher.commands._common import folder, print_json, width
 from launcher.commands._finding import settle, sweep_of
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigError, ConfigErrors, JobFailed, SubmitError
 from launcher.rundir import status
 from launcher.sweeping import evidence, measurement
 from launcher.sweeping.measurement import Measured, Results
-from launcher.text.units import compared, gib, rounded
 
 _HEADINGS = ("#", "layout", "state", "tokens/s a GPU", "predicted", "memory", "predicted")
 _FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from launcher.base.errors import SubmitError
+from launcher.base.package import __version__
+from launcher.base.units import gib, rounded
 from launcher.commands import _keeping
 from launcher.commands._common import say
-from launcher.errors import SubmitError
-from launcher.package import __version__
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
-from launcher.text.units import gib, rounded
 
 
 def add_save(parser: argparse.ArgumentParser) -> None:

@@ -17,19 +17,18 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import files, machine
+from launcher.base import files, machine, terminal
+from launcher.base.errors import ConfigError, ConfigErrors, DataError, unreadable
 from launcher.commands._common import assessed, folder
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.data import look
 from launcher.data.unusable import as_errors
-from launcher.errors import ConfigError, ConfigErrors, DataError, unreadable
-from launcher.measurements.known import Measured
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import search_singles
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.report import as_json, invalid_as_json
 from launcher.preflight.verdict import VerdictName
-from launcher.text import terminal
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from launcher.base import terminal
+from launcher.base.units import count
 from launcher.commands._common import folder, say
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.spec import RunSpec
-from launcher.text import terminal
-from launcher.text.units import count
 
 _MOMENT_S = 1.0
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from launcher import machine
+from launcher.base import machine, terminal
+from launcher.base.errors import DataError
 from launcher.commands._common import say
 from launcher.data.unusable import NotHere, PackageMissing
-from launcher.errors import DataError
 from launcher.preflight import this_machine
 from launcher.spec import RunSpec
-from launcher.text import terminal
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base.units import GIB, bytes_of
 from launcher.commands._common import folder, print_json, say
 from launcher.commands._finding import find
 from launcher.commands.rehearse import answer, told
-from launcher.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
 from launcher.job.job import RUN, Job
 from launcher.preflight import assess, evidence
 from launcher.preflight.assess import Assessment
@@ -33,7 +34,6 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts
-from launcher.text.units import GIB, bytes_of
 
 _START_MIN = 5
 """Minutes for the start of the job beside those of the rehearsal."""

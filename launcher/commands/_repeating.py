@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine
+from launcher.base import files, machine
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
+from launcher.base.files import MOST_BYTES
 from launcher.commands._common import folder, print_json, say
 from launcher.commands._finding import refusal
 from launcher.commands.cancel import stop
@@ -28,8 +30,6 @@ from launcher.config.overrides import read
 from launcher.config.recipes import literal
 from launcher.config.request import Request, request
 from launcher.config.trust import Source
-from launcher.errors import ConfigError, ConfigErrors, JobFailed
-from launcher.files import MOST_BYTES
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher import files
-from launcher.text import terminal
+from launcher.base import files, terminal
 
 _RANK_0 = "logs/ranks/*/attempt_*/0"
 

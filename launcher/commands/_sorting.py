@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.spec.parse import closest
 
 _HEADINGS = {

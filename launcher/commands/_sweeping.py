@@ -19,19 +19,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.commands import _plan_progress
 from launcher.commands._common import folder, measured, print_json, say, width
 from launcher.commands._following import follow
 from launcher.commands._trusting import require_trust
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
-from launcher.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
-from launcher.measurements.known import Measured
 from launcher.planner import planning
 from launcher.planner.judge import Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import Unwritten, record

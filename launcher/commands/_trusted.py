@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import folder, print_json, say
 from launcher.config import acting, origins, recipes, safe_yaml, trust, trust_store
 from launcher.config.acting import Deed
 from launcher.config.catalog import Catalog, yaml_files
 from launcher.config.recipes import literal
 from launcher.config.trust import Source
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import lock, losses
 
 type _Acts = tuple[Path, Deed]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.backends import Judgement
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import folder, recipe_of, say
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.job.versions import Environment
 from launcher.preflight import assess, job_python
 from launcher.spec import RunSpec

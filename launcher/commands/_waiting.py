@@ -9,10 +9,10 @@ from threading import Timer
 from typing import TYPE_CHECKING, TextIO
 
 from launcher.backends import Judgement
+from launcher.base import terminal
 from launcher.commands._common import is_heard_on_stderr
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.text import terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress

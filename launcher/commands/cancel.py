@@ -12,9 +12,9 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.commands._common import add_json, add_runs, print_json, say
 from launcher.commands._finding import find, settle
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import by_files, contents, keeping, lease, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands import _points, _preview
 from launcher.commands._common import (
     add_engine,
@@ -35,12 +36,11 @@ from launcher.commands._common import (
 from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
 from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
 from launcher.commands._waiting import checking
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.measurements.known import Measured
-from launcher.memory.terms import PILES
+from launcher.estimate.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
 
 _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import add_json, add_runs, print_json, say, width
 from launcher.commands._finding import find, settle
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import by_files, names
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 
+from launcher.base.package import FOLDER
 from launcher.commands._common import add_json, print_json
-from launcher.package import FOLDER
 
 SHELLS = ("bash", "zsh", "fish")
 

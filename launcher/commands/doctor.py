@@ -15,20 +15,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.units import gib
 from launcher.commands._common import add_trust, folder, print_json, say, write_new
 from launcher.commands._trusting import require_trust
 from launcher.config import trust
 from launcher.config.hardware import option_of
 from launcher.config.request import request
 from launcher.data import token_folder
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.job import versions
 from launcher.preflight import job_python
 from launcher.rundir import provenance
 from launcher.slurm import client, survey
 from launcher.slurm.survey import Survey
-from launcher.text.units import gib
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

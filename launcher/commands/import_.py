@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
 from launcher.commands._importing import add_partial, add_set, read, variables_of
-from launcher.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:
     from launcher.config.acting import Deed

@@ -10,10 +10,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import add_json, print_json, say
 from launcher.commands._finding import find, settle
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import failure, health, output, progress, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState

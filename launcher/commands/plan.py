@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
+from launcher.base.errors import INTERRUPTED, DoesNotFit
+from launcher.base.units import rounded
 from launcher.commands import _plan_native, _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
 from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, say, width
 from launcher.commands._plan_questions import Answer
-from launcher.errors import INTERRUPTED, DoesNotFit
-from launcher.measurements.known import Measured
 from launcher.planner import document, planning, table
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
-from launcher.text.units import rounded
+from launcher.preflight.measured.known import Measured
 
 _WIDEST = 120
 

@@ -11,12 +11,12 @@ import argparse
 import time
 from typing import Any
 
+from launcher.base.units import gib
 from launcher.commands import _preparing
 from launcher.commands._common import add_overrides, add_trust, asked, print_json, say
 from launcher.commands._trusting import require_trust
 from launcher.data import token_folder
 from launcher.spec import RunSpec
-from launcher.text.units import gib
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

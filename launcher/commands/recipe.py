@@ -26,7 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, machine
+from launcher import backends
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.units import gib
 from launcher.commands._common import (
     add_json,
     add_trust,
@@ -41,13 +44,11 @@ from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import Recipe
 from launcher.config.request import request
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
-from launcher.text.units import gib
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1, "trust": 0}
 _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, unreadable
 from launcher.commands._common import (
     add_hf,
     add_measured,
@@ -34,7 +35,6 @@ from launcher.commands._common import (
 from launcher.commands._importing import add_partial, take_partial
 from launcher.commands._trusting import require_trust
 from launcher.commands._waiting import checking
-from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, unreadable
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.evidence import not_a_script

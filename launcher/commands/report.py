@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.charts import library
 from launcher.commands._common import add_json, add_runs, folder, print_json, say
 from launcher.commands._finding import find, settle, sweep_of
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.rundir import names
 
 _SUFFIX = ".html"

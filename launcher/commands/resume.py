@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import add_json, add_trust, folder, print_json, say
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._foreign import require_own
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec, length
 from launcher.submission import interrupts, moving

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
@@ -45,7 +46,6 @@ from launcher.commands._trusting import require_trust
 from launcher.commands._waiting import checking
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
-from launcher.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.job import torchrun
 from launcher.job.job import Job
 from launcher.preflight import assess, evidence, job_python

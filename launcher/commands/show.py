@@ -13,10 +13,10 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import DoesNotFit
 from launcher.commands._common import add_overrides, asked, assessed, folder, print_json, say, width
 from launcher.config.catalog import Catalog
-from launcher.errors import DoesNotFit
 from launcher.job.job import RUN, Job
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import world_as_json

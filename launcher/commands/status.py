@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.units import duration
 from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
 from launcher.commands._finding import find, settle, sweep_of
 from launcher.commands._sorting import add_sort, in_order
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.rundir import live, status
 from launcher.rundir.state import RunState
-from launcher.text.units import duration
 
 _HEADINGS = ("run", "state", "step", "last loss", "tokens/s", "left", "saved", "job")
 

@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.base import terminal
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._common import folder, say, width
 from launcher.commands._finding import find, settle, sweep_of
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.report import live_text
 from launcher.rundir import contents, live, progress, state, status
 from launcher.rundir.live import Live
 from launcher.rundir.state import RunState
-from launcher.text import terminal
 
 _ASK_S = {"local": 1.0, "slurm": 15.0}
 """Seconds between questions for a run's state."""

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.base.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
 from launcher.commands._common import add_json, add_runs, folder, heard_by, print_json, width
 from launcher.commands._finding import find, settle, sweep_of
-from launcher.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
 from launcher.rundir import status
 from launcher.why.answer import Answer
 from launcher.why.explain import explain

@@ -98,7 +98,7 @@ def _keep(path: str, content: "dict[str, Any]") -> None:
     from contextlib import suppress
     from pathlib import Path
 
-    from launcher import files
+    from launcher.base import files
 
     with suppress(OSError):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def _described(verb: str) -> "dict[str, Any]":
     """The options and the words of a verb, as its parser has them."""
     import argparse
 
-    from launcher import registry
+    from launcher.base import registry
 
     parser = argparse.ArgumentParser(add_help=False)
     registry.load("commands", verb if verb != "import" else "import_").arguments(parser)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigErrors
 from launcher.config import hub, safe_yaml
 from launcher.config.catalog import yaml_files
 from launcher.config.overrides import is_own_model
-from launcher.errors import ConfigErrors
 from launcher.spec.parse import texts, to_dict
 
 if TYPE_CHECKING:

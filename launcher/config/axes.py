@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval, swept
 from launcher.config.overrides import Override, read
-from launcher.errors import ConfigError, ConfigErrors
 
 MAXIMUM_POINTS = 100_000
 _OF_THE_SWEEP = ("recipe", "run.name", "run.directory", "sweep", "sweep.sampler", "sweep.budget", "sweep.parallelism")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import ConfigError
 from launcher.config.catalog import PRESETS, Catalog
 from launcher.config.compose import compose
 from launcher.config.overrides import Override
-from launcher.errors import ConfigError
 
 _BACKEND = ("backend", "backend.name")
 

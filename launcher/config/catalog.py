@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from launcher import cache, files
+from launcher.base import cache, files
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.package import __version__, shipped
 from launcher.config import safe_yaml
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.package import __version__, shipped
 from launcher.spec.parse import closest
 
 PRIMARY = "launch"

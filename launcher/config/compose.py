@@ -19,12 +19,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import cache, secret
+from launcher.base import cache, secret
+from launcher.base.errors import ComposeError, ConfigError
+from launcher.base.package import __version__
 from launcher.config import safe_yaml
 from launcher.config.catalog import PRESETS, PRIMARY, Catalog
 from launcher.config.overrides import Override, takes_text
-from launcher.errors import ComposeError, ConfigError
-from launcher.package import __version__
 
 type Config = dict[str, Any]
 

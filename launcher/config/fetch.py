@@ -23,8 +23,8 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urljoin, urlsplit
 
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.files import MOST_BYTES
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import MOST_BYTES
 
 TIMEOUT_S, GIT_TIMEOUT_S = 20.0, 60.0
 PACK_BYTES = 64 << 20

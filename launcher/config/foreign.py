@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 
 _LONGEST = 100
 """Characters of a value in a message; an argument may hold a whole list of files."""

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.machine import Machine, another_disk, disk_free
+from launcher.base.package import shipped
+from launcher.base.units import GIB
 from launcher.config import safe_yaml
-from launcher.machine import Machine, another_disk, disk_free
-from launcher.package import shipped
-from launcher.text.units import GIB
 
 CPU_RANKS = 2
 """Ranks of a local run without a GPU (docs/contract.md)."""

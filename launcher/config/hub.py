@@ -14,8 +14,8 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import files, package
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files, package
+from launcher.base.errors import ConfigError, ConfigErrors
 
 CONFIG = "config.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")

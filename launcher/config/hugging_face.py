@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import ConfigError
 from launcher.config import hugging_face_keys as keys
 from launcher.config import hugging_face_types as types
 from launcher.config.foreign import json_mapping, name_from
 from launcher.config.hugging_face_file import Config
 from launcher.config.ledger import Imported
-from launcher.errors import ConfigError
-from launcher.rank.family import Family
+from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config import hugging_face_keys as keys
 from launcher.config.foreign import word_in
 from launcher.config.ledger import Ledger
-from launcher.errors import ConfigError
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -30,7 +30,7 @@ _ABSENT = object()
 
 
 class Config:
-    """A file's content, its ledger, and its errors (``launcher.rank.family.ConfigFile``).
+    """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``).
 
     Attributes:
         content: The file.

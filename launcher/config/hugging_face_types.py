@@ -6,8 +6,8 @@ import importlib.metadata
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config import hugging_face_keys as keys
-from launcher.errors import ConfigError
 
 _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/extending.md)."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import secret
+from launcher.base import secret
+from launcher.base.errors import ConfigError
 from launcher.config.recipes import SCHEMA, literal
-from launcher.errors import ConfigError
 
 OPEN = "???"
 """A value that must be set before the run is one: Hydra's own mark."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config.ledger import Imported, LeftOut
-from launcher.errors import ConfigError
 
 NO_EFFECT = "no effect: "
 """How the effect begins of a key that changes nothing of the training."""

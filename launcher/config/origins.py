@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from launcher import files
+from launcher.base import files
 
 _REMOTE = re.compile(r'^\s*\[\s*remote\s+"(.*)"\s*\]', re.IGNORECASE)
 _SECTION = re.compile(r"^\s*\[")

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from launcher import registry, secret
+from launcher.base import registry, secret
+from launcher.base.errors import ConfigError
 from launcher.config import best, synonyms
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigError
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
 
 _WAYS = 3

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.config import hub, hugging_face, left_out, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.foreign import name_from
 from launcher.config.hugging_face import ModelFile
 from launcher.config.overrides import Override, is_own_model
-from launcher.errors import ConfigError, ConfigErrors, unreadable
 from launcher.spec import RunSpec
 
 CONFIG = hub.CONFIG

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import own_models
 from launcher.config.axes import read_axes
 from launcher.config.catalog import Catalog
@@ -12,7 +13,6 @@ from launcher.config.compose import Interval, value_of
 from launcher.config.overrides import read
 from launcher.config.recipes import SCHEMA, expand, literal
 from launcher.config.request import request
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict
 

@@ -15,12 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.terminal import CONTROL
 from launcher.config import length, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec.parse import known_keys, texts
-from launcher.text.terminal import CONTROL
 
 SCHEMA = 1
 _KEYS = ("schema", "summary", "source", "choose", "set", "sweep")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import backend_choice, hardware, length, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, is_own_model, read
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 
 if TYPE_CHECKING:
     from yaml.events import Event

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.config import safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override

@@ -6,7 +6,7 @@ way out is the value that was typed, ``{m}`` that in minutes; a way without it h
 
 from __future__ import annotations
 
-from launcher.text.units import seconds_of
+from launcher.base.units import seconds_of
 
 _MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
           "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size")  # fmt: skip

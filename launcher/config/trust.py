@@ -20,12 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import files, secret
+from launcher.base import files, secret
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.package import shipped
 from launcher.config import acting, origins, trust_store
 from launcher.config.acting import Deed
 from launcher.config.trust_store import Known
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.package import shipped
 from launcher.spec import RunSpec
 
 _RUNS = ("runs",)

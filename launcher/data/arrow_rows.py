@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launcher import files, package
+from launcher.base import files, package
 from launcher.data.bad_rows import BadRows
 from launcher.data.opening import told
 from launcher.data.unusable import PackageMissing, Unusable

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.base.files import any_json
 from launcher.data.bad_rows import BadRows
 from launcher.data.unusable import Unusable
-from launcher.files import any_json
 from launcher.spec.data import DataSpec
 
 type Message = Mapping[str, Any]

@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import package
+from launcher.base import package
+from launcher.base.files import load_json
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
-from launcher.files import load_json
 
 if TYPE_CHECKING:
     from launcher.data.tokenizer import Pieces, Tokenizer

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.data import indexed
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec

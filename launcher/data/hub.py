@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher import package
+from launcher.base import package
 from launcher.data.unusable import PackageMissing, Unusable
 from launcher.spec import DataSpec
 

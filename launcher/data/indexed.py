@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from launcher.base.files import opened
 from launcher.data.unusable import Unusable
-from launcher.files import opened
 
 _MARK = b"MMIDIDX\x00\x00"
 _TYPE_AT = len(_MARK) + 8

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher import files as regular
-from launcher import package
+from launcher.base import files as regular
+from launcher.base import package
 from launcher.data import counting, documents, formats, indexed, sampling
 from launcher.data.bad_rows import BadRows
 from launcher.data.files import other_splits

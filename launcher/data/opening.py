@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import files, package
+from launcher.base import files, package
+from launcher.base.errors import unreadable
 from launcher.data.unusable import PackageMissing, Unusable
-from launcher.errors import unreadable
 
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 """First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1."""

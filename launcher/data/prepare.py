@@ -22,14 +22,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import DataError, SubmitError
+from launcher.base.files import write_atomically
 from launcher.data import token_folder
 from launcher.data.bad_rows import BadRows
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
-from launcher.errors import DataError, SubmitError
-from launcher.files import write_atomically
 from launcher.spec.data import DataSpec
 
 FORMAT = 1

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import files as regular
+from launcher.base import files as regular
 from launcher.data import arrow_rows, formats, json_rows
 from launcher.data.bad_rows import BadRows
 from launcher.data.formats import Kind, Row

@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import cache, files
+from launcher.base import cache, files, units
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.data.bad_rows import SKIP, BadRows
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.spec import RunSpec
 from launcher.spec.data import DataSpec
-from launcher.text import units
 
 CACHE = "LAUNCH_CACHE"
 """Names a folder, seen by all nodes, that keeps token ids between runs, in place of the user's cache folder."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from launcher import files
+from launcher.base import files
 from launcher.data.unusable import NotHere, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.errors import ConfigError, ConfigErrors, DataError
+from launcher.base.errors import ConfigError, ConfigErrors, DataError
 
 
 class Unusable(DataError):

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 
 _SHOWN = 40
 """Characters of a text that is not understood in a message."""

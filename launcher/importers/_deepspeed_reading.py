@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config.ledger import OPEN
-from launcher.errors import ConfigError
 from launcher.importers import Ledger
 
 AUTO = "auto"

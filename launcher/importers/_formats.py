@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher import files, registry
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files, registry
+from launcher.base.errors import ConfigError, ConfigErrors
 
 _KEY = re.compile(r"^(?:([A-Za-z_-][\w.-]*)[ \t]*[:=](?:[ \t]|$)|\[\[?([A-Za-z_][\w.-]*)\]\]?[ \t\r]*$)", re.MULTILINE)
 """A key at the beginning of a line of YAML or TOML, and the head of a table of TOML."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.importers._shell import marks
 from launcher.importers._shell.script import Command, Decision, Script
 from launcher.importers._shell.words import SHELLS, TAKE_SCRIPTS

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import safe_yaml
-from launcher.errors import ConfigError, ConfigErrors
 
 _NESTS = ("MODEL_ARGS", "args", "arguments", "model_args")
 """Keys under which a file keeps the arguments: Megatron-LM's functional tests have ``MODEL_ARGS``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.importers._megatron_reader import Reader
 
 _VISION_LANGUAGE = "a model of images and text"

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config.ledger import OPEN
-from launcher.errors import ConfigError
 from launcher.importers import Ledger
 from launcher.importers._megatron_text import Argument, Arguments, Parsed
 

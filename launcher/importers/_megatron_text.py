@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.importers import _megatron_data
 from launcher.importers._megatron_arguments import Argument, Arguments, Parsed, check_numbers
 from launcher.importers._megatron_command import batch_environment, batch_words, choose, trains

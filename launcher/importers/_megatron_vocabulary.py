@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.config.ledger import OPEN
 from launcher.importers._megatron_reader import Reader
 

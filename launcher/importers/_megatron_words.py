@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config.ledger import OPEN
-from launcher.errors import ConfigError
 from launcher.importers._megatron_arguments import Argument, Arguments, Parsed, name_of, typed
 from launcher.importers._megatron_command import decided_by, launcher_pairs
 from launcher.importers._megatron_switches import is_switch

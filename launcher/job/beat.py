@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 
 FOLDER = "LAUNCH_BEATS"
 """The variable that names the folder to the ranks of a node."""

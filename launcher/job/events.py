@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher import files, secret
+from launcher.base import files, secret
 
 FILE = "events.jsonl"
 

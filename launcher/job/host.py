@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
 from launcher.job.memory import HostMemory
 
 _PROC = Path("/proc")

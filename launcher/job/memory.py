@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import files
+from launcher.base import files
 from launcher.job import typed
 
 RECORDS = "memory.jsonl"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from launcher.base.units import seconds_of
 from launcher.spec import ClusterSpec
-from launcher.text.units import seconds_of
 
 COPIED = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
 """Keys of ``cluster`` whose text is that of the option of the same name."""

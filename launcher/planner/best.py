@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from launcher.base.machine import Machine
 from launcher.config import best
 from launcher.config.catalog import Catalog
-from launcher.machine import Machine
 from launcher.planner.planning import plan
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Plan

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from launcher.memory.estimate import needs
+from launcher.base.units import gib
+from launcher.estimate.memory.estimate import needs
 from launcher.planner.halves import frames_of
 from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of, spaces_of
@@ -25,7 +26,6 @@ from launcher.planner.space import SEARCHED, Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
-from launcher.text.units import gib
 
 _CHUNKS = {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}
 """The values with which a pipeline needs least, where neither is typed."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.base.terminal import in_html
+from launcher.base.units import gib, rounded
 from launcher.planner import loses, wording
 from launcher.planner.document import line
 from launcher.planner.result import Layout, Plan
-from launcher.text.terminal import in_html
-from launcher.text.units import gib, rounded
 
 _HEADS = ("", "layout", "tokens/s a GPU", "band", "memory", "of the first", "why it is slower")
 _LEFT = "text-align:left"

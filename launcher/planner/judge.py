@@ -6,14 +6,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from launcher.errors import ConfigError
-from launcher.memory.estimate import needs, needs_within
+from launcher.base.errors import ConfigError
+from launcher.estimate.memory.estimate import needs, needs_within
+from launcher.estimate.speed.estimate import least_seconds, step_seconds
+from launcher.estimate.speed.result import Constant, SpeedEstimate
 from launcher.preflight import assess, pricing, verdict
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import least_seconds, step_seconds
-from launcher.speed.result import Constant, SpeedEstimate
 
 
 class Judge(Protocol):

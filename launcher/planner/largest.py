@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from launcher import families
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.estimate import families
+from launcher.estimate.rank.counts import parameter_counts
 from launcher.planner import fitting
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
-from launcher.rank.counts import parameter_counts
 from launcher.spec import nearest
 from launcher.spec.edit import override
 

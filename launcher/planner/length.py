@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.preflight import speed_line

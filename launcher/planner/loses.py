@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from launcher.estimate.speed.network import network_of
+from launcher.estimate.speed.result import NOISE, SpeedEstimate
+from launcher.estimate.speed.terms import PARTS, SpeedTerm
 from launcher.planner import wording
 from launcher.planner.result import Layout
 from launcher.spec import RunSpec
-from launcher.speed.network import network_of
-from launcher.speed.result import NOISE, SpeedEstimate
-from launcher.speed.terms import PARTS, SpeedTerm
 
 _SMALL = 0.2
 """Share of the largest cause below which another one is not named."""

@@ -6,7 +6,7 @@ already, so what they change is more than that: the optimizer's states, the prec
 
 from __future__ import annotations
 
-from launcher.memory.estimate import needs
+from launcher.estimate.memory.estimate import needs
 from launcher.planner import fitting
 from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of

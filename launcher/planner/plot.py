@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.base.units import GIB, gib, rounded
 from launcher.charts import figure
 from launcher.charts.html import Cell, Html, joined, table
 from launcher.charts.look import CATEGORIES, LIMIT
@@ -13,7 +14,6 @@ from launcher.charts.page import Chart, Section, page
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier
 from launcher.planner.result import Layout
-from launcher.text.units import GIB, gib, rounded
 
 _SHAPES = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "triangle-right")
 """One for each engine, so that either the shape or the colour tells it."""

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import machine, registry
+from launcher.base import machine, registry
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import backend_choice, recipes, said
 from launcher.config.axes import Axis, read_axes
 from launcher.config.catalog import PRESETS, Catalog
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner.result import Assumption
 from launcher.planner.space import SEARCHED
 from launcher.spec import RunSpec
@@ -227,8 +227,8 @@ def _batch(question: Question, run: RunSpec) -> Iterator[Assumption]:
         why = f"the batch is not said: {_CPU_SEQUENCES} sequences of each CPU rank, for a trial"
         yield Assumption(override=f"train.global_batch_size={_CPU_SEQUENCES * run.gpus}", why=why)
         return
-    from launcher import families
-    from launcher.rank.counts import parameter_counts
+    from launcher.estimate import families
+    from launcher.estimate.rank.counts import parameter_counts
 
     size = parameter_counts(run, families.of(run.model))[0]
     tokens = next(tokens for most, tokens in _BATCH_TOKENS if size <= most)

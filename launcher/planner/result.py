@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import override
-from launcher.speed.result import SpeedEstimate
 
 
 class Idea(NamedTuple):

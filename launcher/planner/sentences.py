@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.base.units import count, duration, gib, rounded
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
 from launcher.planner.result import Layout, Length, Nearest, Plan
 from launcher.planner.sizes import MOST_NODES
 from launcher.planner.smallest import Smallest, Step
-from launcher.text.units import count, duration, gib, rounded
 
 _FIXES = 3
 """Changes that are told."""

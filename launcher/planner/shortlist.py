@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import recipes
 from launcher.config.overrides import Override, read
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.preflight import speed_line

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from launcher import backends
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.units import duration
+from launcher.estimate.speed.estimate import unknown
+from launcher.estimate.speed.terms import StepPart
 from launcher.planner import fitting, length
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
@@ -21,9 +24,6 @@ from launcher.planner.sizes import MOST_IN_TIME, MOST_NODES, sized, sizes
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
-from launcher.speed.estimate import unknown
-from launcher.speed.terms import StepPart
-from launcher.text.units import duration
 
 _PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
 """Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""

@@ -26,13 +26,13 @@ from functools import cached_property
 from typing import Any
 
 from launcher import backends
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.stages import cut_of
+from launcher.estimate.speed.network import network_of
 from launcher.planner import relief
 from launcher.planner.relief import ALLOCATORS, LOSSES, MODES, Relief, Settings
-from launcher.rank.stages import cut_of
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
-from launcher.speed.network import network_of
 
 SEARCHED = (
     "parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.virtual_pipeline",

@@ -11,12 +11,12 @@ import textwrap
 from collections.abc import Iterator
 
 from launcher import backends
+from launcher.base.units import count, gib, rounded
+from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
+from launcher.estimate.speed.result import Constant
+from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import loses, sentences, wording
 from launcher.planner.result import Layout, Plan
-from launcher.speed.estimate import CROWDED, RETRYING, unknown
-from launcher.speed.result import Constant
-from launcher.speed.terms import COMMUNICATION
-from launcher.text.units import count, gib, rounded
 
 _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
 _HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")

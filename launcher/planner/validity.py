@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.preflight import assess

@@ -7,10 +7,10 @@ or lacking.
 
 from __future__ import annotations
 
-from launcher.memory.result import MemoryEstimate
+from launcher.base.units import GIB, MIB, gib
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.preflight.verdict import Shortage, Verdict
 from launcher.spec import RunSpec
-from launcher.text.units import GIB, MIB, gib
 
 _WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}
 

@@ -1,6 +1,6 @@
 """The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started.
 
-First every rule is asked: general ones (``launcher.rules``, ``launcher.strategies``), then those of the model's family
+First every rule is asked: general ones (``launcher.rules``, ``strategies``), then those of the model's family
 and of the backend. Only a run without errors is estimated, since formulas rest on degrees that divide. Each error's
 ways out are tried on the specification, and those that lead into another error are left out. The memory model gets
 family, strategies and backend as arguments (:func:`parts`), so that a measured framework that we do not launch can take
@@ -16,12 +16,15 @@ from itertools import chain
 from types import ModuleType
 from typing import Any
 
-from launcher import backends, families, registry
+from launcher import backends
 from launcher.backends import Judgement
-from launcher.errors import ConfigError
-from launcher.memory.breakdown import Breakdown, breakdown
-from launcher.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
-from launcher.memory.result import MemoryEstimate, Needs
+from launcher.base import registry
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.memory.breakdown import Breakdown, breakdown
+from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
+from launcher.estimate.memory.result import MemoryEstimate, Needs
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import fixes, pricing, saving, time_limit, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
 from launcher.preflight.data import Seen
@@ -33,7 +36,6 @@ from launcher.preflight.verdict import Verdict
 from launcher.rules import places, sbatch, secrets, variables
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
-from launcher.speed.result import SpeedEstimate
 
 _WAYS_SHOWN = 4
 

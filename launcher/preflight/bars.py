@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.memory.result import MemoryEstimate
+from launcher.base.units import MIB, gib
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.spec import HardwareSpec
-from launcher.text.units import MIB, gib
 
 SMALLEST = MIB // 20
 """Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""

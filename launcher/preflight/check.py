@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.memory.result import Peak
-from launcher.memory.terms import Pile
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.estimate.memory.result import Peak
+from launcher.estimate.memory.terms import Pile
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import check_html, explain
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
@@ -16,7 +17,6 @@ from launcher.preflight.report import as_json, as_text, errors_as_text, invalid_
 from launcher.preflight.verdict import VerdictName
 from launcher.rules.model import not_named
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from launcher.errors import ConfigError
-from launcher.memory.result import MemoryEstimate
+from launcher.base.errors import ConfigError
+from launcher.base.terminal import in_html
+from launcher.base.units import gib
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.preflight.report import heading
 from launcher.preflight.verdict import VerdictName
-from launcher.text.terminal import in_html
-from launcher.text.units import gib
 
 _COLOURS: dict[VerdictName, str] = {
     "fits": "#2e8b57",

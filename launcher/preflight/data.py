@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.errors import ConfigError
+from launcher.base.units import count
 from launcher.data import look
 from launcher.data.look import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
-from launcher.errors import ConfigError
 from launcher.preflight import this_machine
 from launcher.spec import DataSpec, RunSpec
-from launcher.text.units import count
 
 type Looking = Callable[[DataSpec], Survey | None]
 

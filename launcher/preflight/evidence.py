@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.units import gib
 from launcher.job import versions
 from launcher.preflight.verdict import Shortage, Verdict, VerdictName
 from launcher.spec import RunSpec
-from launcher.text.units import gib
 
 if TYPE_CHECKING:
     from launcher.preflight.assess import Assessment

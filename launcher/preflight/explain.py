@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launcher.memory import device
-from launcher.memory.band import Band
-from launcher.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
-from launcher.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
-from launcher.memory.symbols import SYMBOLS
-from launcher.memory.terms import MemoryTerm, Pile
+from launcher.base.formula import names_in
+from launcher.base.units import gib
+from launcher.estimate.memory import device
+from launcher.estimate.memory.band import Band
+from launcher.estimate.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
+from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
+from launcher.estimate.memory.symbols import SYMBOLS
+from launcher.estimate.memory.terms import MemoryTerm, Pile
 from launcher.preflight.assess import parts
 from launcher.spec import RunSpec
-from launcher.text.formula import names_in
-from launcher.text.units import gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _band(band: Band) -> str:
         whose = f"{band.rows} runs of {band.whose}, the widest there is: too few runs of this kind were measured"
     return (
         f"error band of the verdict: {band.low:.3f} to {band.high:.3f} times what is needed, measured / predicted in"
-        f" {whose} (launcher/memory/residuals.json)"
+        f" {whose} (launcher/estimate/memory/residuals.json)"
     )
 
 

@@ -17,7 +17,8 @@ from functools import partial
 from itertools import combinations
 from typing import Protocol
 
-from launcher.memory.moments import MOMENTS
+from launcher.base.units import compared
+from launcher.estimate.memory.moments import MOMENTS
 from launcher.preflight.changes import (
     ANOTHER_TRAINING,
     ELSEWHERE,
@@ -30,7 +31,6 @@ from launcher.preflight.changes import (
 )
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.text.units import compared
 
 _SHOWN = 5
 _PAIRS_SHOWN = 3

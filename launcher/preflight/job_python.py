@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, cache, files, package, registry
-from launcher.errors import ConfigError
+from launcher import backends
+from launcher.base import cache, files, package, registry
+from launcher.base.errors import ConfigError
 from launcher.job import versions
 from launcher.job.versions import Environment
 from launcher.spec import ClusterSpec, RunSpec

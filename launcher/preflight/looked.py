@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.backends import Judgement
-from launcher.errors import ConfigError
-from launcher.measurements.known import Measured
+from launcher.base.errors import ConfigError
 from launcher.preflight import assess, data, fixes, job_python, saving
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.data import Looking
 from launcher.preflight.fixes import Searching
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import not_seen_here, without_template
 from launcher.spec import RunSpec
 

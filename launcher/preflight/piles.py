@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from launcher.base.units import GIB, MIB, gib
 from launcher.charts.bars import Piece
-from launcher.memory.breakdown import Column
-from launcher.memory.terms import PILES, Pile
-from launcher.text.units import GIB, MIB, gib
+from launcher.estimate.memory.breakdown import Column
+from launcher.estimate.memory.terms import PILES, Pile
 
 COLOURS: dict[str, str] = {
     "parameters": "#27496d",

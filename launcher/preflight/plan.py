@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher import backends
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.job import run_script, torchrun
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import Assessment

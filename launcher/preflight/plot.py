@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.base.units import gib
 from launcher.charts import figure
 from launcher.charts.bars import Mark, Piece, bars
 from launcher.charts.page import Chart
-from launcher.memory.breakdown import Breakdown, Column
-from launcher.memory.result import MemoryEstimate
+from launcher.estimate.memory.breakdown import Breakdown, Column
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import piles, plot_gantt, plot_page, plot_time, speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.speed.result import SpeedEstimate
-from launcher.text.units import gib
 
 _OFF_SCALE = 8
 """A capacity of so many times the largest bar is named below the chart: beside a line of it no pile could be told."""

@@ -1,6 +1,6 @@
 """One step of a pipeline in the figure of ``--plot``: what each stage does when, by the run's schedule.
 
-The passes are those of ``launcher.speed.schedule``; what follows them (gradients, optimizer, checkpoints) is drawn
+The passes are those of ``speed.schedule``; what follows them (gradients, optimizer, checkpoints) is drawn
 behind the last one. Of many micro-batches the first and the last are drawn, with a break between.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from launcher import backends
 from launcher.charts.bars import Piece, bars
 from launcher.charts.page import Chart
+from launcher.estimate.speed import schedule
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.terms import StepPart
 from launcher.preflight.plot_time import COLOURS, said, unit
 from launcher.spec import RunSpec
-from launcher.speed import schedule
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import StepPart
 
 _AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")
 """Parts that come once a step."""

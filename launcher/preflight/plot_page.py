@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from launcher.base.units import gib
 from launcher.charts.html import Cell, Html, items, joined, table, tag
 from launcher.charts.page import Chart, Section
 from launcher.charts.page import page as shell
-from launcher.memory.breakdown import Breakdown, Column
-from launcher.memory.result import MemoryEstimate
-from launcher.memory.terms import PILES
+from launcher.estimate.memory.breakdown import Breakdown, Column
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.memory.terms import PILES
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plot_time import said
 from launcher.preflight.report import heading
 from launcher.preflight.speed_line import name_of
 from launcher.preflight.verdict import VerdictName
-from launcher.speed.result import SpeedEstimate
-from launcher.text.units import gib
 
 _WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
 

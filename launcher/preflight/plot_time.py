@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.base.units import rounded
 from launcher.charts.bars import Piece, bars
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.terms import StepPart
 from launcher.preflight.speed_line import name_of
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import StepPart
-from launcher.text.units import rounded
 
 COLOURS: dict[StepPart, str] = {
     "matrix_products": "#27496d",

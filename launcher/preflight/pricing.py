@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from launcher.estimate.speed.estimate import estimate, unknown
+from launcher.estimate.speed.result import Constant, SpeedEstimate
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate, unknown
-from launcher.speed.result import Constant, SpeedEstimate
 
 type Parts = Callable[[RunSpec], Mapping[str, Any]]
 """Family, strategies and backend of a run, as the models of memory and speed take them."""

@@ -11,9 +11,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from launcher import backends, secret
-from launcher.errors import ConfigError
-from launcher.memory.result import HostMemory, MemoryEstimate
+from launcher import backends
+from launcher.base import secret, units
+from launcher.base.errors import ConfigError
+from launcher.base.terminal import visible
+from launcher.base.units import count, gib
+from launcher.estimate.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight import saving, speed_line
 from launcher.preflight.answer import answer, not_known, reason
 from launcher.preflight.assess import Assessment
@@ -21,9 +24,6 @@ from launcher.preflight.bars import SMALLEST, bars, legend
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
 from launcher.spec import RunSpec
-from launcher.text import units
-from launcher.text.terminal import visible
-from launcher.text.units import count, gib
 
 _FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk")
 _NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))

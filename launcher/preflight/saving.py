@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from launcher import machine
-from launcher.errors import ConfigError
-from launcher.machine import disk_free
-from launcher.measurements.storage import Storage
-from launcher.memory.result import DiskSpace
+from launcher.base import machine
+from launcher.base.errors import ConfigError
+from launcher.base.machine import disk_free
+from launcher.base.units import duration, gib, rounded
+from launcher.estimate.memory.result import DiskSpace
 from launcher.preflight import this_machine
+from launcher.preflight.measured.storage import Storage
 from launcher.slurm import client
 from launcher.spec import RunSpec
-from launcher.text.units import duration, gib, rounded
 
 type Stored = Callable[[RunSpec, int], Storage | None]
 """What was measured of the storage of a run's cluster, for checkpoints of so many bytes."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher import backends
+from launcher.base import units
+from launcher.base.units import count, duration, rounded
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.terms import COMMUNICATION, PARTS
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
-from launcher.speed import calibration
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import COMMUNICATION, PARTS
-from launcher.text import units
-from launcher.text.units import count, duration, rounded
 
 _NAMES: dict[str, str] = {
     "memory_bound": "memory-bound",

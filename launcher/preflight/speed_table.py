@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher import backends
-from launcher.measurements.known import place
+from launcher.base import formula
+from launcher.base.units import gib, rounded
+from launcher.estimate.speed.calibration import LEAST_ROWS
+from launcher.estimate.speed.result import Constant, SpeedEstimate, StageTime
+from launcher.estimate.speed.symbols import SYMBOLS
+from launcher.estimate.speed.terms import COMMUNICATION, SpeedTerm
 from launcher.preflight import speed_line
 from launcher.preflight.assess import Assessment
+from launcher.preflight.measured.known import place
 from launcher.spec import RunSpec
-from launcher.speed.calibration import LEAST_ROWS
-from launcher.speed.result import Constant, SpeedEstimate, StageTime
-from launcher.speed.symbols import SYMBOLS
-from launcher.speed.terms import COMMUNICATION, SpeedTerm
-from launcher.text import formula
-from launcher.text.units import gib, rounded
 
 
 def as_text(assessment: Assessment, width: int = 80) -> str:
@@ -159,7 +159,7 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
         f" {runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
-        f" (launcher/speed/calibration.json){crowded}"
+        f" (launcher/estimate/speed/calibration.json){crowded}"
     )
 
 

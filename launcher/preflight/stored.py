@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import families
-from launcher.errors import ConfigError
-from launcher.rank.family import CheckpointNames
-from launcher.rank.tensors import Weight
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.rank.family import CheckpointNames
+from launcher.estimate.rank.tensors import Weight
 from launcher.saved import headers
 from launcher.saved.headers import Shapes
 from launcher.spec import ModelSpec, RunSpec, edit

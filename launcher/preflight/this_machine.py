@@ -12,12 +12,13 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import backends, package
+from launcher import backends
+from launcher.base import package
+from launcher.base.errors import ConfigError
+from launcher.base.machine import Machine, cxx
 from launcher.data import documents
 from launcher.data.unusable import Unusable
-from launcher.errors import ConfigError
 from launcher.job import versions
-from launcher.machine import Machine, cxx
 from launcher.preflight import job_python
 from launcher.rules.cluster import readers_beyond
 from launcher.spec import RunSpec

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.base.units import duration, gib, rounded
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.saving import Saves
 from launcher.spec import RunSpec
-from launcher.speed.result import SpeedEstimate
-from launcher.text.units import duration, gib, rounded
 
 _ROUND_MIN = 10
 """Minutes to which a limit that is proposed is rounded up."""

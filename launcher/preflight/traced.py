@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from launcher import backends, files, package
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.memory.moments import PHASES, Phase
-from launcher.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
-from launcher.memory.terms import OUTSIDE_PILES, Pile
-from launcher.package import IMPORT_FOLDER
+from launcher import backends
+from launcher.base import files, package
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.package import IMPORT_FOLDER
+from launcher.estimate.memory.moments import PHASES, Phase
+from launcher.estimate.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
+from launcher.estimate.memory.terms import OUTSIDE_PILES, Pile
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher import backends
-from launcher.errors import ConfigError
-from launcher.memory.result import MemoryEstimate, Needs
+from launcher.base.errors import ConfigError
+from launcher.base.units import gib
+from launcher.estimate.memory.result import MemoryEstimate, Needs
 from launcher.spec import Device, RunSpec
-from launcher.text.units import gib
 
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid", "unknown"]
 

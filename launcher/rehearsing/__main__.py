@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launcher import files
-from launcher.errors import LauncherError
+from launcher.base import files
+from launcher.base.errors import LauncherError
 from launcher.preflight import assess
 from launcher.rehearsing import device, kept
 from launcher.rehearsing.rehearse import Stage, rehearse

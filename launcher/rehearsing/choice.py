@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher import backends
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.memory.result import MemoryEstimate
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.rehearsing.request import Request
 from launcher.spec import RunSpec
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from launcher.estimate.memory.moments import PHASES
 from launcher.job.rehearsal import Measured, Rehearsed
-from launcher.memory.moments import PHASES
 from launcher.rehearsing.predicted import Predicted
 from launcher.rehearsing.result import Built, Counters, Phase, Piles
 

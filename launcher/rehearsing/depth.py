@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher import families
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.estimate import families
+from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
+from launcher.estimate.speed.work import model_flops
 from launcher.preflight import assess
-from launcher.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
-from launcher.speed.work import model_flops
 
 _FIRST = (4, 8, 16, 32, 3, 2, 1)
 """Layers of a rank from which on its memory may be linear in them, in the order in which they are tried: from four on

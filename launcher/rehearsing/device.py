@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import machine
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.preflight import evidence
 from launcher.rehearsing import result
 from launcher.rehearsing.result import Rehearsal

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from launcher.memory import device
-from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.memory.moments import MOMENTS, PHASES, Moment, Phase
-from launcher.memory.terms import OUTSIDE_PILES
+from launcher.estimate.memory import device
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
+from launcher.estimate.memory.terms import OUTSIDE_PILES
 from launcher.preflight.assess import parts
 from launcher.rehearsing.result import Counters
 from launcher.spec import RunSpec

@@ -12,10 +12,10 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Protocol
 
-from launcher import files
-from launcher.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base.package import IMPORT_FOLDER
 from launcher.job.rehearsal import Rehearsed, rehearsed
-from launcher.package import IMPORT_FOLDER
 from launcher.preflight.plan import translate
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict

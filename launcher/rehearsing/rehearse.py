@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from launcher import machine
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.units import duration, gib
+from launcher.estimate.memory import processes
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.rehearsal import Rehearsed
-from launcher.memory import processes
-from launcher.memory.result import MemoryEstimate
 from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, comparison, depth, device, process
 from launcher.rehearsing.device import Device
@@ -21,7 +22,6 @@ from launcher.rehearsing.process import Rehearse
 from launcher.rehearsing.request import Request
 from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
-from launcher.text.units import duration, gib
 
 _QUICK_FLOPS = 1e11
 """Of all steps: seconds on any processor, so that its speed need not be tried."""

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher.base.units import GIB, MIB, duration, gib, rounded
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
 from launcher.preflight.assess import Assessment
 from launcher.preflight.evidence import Measured
 from launcher.rehearsing.result import Counters, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
-from launcher.text.units import GIB, MIB, duration, gib, rounded
 
 _WORDS: dict[Measured, str] = {
     "fits": "MEASURED, it fits",

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.units import gib
 from launcher.report.comparison import Comparison, Side, lowest
 from launcher.rundir.ranking import MEAN
-from launcher.text.units import gib
 
 type Line = tuple[str, Sequence[str]]
 """A name and a cell for every run."""

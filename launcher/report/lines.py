@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 
 
 def of_file(path: Path) -> Iterator[dict[str, Any]]:

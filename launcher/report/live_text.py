@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from launcher.memory.terms import PILES, Pile
+from launcher.base.units import duration, gib, rounded
+from launcher.estimate.memory.terms import PILES, Pile
 from launcher.rundir.live import Live, MemoryNow, Slowest
 from launcher.rundir.state import RunState
 from launcher.slurm.jobs import Waiting
-from launcher.text.units import duration, gib, rounded
 
 _BARS = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "━", "┄"

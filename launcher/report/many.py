@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from launcher import secret
+from launcher.base import secret
+from launcher.base.units import GIB
 from launcher.charts import html, table
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
@@ -17,7 +18,6 @@ from launcher.report.many_points import unit_of
 from launcher.rundir import by_files, contents
 from launcher.rundir import names as run_names
 from launcher.rundir.ranking import MEAN
-from launcher.text.units import GIB
 
 MOST_CURVES = 24
 """Runs whose curves lie over each other; more could not be told apart."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from launcher.base.units import GIB, gib, rounded
 from launcher.charts import html
 from launcher.charts.html import Html, tag
 from launcher.charts.look import LEAST_WIDTH
 from launcher.charts.page import Chart
 from launcher.report.comparison import Side
 from launcher.report.many_points import unit_of
-from launcher.text.units import GIB, gib, rounded
 
 _STEP = 18
 """Pixels for a bar."""

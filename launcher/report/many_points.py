@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base.units import GIB, MIB
 from launcher.report import comparison
 from launcher.rundir import contents, state
 from launcher.sweeping import sweep, table
 from launcher.sweeping.table import Row
-from launcher.text.units import GIB, MIB
 
 type Numbers = tuple[float | None, ...]
 """One for each point; None where it has none, or not yet."""

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher import secret
+from launcher.base import secret
+from launcher.base.units import GIB
 from launcher.charts import parallel, table
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Chart, Section, page
@@ -17,7 +18,6 @@ from launcher.report import many_curves, many_points
 from launcher.report.many_points import Found, Numbers
 from launcher.rundir import ranking
 from launcher.sweeping import table as points
-from launcher.text.units import GIB
 
 _TABLE = "points"
 _CURVES = 12

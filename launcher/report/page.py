@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import package
+from launcher.base import package
+from launcher.base.units import duration, gib
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Section, page
 from launcher.preflight.answer import answer, reason
@@ -13,7 +14,6 @@ from launcher.preflight.verdict import judge
 from launcher.report import page_asked, page_curves, page_memory, page_source, page_speed, page_story
 from launcher.report.page_source import Source
 from launcher.rundir import contents, health, progress, results
-from launcher.text.units import duration, gib
 from launcher.why.answer import Evidence
 from launcher.why.explain import explain
 from launcher.why.ways_out import Takes

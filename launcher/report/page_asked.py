@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import secret
+from launcher.base import secret
+from launcher.base.errors import LauncherError
 from launcher.charts.html import Html, details, table, tag
 from launcher.charts.page import Section
 from launcher.config.request import request
-from launcher.errors import LauncherError
 from launcher.report.page_source import Source
 from launcher.rundir import changes, contents, lock, losses, script_copy
 from launcher.rundir.lock import Lock

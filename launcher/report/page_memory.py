@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base.units import gib
 from launcher.charts import areas
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.lines import curves
 from launcher.charts.page import Chart, Section
 from launcher.charts.thin import MOST, some
+from launcher.estimate.memory.moments import PHASES
 from launcher.job.memory import MemoryRecord, PhaseMemory
-from launcher.memory.moments import PHASES
 from launcher.preflight import piles
 from launcher.report.page_source import Source
 from launcher.rundir import contents, results
-from launcher.text.units import gib
 
 _FAR = 4
 """A capacity of so many times the largest peak is named below the chart: beside it no pile could be told."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
+from launcher.base.errors import LauncherError
+from launcher.estimate.memory.breakdown import Breakdown
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
-from launcher.memory.breakdown import Breakdown
-from launcher.memory.result import MemoryEstimate
 from launcher.preflight import assess
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.base.units import rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
 from launcher.preflight import plot_time
@@ -13,7 +14,6 @@ from launcher.preflight.plot_time import said
 from launcher.report.page_memory import off
 from launcher.report.page_source import Source
 from launcher.rundir import contents, progress, results
-from launcher.text.units import rounded
 
 
 def section(source: Source) -> Section:

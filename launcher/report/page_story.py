@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag
 from launcher.charts.look import CATEGORIES, LIMIT
@@ -16,7 +17,6 @@ from launcher.job.events import MILESTONES
 from launcher.report.lines import of_file
 from launcher.report.page_source import Source
 from launcher.rundir import contents
-from launcher.text.units import duration
 
 _COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
 _POINTS = {

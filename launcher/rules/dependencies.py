@@ -14,8 +14,8 @@ from functools import cache
 from itertools import compress
 from operator import ne
 
-from launcher import registry
-from launcher.errors import ConfigError
+from launcher.base import registry
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 type Test = Callable[[RunSpec], bool]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from launcher.errors import ConfigError
-from launcher.package import shipped
+from launcher.base.errors import ConfigError
+from launcher.base.package import shipped
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import closest
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, bounds, edit
 
 _SERVERS = ("http", "https")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {

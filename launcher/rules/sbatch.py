@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.job import sbatch
 from launcher.spec import RunSpec
 

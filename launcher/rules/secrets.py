@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import get_args
 from urllib.parse import urlsplit
 
-from launcher import secret
-from launcher.errors import ConfigError
-from launcher.secret import NOT_SHOWN, Form
+from launcher.base import secret
+from launcher.base.errors import ConfigError
+from launcher.base.secret import NOT_SHOWN, Form
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import OPEN_NODES, kinds
 from launcher.spec.secrecy import refusal

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from math import gcd
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, nearest
 
 _DEGREES = ("tensor", "pipeline", "context", "ulysses")

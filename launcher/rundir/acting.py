@@ -13,7 +13,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.job.run_script import FOLDER
 from launcher.rundir.state import SWEEP
 

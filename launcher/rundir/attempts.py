@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import contents
 
 FILE = "attempts.json"

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import SubmitError
 from launcher.config import length
-from launcher.errors import SubmitError
 from launcher.preflight.plan import Plan
 from launcher.rundir import acting, contents, lock, losses, script_copy
 from launcher.rundir.record import job_as_dict, write_settings

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-from launcher import files
-from launcher.errors import ConfigErrors, SubmitError, unreadable
+from launcher.base import files
+from launcher.base.errors import ConfigErrors, SubmitError, unreadable
 from launcher.job.job import RUN
 from launcher.rundir import older, state
 from launcher.spec import RunSpec

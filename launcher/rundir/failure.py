@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import files, secret
+from launcher.base import files, secret
 from launcher.job.memory import ran_out
 from launcher.rundir import contents, out_of_memory
 from launcher.slurm.states import NO_STEP

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine
+from launcher.base import files, machine
+from launcher.base.units import duration
 from launcher.job import events
 from launcher.job.beat import Beat
 from launcher.rundir import failure
 from launcher.rundir.state import State
-from launcher.text.units import duration
 
 _FOLDER = Path("logs", "hangs")
 _STAYS = ("restart", "rollback", "bad_rows")

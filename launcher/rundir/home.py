@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.data.token_folder import POINTER
 from launcher.job.job import RUN
 from launcher.rundir import acting, attempts, contents, state

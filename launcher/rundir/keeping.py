@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.units import duration
 from launcher.rundir import lease, names
 from launcher.rundir.process import Process, alive, is_pid, speaks_of
 from launcher.rundir.state import SUBMISSION, State
-from launcher.text.units import duration
 
 _DIGITS = 10
 """Of the largest number of a process."""

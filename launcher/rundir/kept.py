@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher import backends
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.rundir.lock import spec_differences
 from launcher.saved import state
 from launcher.spec import RunSpec, edit, length

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir.process import Process
 
 FILE = "heartbeat.json"

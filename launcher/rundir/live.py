@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.job import memory
 from launcher.job.memory import MemoryRecord
 from launcher.rundir import contents, output, progress, results

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import backends, files
-from launcher.errors import ConfigError
+from launcher import backends
+from launcher.base import files
+from launcher.base.errors import ConfigError
 from launcher.preflight import stored
 from launcher.rundir import contents, status
 from launcher.saved import find, state

@@ -20,16 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine, secret
+from launcher.base import files, machine, secret, terminal
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import length, safe_yaml, trust
 from launcher.config.overrides import Override
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight.plan import Plan
 from launcher.rundir import older, provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line
 from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
-from launcher.text import terminal
 
 SCHEMA = 1
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.files import write_text_atomically
+from launcher.base import files
+from launcher.base.files import write_text_atomically
 from launcher.rundir import results
 
 NAME = "run.lock.yaml"

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import backends, machine
+from launcher import backends
+from launcher.base import machine
 from launcher.config.hardware import option_of
 from launcher.job import events
 from launcher.job.versions import every
-from launcher.measurements import constants, file
-from launcher.measurements.known import place
-from launcher.measurements.row import Found, Predicted, Row
+from launcher.preflight.measured import constants, file
+from launcher.preflight.measured.known import place
+from launcher.preflight.measured.row import Found, Predicted, Row
 from launcher.rundir import contents, names, results
 from launcher.spec import RunSpec
 

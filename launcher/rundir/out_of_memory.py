@@ -7,9 +7,9 @@ import json
 import time
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
+from launcher.base.units import gib, request
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
-from launcher.text.units import gib, request
 
 EARLIER = Path("logs", "earlier")
 """Where what is left of earlier attempts lies, a folder each, by when it ended."""

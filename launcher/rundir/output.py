@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import contents, failure, home, state
 
 _RANDOM = 9

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import contents, results
 from launcher.saved import find
 

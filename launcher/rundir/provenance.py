@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from launcher import files, machine, registry, secret
+from launcher.base import files, machine, registry, secret
+from launcher.base.package import __version__
 from launcher.data.files import data_files
 from launcher.job.versions import every
-from launcher.package import __version__
 from launcher.rundir import repository
 from launcher.spec import DataSpec
 

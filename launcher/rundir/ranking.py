@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.errors import LauncherError
+from launcher.base.errors import LauncherError
 from launcher.rundir import contents, results
 from launcher.spec.parse import parse
 

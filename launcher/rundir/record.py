@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import SubmitError
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
-from launcher.errors import SubmitError
 from launcher.job import events
 from launcher.job.job import Job
 from launcher.preflight.plan import Plan

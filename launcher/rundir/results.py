@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import files
-from launcher.errors import LauncherError
+from launcher.base import files
+from launcher.base.errors import LauncherError
 from launcher.rundir import contents
 
 BETWEEN = "between steps"

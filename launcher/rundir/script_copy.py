@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from launcher import files, secret
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import files, secret
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.job.run_script import FOLDER
 from launcher.spec import RunSpec, edit
 

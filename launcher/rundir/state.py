@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher import machine, secret
-from launcher.files import read_json, write_atomically
+from launcher.base import machine, secret
+from launcher.base.files import read_json, write_atomically
 from launcher.job import events
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files, secret
-from launcher.errors import SubmitError
+from launcher.base import files, secret
+from launcher.base.errors import SubmitError
 from launcher.rundir import (
     acting,
     by_files,

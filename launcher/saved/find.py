@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
-from launcher.files import last_lines, load_json, read_text
+from launcher.base.errors import LauncherError
+from launcher.base.files import last_lines, load_json, read_text
 
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.files import any_json, load_json, opened
+from launcher.base.files import any_json, load_json, opened
 
 type Shapes = Mapping[str, tuple[int, ...]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 
 FILE = "saving_paused.json"
 """In the run's ``logs/``, which a full disk for checkpoints need not be; there while saving is paused."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 SCHEMA = 1

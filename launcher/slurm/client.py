@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from launcher.errors import SubmitError
+from launcher.base.errors import SubmitError
 
 _TIMEOUT_S = 60
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launcher.errors import SubmitError
+from launcher.base.errors import SubmitError
 from launcher.slurm.client import SlurmRefused, ask
 
 _MOST_AT_ONCE = 500

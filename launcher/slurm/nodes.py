@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from launcher.errors import SubmitError
+from launcher.base.errors import SubmitError
 from launcher.slurm.client import SlurmRefused, ask
 
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")

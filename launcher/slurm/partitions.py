@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from launcher.base.units import seconds_of
 from launcher.slurm.client import ask
-from launcher.text.units import seconds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.errors import ConfigError, ConfigErrors, Refused, SubmitError
+from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError
 from launcher.slurm.client import SlurmRefused, ask
 from launcher.slurm.partitions import Partition, partitions
 from launcher.spec import ClusterSpec

@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.package import NAME
 from launcher.job.versions import OLDEST
-from launcher.package import NAME
 
 PACKAGES = (NAME, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "bitsandbytes", "submitit", *OLDEST)
 ANSWER = "answer.json"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.slurm import script
 from launcher.slurm.client import SlurmRefused, ask
 from launcher.slurm.partitions import NodeKind, Partition, partitions

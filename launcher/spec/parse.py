@@ -14,12 +14,12 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin, get_type_hints
 
-from launcher import registry
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.files import LARGEST
+from launcher.base import registry
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import LARGEST
+from launcher.base.terminal import CONTROL
+from launcher.base.units import bytes_of, seconds_of
 from launcher.spec import Range, RunSpec, bounds
-from launcher.text.terminal import CONTROL
-from launcher.text.units import bytes_of, seconds_of
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.secret import NOT_SHOWN, Form, places
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.secret import NOT_SHOWN, Form, places
 
 
 def refusal(path: str, form: Form, inherited: Iterable[str], removal: str | None = None) -> ConfigError:

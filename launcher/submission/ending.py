@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.errors import SubmitError
+from launcher.base import files
+from launcher.base.errors import SubmitError
 from launcher.rundir import attempts, failure, losses, measuring, names, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission.place import SlurmPlace

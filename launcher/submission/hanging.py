@@ -26,14 +26,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from launcher import files, machine
+from launcher.base import files, machine
+from launcher.base.units import duration
 from launcher.job import beat, events
 from launcher.job.beat import Beat
 from launcher.rundir import attempts, failure, health, progress, state
 from launcher.submission import stacks
 from launcher.submission.place import SlurmPlace
 from launcher.submission.stacks import Rank
-from launcher.text.units import duration
 
 _LOOK_S = 0.5
 _GATHER_S = 8.0

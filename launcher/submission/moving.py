@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.errors import SubmitError
+from launcher.base.errors import SubmitError
 from launcher.rundir import home, lease, status
 from launcher.saved import find
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.errors import JobFailed
+from launcher.base import files
+from launcher.base.errors import JobFailed
 from launcher.rundir import attempts, contents, failure, lease, out_of_memory, state
 from launcher.rundir.process import Process
 from launcher.submission import ending, hanging, preparing, processes

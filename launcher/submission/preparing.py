@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import JobFailed
 from launcher.data import token_folder
-from launcher.errors import JobFailed
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
 from launcher.job import beat
 from launcher.job.beat import Beat
 from launcher.rundir import process as processes

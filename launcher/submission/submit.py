@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import files
-from launcher.errors import ConfigErrors, Refused, SubmitError
+from launcher.base import files
+from launcher.base.errors import ConfigErrors, Refused, SubmitError
 from launcher.job import events
 from launcher.rundir import attempts, contents, lease, state, status
 from launcher.rundir.process import Process

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.base.units import gib, rounded
 from launcher.preflight import job_python
 from launcher.rundir import contents
 from launcher.sweeping.measurement import Measured, Results, date_of
-from launcher.text.units import gib, rounded
 
 
 def summary(found: Results, best: Measured) -> str:

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.machine import Machine
 from launcher.config.axes import Axes
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigError, ConfigErrors
-from launcher.machine import Machine
 from launcher.planner.result import Layout
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python

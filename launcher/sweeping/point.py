@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import contents, state
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launcher import package
+from launcher.base import package
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config.axes import Axes, Axis
-from launcher.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

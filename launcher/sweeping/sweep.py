@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.machine import Machine
+from launcher.base.units import gib
 from launcher.config import best
 from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
 from launcher.config.request import request
 from launcher.data import look
-from launcher.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.machine import Machine
-from launcher.measurements.known import Measured
 from launcher.planner.best import Searches, chosen, none_fits, remarks
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
@@ -31,12 +31,12 @@ from launcher.planner.result import Plan
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import acting, contents, loading, state, status
 from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, of_record
-from launcher.text.units import gib
 
 MEASUREMENT = "measurement"
 """The key of ``sweep.json`` that says of a sweep that it measures layouts, and which question they answer."""

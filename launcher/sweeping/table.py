@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base.units import gib, rounded
 from launcher.rundir import contents, ranking, results, state, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
-from launcher.text.units import gib, rounded
 
 _HEADINGS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
 _FORM = "{:5} {:9} {:12} {:>8} {:>9} {:>10} {:>10}"

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from launcher.memory.moments import ALWAYS, Moments
-from launcher.memory.terms import MemoryTerm, Pile, term
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.moments import ALWAYS, Moments
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.model import RankModel
 
 BY_SIZE: frozenset[str] = frozenset((
     "parameters",
@@ -46,7 +46,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The differences of one run, as the memory model takes them (``launcher.memory.estimate.Adjusted``).
+    """The differences of one run, as the memory model takes them (``launcher.estimate.memory.estimate.Adjusted``).
 
     Attributes:
         ratios: Measured over predicted, of piles by size.

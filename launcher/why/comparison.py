@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
+from launcher.estimate.memory import device
+from launcher.estimate.memory.terms import PILES
 from launcher.job.memory import OutOfMemory
-from launcher.memory import device
-from launcher.memory.terms import PILES
 from launcher.spec import RunSpec
 from launcher.why.answer import OTHER_PROCESSES, PileRow
 from launcher.why.predicted import Predicted

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher import files
+from launcher.base import files
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, progress, results
 from launcher.spec import edit

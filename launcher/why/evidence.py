@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launcher import files, secret
-from launcher.text.terminal import visible
+from launcher.base import files, secret
+from launcher.base.terminal import visible
 from launcher.why.answer import Evidence
 
 _LONGEST = 200

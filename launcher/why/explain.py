@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.base.units import duration, steps
 from launcher.job import events
 from launcher.rundir import health
 from launcher.rundir.state import NOT_SUBMITTED
-from launcher.text.units import duration, steps
 from launcher.why import endings, evidence, out_of_memory
 from launcher.why.answer import Answer, Evidence, Way
 from launcher.why.subject import Subject, subject

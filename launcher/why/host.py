@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
+from launcher.base.units import gib
+from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.memory import OutOfMemory
-from launcher.memory.result import MemoryEstimate
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.text.units import gib
 from launcher.why import evidence, ways_out
 from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, PileRow, Way, Where
 from launcher.why.comparison import WITHIN

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.base.units import bytes_of
 from launcher.job.memory import OutOfMemory
-from launcher.text.units import bytes_of
 
 _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
 _REQUESTED = re.compile(rf"Tried to allocate {_SIZE}")

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.base.units import gib, request
 from launcher.job import memory
 from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess
 from launcher.rundir import failure
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
-from launcher.text.units import gib, request
 from launcher.why import comparison, endings, evidence, growth, host, messages, predicted, reasons, ways_out
 from launcher.why.answer import Answer, Evidence, PileRow, Way, Where
 from launcher.why.comparison import Comparison

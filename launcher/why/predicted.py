@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher.memory.estimate import RankTerms
-from launcher.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moment, Moments
-from launcher.memory.terms import OUTSIDE_PILES, MemoryTerm
+from launcher.estimate.memory.estimate import RankTerms
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moment, Moments
+from launcher.estimate.memory.terms import OUTSIDE_PILES, MemoryTerm
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.base.units import gib
 from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.text.units import gib
 from launcher.why.answer import PileRow, Way
 from launcher.why.comparison import Comparison
 from launcher.why.growth import Growth

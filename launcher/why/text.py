@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from launcher.text.terminal import visible
-from launcher.text.units import gib
+from launcher.base.terminal import visible
+from launcher.base.units import gib
 from launcher.why.answer import Answer, PileRow
 
 _SMALLEST = 0.005

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from launcher.base.units import gib
+from launcher.estimate.memory.estimate import needs
+from launcher.estimate.memory.moments import MOMENTS, TRAINING, Moments
+from launcher.estimate.memory.terms import PILES, Pile
 from launcher.job.memory import OutOfMemory
-from launcher.measurements.known import Measured
-from launcher.memory.estimate import needs
-from launcher.memory.moments import MOMENTS, TRAINING, Moments
-from launcher.memory.terms import PILES, Pile
 from launcher.preflight import assess, verdict
 from launcher.preflight.fixes import Fix, Search
+from launcher.preflight.measured.known import Measured
 from launcher.rundir import lock
 from launcher.spec import RunSpec, edit
-from launcher.text.units import gib
 from launcher.why.answer import OTHER_PROCESSES, PileRow, Way
 from launcher.why.carried import BY_SIZE, Added, Carried
 from launcher.why.comparison import Comparison

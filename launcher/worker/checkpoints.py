@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.saved import paused
 from launcher.saved import state as content
 from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker

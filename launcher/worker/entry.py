@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.base.files import load_json
 from launcher.data import token_folder
 from launcher.data.look import look
-from launcher.files import load_json
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker import process

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.files import descriptor
+from launcher.base.files import descriptor
 
 _BLOCK = 1 << 16
 """Bytes that are read at once."""

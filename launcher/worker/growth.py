@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.base.units import MIB, gib
 from launcher.job.memory import MemoryRecord
-from launcher.text.units import MIB, gib
 
 _FEWEST = 18
 _MOST = 72

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_iter
 
-from launcher.memory.terms import Pile
+from launcher.estimate.memory.terms import Pile
 from launcher.worker.layers import Layers
 from launcher.worker.live_bytes import LiveBytes
 from launcher.worker.piles import GATHERED, of_operation, of_tensor, plain

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 
+from launcher.estimate.memory.moments import PHASES, Phase
+from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
-from launcher.memory.moments import PHASES, Phase
-from launcher.memory.terms import Pile
 from launcher.worker.layers import Layers
 from launcher.worker.live_piles import LivePiles
 from launcher.worker.piles import Kept, computed_again, storages

@@ -16,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from launcher import machine
+from launcher.base import machine
 from launcher.job import events
 from launcher.job.memory import RECORDS, HostMemory, MemoryRecord
 from launcher.worker import files

@@ -20,7 +20,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.job import events
 from launcher.worker import files, spikes, trackers
 from launcher.worker.engine import Context, StepResult

@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from launcher import files as whole_files
-from launcher import machine, secret
+from launcher.base import files as whole_files
+from launcher.base import machine, secret
 from launcher.job import host
 from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place
 from launcher.worker import files, shortage

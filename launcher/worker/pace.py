@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 import torch
 import torch.distributed as dist
 
-from launcher import machine
+from launcher.base import machine
 from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context

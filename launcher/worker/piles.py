@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from launcher.memory.terms import Pile
+from launcher.estimate.memory.terms import Pile
 
 GATHERED: Pile = "gather_buffers"
 """Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from launcher.base.errors import LauncherError
+from launcher.base.files import load_json
+from launcher.base.units import count
 from launcher.data import token_folder
 from launcher.data.prepare import Progress, Tell, prepared
-from launcher.errors import LauncherError
-from launcher.files import load_json
 from launcher.job import events
 from launcher.spec.parse import parse
-from launcher.text.units import count
 
 _SAID_S = 15.0
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from launcher import machine
+from launcher.base import machine
 from launcher.worker import process
 from launcher.worker.engine import Context
 from launcher.worker.errors import NodeFault

@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import machine, secret
-from launcher.errors import LauncherError
+from launcher.base import machine, secret
+from launcher.base.errors import LauncherError
 from launcher.spec import RunSpec
 from launcher.worker import files, out_of_memory
 from launcher.worker.engine import Context

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from launcher.memory.terms import Pile
+from launcher.estimate.memory.terms import Pile
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from launcher.memory.terms import Pile
+from launcher.estimate.memory.terms import Pile
 from launcher.worker.piles import Kept, has_logits, plain, storages
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import files, machine
+from launcher.base import files, machine
 from launcher.job import events
 from launcher.saved import paused
 from launcher.worker import shortage

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from launcher.errors import LauncherError
+from launcher.base.errors import LauncherError
 from launcher.job.memory import Kind, Place
 
 FULL = "no space left on the disk"

@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.errors import TrainingError

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from launcher import package
+from launcher.base import package
 from launcher.worker.engine import Context
 from launcher.worker.errors import TrainingError
 

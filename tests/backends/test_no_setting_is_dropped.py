@@ -12,7 +12,7 @@ from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
 
 import pytest
 
-from launcher import registry
+from launcher.base import registry
 from launcher.preflight import assess, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit

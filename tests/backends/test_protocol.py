@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import registry
 from launcher.backends import Backend, deepspeed, fsdp, megatron
-from launcher.package import FOLDER
+from launcher.base import registry
+from launcher.base.package import FOLDER
 from launcher.spec import edit
 from tests.support.helpers import make_spec
 

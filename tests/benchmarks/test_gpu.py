@@ -25,9 +25,9 @@ from benchmarks.gpu.session import Session
 from benchmarks.gpu.steps import STEPS, WARM_UP
 from benchmarks.plain import alone
 from benchmarks.reporting import RESULTS
+from launcher.base.machine import Gpu, Machine, facts
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.machine import Gpu, Machine, facts
 from launcher.preflight import assess
 from launcher.worker.loop import MEASURED_STEPS
 from tests.support import ranks, train_many

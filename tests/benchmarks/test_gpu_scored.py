@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.document import Document
 from benchmarks.gpu.matrix import Point
 from benchmarks.memory import __main__ as scoring
-from launcher.machine import Gpu, Machine
+from launcher.base.machine import Gpu, Machine
 
 HOST = Machine(
     gpus=(Gpu(name="NVIDIA H100 80GB HBM3", memory_bytes=85_520_809_984, reserved_bytes=None, compute_capability=9.0),),

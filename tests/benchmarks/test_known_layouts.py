@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.known_layouts import NEAR, Published, answer, compared, figures, lines, table
 from benchmarks.reporting import RESULTS
-from launcher import machine
+from launcher.base import machine
 from launcher.config.catalog import Catalog
 from launcher.planner.question import ask
 

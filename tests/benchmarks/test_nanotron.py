@@ -10,8 +10,8 @@ from benchmarks.memory.adapters import nanotron_playbook
 from benchmarks.memory.frameworks.nanotron.backend import Nanotron
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged, predicted
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from tests.support.helpers import make_spec
 from tests.support.measured_lines import NANOTRON
 

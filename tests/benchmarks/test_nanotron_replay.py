@@ -10,8 +10,8 @@ from benchmarks.memory.frameworks.nanotron.device_memory import LAUNCHES, Device
 from benchmarks.memory.frameworks.nanotron.micro_batch import FirstStage
 from benchmarks.memory.frameworks.nanotron.sizes import sizes
 from benchmarks.memory.frameworks.nanotron.training import reserved
+from launcher.base.units import GIB, MIB
 from launcher.spec import RunSpec
-from launcher.text.units import GIB, MIB
 from tests.support.helpers import make_spec
 
 PLENTY = 1000 * GIB

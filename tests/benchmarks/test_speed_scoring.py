@@ -17,7 +17,7 @@ from benchmarks.speed.families import Family, families, not_counted
 from benchmarks.speed.ratios import of_fp8, of_scaling
 from benchmarks.speed.row import Row
 from benchmarks.speed.scoring import choices, ninetieth, picked
-from launcher.speed import calibration
+from launcher.estimate.speed import calibration
 from tests.support.helpers import make_spec
 from tests.support.measured_speed import LINE, write_lines
 

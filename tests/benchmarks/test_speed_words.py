@@ -11,8 +11,8 @@ from benchmarks.speed.cards import network_bandwidth
 from benchmarks.speed.models import model_words
 from benchmarks.speed.stand_in import StandIn
 from benchmarks.speed.words import LeftOutError, precision, recompute, sharding
-from launcher import registry
-from launcher.rank.execution import Execution
+from launcher.base import registry
+from launcher.estimate.rank.execution import Execution
 from tests.support.measured_speed import LINE
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.charts import library, lines
-from launcher.errors import ConfigErrors
 
 ROWS = [{"step": step, "loss": 1 / step} for step in range(1, 9)]
 

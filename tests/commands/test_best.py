@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import launcher
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import main
 from tests.support.helpers import CPU_HOST
 

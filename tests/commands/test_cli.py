@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base import terminal
+from launcher.base.machine import facts
 from launcher.cli import VERBS, main
 from launcher.commands._common import pasteable
 from launcher.config.catalog import Catalog
-from launcher.machine import facts
 from launcher.rundir import state
 from launcher.submission import interrupts
-from launcher.text import terminal
 
 HEAVY = ("torch", "deepspeed", "megatron", "transformers", "submitit")
 

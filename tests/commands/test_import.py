@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import launcher
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.cli import main
 from launcher.config import hugging_face, own_models
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.importers import Imported, Ledger, LeftOut, deepspeed, megatron
 
 type Answer = Callable[[str], tuple[int, str, str]]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine, registry
+from launcher.base import machine, registry
+from launcher.base.errors import ConfigErrors
 from launcher.cli import VERBS, main
-from launcher.errors import ConfigErrors
 from launcher.preflight import this_machine
 from launcher.sweeping import samplers
 from tests.support.helpers import CPU_HOST, make_spec

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import main
 from launcher.commands import _plan_progress
 from launcher.planner import planning

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
-from launcher.measurements import file
-from launcher.measurements.known import Measured
+from launcher.base import machine
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
+from launcher.preflight.measured import file
+from launcher.preflight.measured.known import Measured
 from launcher.rundir import lock
 from tests.support.helpers import CPU_HOST, make_spec
 from tests.support.measured_rows import RUN, row, users_own, written

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import main
 from tests.support.helpers import CPU_HOST
 from tests.support.questions import WORDS, card

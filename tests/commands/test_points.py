@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.points import measured, points
-from launcher import machine
+from launcher.base import machine
 from launcher.commands import _points as command
 from launcher.config.catalog import Catalog
 from tests.support.slurm_runs import launch

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.commands import _repeating
 from launcher.config.catalog import Catalog
 from launcher.config.hardware import SPEED
 from launcher.config.overrides import read
-from launcher.errors import ConfigErrors
-from launcher.measurements import file
 from launcher.preflight import assess
+from launcher.preflight.measured import file
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir import contents, lock, losses, provenance
 from launcher.rundir.older import with_card

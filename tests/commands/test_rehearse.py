@@ -12,8 +12,8 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.base.errors import ConfigErrors, JobFailed
 from launcher.commands._changing import submit_changed
-from launcher.errors import ConfigErrors, JobFailed
 from launcher.rehearsing import process
 from launcher.rehearsing.process import gflops
 from launcher.rehearsing.rehearse import Stage

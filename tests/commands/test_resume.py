@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
-from launcher import machine
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.preflight import stored
 from launcher.rundir import state
 from tests.support import resuming, training

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from launcher import files
 from launcher.backends import _validator
 from launcher.backends.megatron import installed
+from launcher.base import files
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.commands import doctor
 from launcher.config import fetch
-from launcher.errors import ConfigErrors
 from launcher.rundir import acting, lock
 from launcher.slurm import client
 from tests.support.recorded_runs import recorded

@@ -11,7 +11,7 @@ import pytest
 
 import launcher
 from launcher import cli
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.job import torchrun
 from launcher.preflight import evidence
 from tests.support.helpers import composed_once

@@ -10,10 +10,10 @@ import pytest
 import launcher
 from launcher import cli
 from launcher.backends import Judgement
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands import _plan_native, _plan_questions, _waiting, plan
 from launcher.commands import check as check_verb
 from launcher.commands import run as run_verb
-from launcher.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
 
 FEW = ("model=125m", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp", "train.micro_batch_size=1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.config import best
-from launcher.errors import ConfigErrors
 from tests.support.helpers import ask
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.base.errors import ComposeError
 from launcher.cli import main
 from launcher.config import compose as module
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.request import request
-from launcher.errors import ComposeError
 from launcher.preflight import assess
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.package import shipped
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.hardware import dtypes
-from launcher.package import shipped
-from launcher.rank.counts import parameter_counts
+from launcher.estimate.rank.counts import parameter_counts
 from launcher.rules import precision
-from launcher.text.units import GIB
 from tests.support.helpers import ask, make_spec
 
 CONF = shipped("conf")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors, LauncherError, SubmitError
 from launcher.cli import main
 from launcher.config import fetch
-from launcher.errors import ConfigErrors, LauncherError, SubmitError
 
 RECIPE = b"schema: 1\nsummary: from elsewhere\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
 HASH = hashlib.sha256(RECIPE).hexdigest()

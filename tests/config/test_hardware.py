@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from launcher import machine
 from launcher.backends.megatron.translate import environment
+from launcher.base import machine
+from launcher.base.machine import Gpu, Machine, disk_free, facts, host_memory
+from launcher.base.units import MIB
 from launcher.config.hardware import SPEED, dtypes, option_of, resolve
 from launcher.config.request import request
-from launcher.machine import Gpu, Machine, disk_free, facts, host_memory
-from launcher.memory.device import cublas_workspace
+from launcher.estimate.memory.device import cublas_workspace
 from launcher.spec import RunSpec
-from launcher.text.units import MIB
 from tests.support.helpers import CPU_HOST, ask, make_spec
 
 H200 = Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096, reserved_bytes=600_000_000, compute_capability=9.0)

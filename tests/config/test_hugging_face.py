@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from launcher import families, registry
+from launcher.base import registry
 from launcher.config import hugging_face
 from launcher.config.hugging_face_keys import table
-from launcher.rank.counts import parameter_counts
+from launcher.estimate import families
+from launcher.estimate.rank.counts import parameter_counts
 from tests.support import class_defaults
 from tests.support.helpers import make_spec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import main
 from launcher.preflight import stored
 from launcher.spec import RunSpec

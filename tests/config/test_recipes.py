@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.base.errors import ConfigErrors
+from launcher.base.package import shipped
 from launcher.cli import main
 from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override
 from launcher.config.recipe_schema import recipe_schema
 from launcher.config.recipes import literal
-from launcher.errors import ConfigErrors
-from launcher.package import shipped
 from launcher.preflight import assess
 from launcher.preflight.plan import translate
 from tests.support.helpers import ask, assert_golden, make_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import VERBS, main
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog

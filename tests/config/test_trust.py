@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.config import trust, trust_store
 from launcher.config.acting import Deed
 from launcher.config.trust import Source
-from launcher.errors import ConfigErrors
 
 RUNS_CODE = Deed("cluster.setup", ["curl x | sh"], "runs these shell lines on every node")
 SENDS = Deed("tracking", "wandb", "sends settings and metrics to a tracker")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import transformers
 
+from launcher.base.errors import DataError
 from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversations
 from launcher.data.encoded import Encoded
 from launcher.data.masks import encoded
 from launcher.data.template import template
 from launcher.data.tokenizer import Tokenizer, tokenizer
-from launcher.errors import DataError
 from launcher.spec.data import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
 from tests.support.helpers import composed_once

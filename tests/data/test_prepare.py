@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from launcher.base.errors import DataError, SubmitError
 from launcher.data import documents, prepare, token_folder, tokenizer
 from launcher.data.encoded import Encoded, Unfinished
 from launcher.data.prepare import Progress, prepared
 from launcher.data.tokenizer import Pieces
-from launcher.errors import DataError, SubmitError
 from launcher.spec import DataSpec
 from tests.support.helpers import make_spec
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher import families
 from launcher.config import hugging_face
-from launcher.families._decoders import TYPES, checks, values, windows
-from launcher.rank.counts import parameter_counts
+from launcher.estimate import families
+from launcher.estimate.families._decoders import TYPES, checks, values, windows
+from launcher.estimate.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
 

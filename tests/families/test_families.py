@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import registry
-from launcher.rank.counts import parameter_counts
-from launcher.rank.engine import EngineTraits
+from launcher.base import registry
+from launcher.estimate.rank.counts import parameter_counts
+from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
 from tests.support.family_modules import CASES, TOKENS, block_of, saved_by_autograd
 from tests.support.helpers import make_spec

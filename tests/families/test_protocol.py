@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import registry
-from launcher.families import Family, deepseek, glm, gpt, llama, moe, transformers
-from launcher.package import FOLDER
-from launcher.rank.engine import EngineTraits
+from launcher.base import registry
+from launcher.base.package import FOLDER
+from launcher.estimate.families import Family, deepseek, glm, gpt, llama, moe, transformers
+from launcher.estimate.rank.engine import EngineTraits
 from tests.support.helpers import make_spec
 
 SHIPPED: dict[str, Family] = {

@@ -70,9 +70,9 @@ print(why, why.pile, [way.command for way in why.ways])
 
 try:
     launcher.run(["model=175b", "hardware.memory_bytes=1e9"])
-except launcher.errors.ConfigErrors as error:
+except launcher.base.errors.ConfigErrors as error:
     print(error.errors)  # exit status 2
-except launcher.errors.DoesNotFit as error:
+except launcher.base.errors.DoesNotFit as error:
     print(error)  # 3; SubmitError is 4, JobFailed is 5
 
 sweep = launcher.sweep(["model=1b,7b,70b", "hardware=h100_80g", "cluster.gpus_per_node=8"], start=False)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import registry
-from launcher.errors import ConfigError, ConfigErrors
+from launcher.base import registry
+from launcher.base.errors import ConfigError, ConfigErrors
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, MODEL_ARGS, ZERO3_OFFLOAD
 
 ANYTHING = st.recursive(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from launcher.backends.deepspeed import extra
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.config.recipes import Recipe
-from launcher.errors import ConfigErrors
 from launcher.importers.deepspeed import read
 from launcher.preflight import assess
 from launcher.spec import RunSpec

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.config.recipes import Recipe
-from launcher.errors import ConfigErrors
 from launcher.importers.megatron import read
 from tests.support.foreign_files import MODEL_ARGS, SIZES
 from tests.support.helpers import make_spec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.errors import ConfigErrors
 from launcher.importers._megatron_text import Parsed, parse
 
 FOLDER = Path(__file__).parent / "files" / "megatron"

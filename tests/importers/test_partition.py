@@ -24,12 +24,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import registry
+from launcher.base import registry
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.commands._importing import read
 from launcher.config import left_out
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
 from launcher.importers import Imported
 from launcher.preflight import assess
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, ZERO3_OFFLOAD

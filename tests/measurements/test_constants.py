@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.measurements.constants import Own, banded, of_rows, why_not
-from launcher.measurements.known import Measured
-from launcher.measurements.row import Found, Predicted, Row
+from launcher.estimate.speed.calibration import constant
+from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.result import Constant
 from launcher.preflight import assess
+from launcher.preflight.measured.constants import Own, banded, of_rows, why_not
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.measured.row import Found, Predicted, Row
 from launcher.spec import edit
-from launcher.speed.calibration import constant
-from launcher.speed.estimate import estimate
-from launcher.speed.result import Constant
 from tests.support.helpers import composed_once
 from tests.support.measured_rows import RUN, row, written
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import SubmitError
-from launcher.measurements import file
+from launcher.base.errors import SubmitError
+from launcher.preflight.measured import file
 from tests.support.measured_rows import row, written
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.measurements import row as rows
+from launcher.preflight.measured import row as rows
 from tests.support.measured_rows import row
 
 

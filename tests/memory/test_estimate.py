@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 
-from launcher import registry
-from launcher.memory.estimate import RankTerms, estimate, needs, rank_terms
-from launcher.memory.moments import MOMENTS, PHASES
-from launcher.memory.result import MemoryEstimate
-from launcher.memory.terms import Pile
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, estimate, needs, rank_terms
+from launcher.estimate.memory.moments import MOMENTS, PHASES
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.memory.terms import Pile
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from launcher.memory.processes import MEASURED, of_engine
-from launcher.memory.result import HostMemory
-from launcher.memory.terms import HostPile
+from launcher.estimate.memory.processes import MEASURED, of_engine
+from launcher.estimate.memory.result import HostMemory
+from launcher.estimate.memory.terms import HostPile
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec

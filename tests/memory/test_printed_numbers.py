@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.deepspeed import partition
-from launcher.memory import activations
-from launcher.memory.estimate import RankTerms
-from launcher.memory.moments import Moment, Phase
+from launcher.estimate.memory import activations
+from launcher.estimate.memory.estimate import RankTerms
+from launcher.estimate.memory.moments import Moment, Phase
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigErrors
 from launcher.planner import fitting
 from launcher.planner.judge import Preflight
 from launcher.planner.largest import KEYS, Largest, largest

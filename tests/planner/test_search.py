@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.memory.estimate import needs
+from launcher.estimate.memory.estimate import needs
+from launcher.estimate.speed.estimate import estimate
 from launcher.planner import halves
 from launcher.planner.halves import searched
 from launcher.planner.judge import Preflight
@@ -23,7 +24,6 @@ from launcher.preflight import assess, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
-from launcher.speed.estimate import estimate
 
 QUESTIONS = {
     "dense, short of memory": (

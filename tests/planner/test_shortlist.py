@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
-from launcher.errors import ConfigErrors
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.planner.shortlist import SAFETY, START_S, Shortlist, shortlist

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.planner import fitting, length
 from launcher.planner.judge import Preflight
 from launcher.planner.question import ask

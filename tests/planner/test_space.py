@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher import machine
+from launcher.base import machine
 from launcher.config.catalog import Catalog
 from launcher.planner.planning import plan
 from launcher.planner.question import ask

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.errors import ConfigErrors
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.planner.validity import require_valid

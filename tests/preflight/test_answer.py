@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from launcher.cli import main
 from tests.support.helpers import CPU_HOST
 from tests.support.rule_cases import NODE

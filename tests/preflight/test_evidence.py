@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.preflight import assess, evidence
 from launcher.preflight.evidence import Evidence, demanded, key
 from launcher.rehearsing import kept
-from launcher.text.units import GIB
 from tests.support.helpers import composed_once
 from tests.support.rehearsed_ranks import FOUND
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from launcher.cli import main
-from launcher.memory.terms import PILES
+from launcher.estimate.memory.terms import PILES
 from launcher.preflight import assess, explain
 from tests.support.helpers import make_spec
 
@@ -34,9 +34,9 @@ def test_a_pile_is_printed_term_by_term_with_symbols_numbers_bytes_moments_and_s
 @pytest.mark.parametrize(
     ("words", "whose"),
     [
-        ("parallel=fsdp", "in 34 runs of Torchtitan, which is FSDP2 too (launcher/memory/residuals.json)"),
+        ("parallel=fsdp", "in 34 runs of Torchtitan, which is FSDP2 too (launcher/estimate/memory/residuals.json)"),
         ("parallel=zero3", "runs of Nanotron, the widest there is: too few runs of this kind were measured"),
-        ("parallel=tp", "runs of megatron (launcher/memory/residuals.json)"),
+        ("parallel=tp", "runs of megatron (launcher/estimate/memory/residuals.json)"),
     ],
 )
 def test_the_error_band_is_explained_by_the_runs_that_it_is_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cache
+from launcher.base import cache
 from launcher.cli import main
 from launcher.job import versions
 from launcher.preflight import job_python

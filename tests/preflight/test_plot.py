@@ -12,16 +12,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from launcher.base.units import gib
 from launcher.charts import library
 from launcher.charts.page import Chart
 from launcher.cli import main
-from launcher.memory.breakdown import Breakdown
-from launcher.memory.result import MemoryEstimate
-from launcher.memory.terms import OUTSIDE_PILES
+from launcher.estimate.memory.breakdown import Breakdown
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.memory.terms import OUTSIDE_PILES
 from launcher.preflight import assess, piles, plot
 from launcher.preflight.assess import Assessment
 from launcher.preflight.report import heading
-from launcher.text.units import gib
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 

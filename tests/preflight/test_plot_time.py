@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.terms import PARTS
 from launcher.preflight import assess, plot, plot_gantt, plot_time
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plot_gantt import Gantt
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import PARTS
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.base.units import compared
+from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, fixes, pricing
 from launcher.preflight.changes import GIVES_UP, NEIGHBOURS, Neighbour
 from launcher.preflight.fixes import Fix, Search
 from launcher.spec import RunSpec
-from launcher.speed.estimate import estimate
-from launcher.speed.result import SpeedEstimate
-from launcher.text.units import compared
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import speed_of

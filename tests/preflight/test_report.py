@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.memory.result import DiskSpace, HostMemory, MemoryEstimate
+from launcher.estimate.memory.result import DiskSpace, HostMemory, MemoryEstimate
 from launcher.preflight import assess, fixes, saving, verdict
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.units import GIB
 from launcher.data.look import look
-from launcher.measurements import storage
-from launcher.measurements.known import Measured
-from launcher.measurements.row import Found, Row
-from launcher.measurements.storage import Storage
 from launcher.preflight import assess, looked, report, saving
+from launcher.preflight.measured import storage
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.measured.row import Found, Row
+from launcher.preflight.measured.storage import Storage
 from launcher.spec import RunSpec
-from launcher.text.units import GIB
 from tests.support.helpers import make_spec
 from tests.support.measured_rows import row, users_own, written
 from tests.support.rule_cases import NODE

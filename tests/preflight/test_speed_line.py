@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.estimate.speed.calibration import UNCALIBRATED
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, speed_line
 from launcher.preflight.report import as_json
 from launcher.spec import RunSpec, edit
-from launcher.speed.calibration import UNCALIBRATED
-from launcher.speed.result import SpeedEstimate
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import speed_of

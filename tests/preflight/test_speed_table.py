@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.cli import main
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.preflight import assess, speed_table
-from launcher.speed.calibration import UNCALIBRATED
 from tests.support.helpers import assert_golden, composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import CONSTANT, speed_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate.speed.result import Constant, SpeedEstimate
 from launcher.preflight import assess, saving, time_limit
 from launcher.spec import RunSpec
-from launcher.speed.result import Constant, SpeedEstimate
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 

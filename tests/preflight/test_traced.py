@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher import cli
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.preflight.assess import estimated
 from launcher.preflight.traced import document, merged, traced
 from launcher.spec import RunSpec

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.memory.result import DiskSpace, HostMemory
+from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.preflight import answer, verdict
 from launcher.preflight.verdict import Shortage
 from launcher.spec import RunSpec, edit

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from launcher.memory.estimate import estimate
-from launcher.memory.moments import Moment
-from launcher.memory.result import MemoryEstimate
-from launcher.rank.counts import parameter_counts
-from launcher.rank.model import NF4_BITS, RankModel
+from launcher.estimate.memory.estimate import estimate
+from launcher.estimate.memory.moments import Moment
+from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.rank.counts import parameter_counts
+from launcher.estimate.rank.model import NF4_BITS, RankModel
 from launcher.spec import RunSpec
 from tests.support.adapters import LINEARS, first_rank, modules
 from tests.support.family_modules import CASES, TOKENS, block_of, saved_by_autograd

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from launcher import families, registry
-from launcher.rank import stages
-from launcher.rank.view import view_of
+from launcher.base import registry
+from launcher.estimate import families
+from launcher.estimate.rank import stages
+from launcher.estimate.rank.view import view_of
 from tests.support.helpers import make_spec
 
 SIZES = ("parallel.first_stage_layers=6", "parallel.last_stage_layers=4")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as draw
 
-from launcher import registry
-from launcher.rank.view import ONE, RankView, StateShares, view_of, views, whole
+from launcher.base import registry
+from launcher.estimate.rank.view import ONE, RankView, StateShares, view_of, views, whole
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.preflight.assess import estimated
 from launcher.rehearsing import choice
 from launcher.rehearsing.request import Request

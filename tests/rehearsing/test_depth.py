@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import families
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
+from launcher.estimate import families
+from launcher.estimate.rank.counts import kinds_of
+from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.preflight import assess
-from launcher.rank.counts import kinds_of
-from launcher.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.rehearsing import depth
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
@@ -18,7 +19,6 @@ from launcher.rehearsing.device import Device
 from launcher.rehearsing.rehearse import rehearse
 from launcher.rehearsing.request import Request
 from launcher.rehearsing.result import Rehearsal
-from launcher.text.units import GIB
 from tests.support.helpers import composed_once
 from tests.support.rehearsed_ranks import CPU, H100, Worker, stage
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.package import shipped
+from launcher.base.package import shipped
 from launcher.preflight import assess
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
 from launcher.spec import edit

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.preflight import assess
 from tests.support.helpers import assert_golden, make_spec
 from tests.support.rule_cases import ERRORS, NODE, WARNINGS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.cli import main
 from launcher.rundir import acting, status
 from launcher.rundir.process import Process

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
-from launcher import machine
+from launcher.base import machine
 from launcher.data import token_folder
 from launcher.job.job import RUN
 from launcher.rundir import acting, contents, home, lease, lock, state, status

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import acting, lease, state
 from launcher.rundir.process import Process
 from launcher.slurm import jobs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cache
+from launcher.base import cache
 from launcher.cli import main
 from launcher.rundir import state, status
 from launcher.spec.parse import to_dict

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import lease
 from launcher.rundir.process import Process
 

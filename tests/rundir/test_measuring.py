@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.machine import Gpu, Machine
+from launcher.estimate.speed import calibration
 from launcher.job import events
-from launcher.machine import Gpu, Machine
-from launcher.measurements import file
+from launcher.preflight.measured import file
 from launcher.rundir import contents, measuring, status
-from launcher.speed import calibration
 from tests.support.helpers import make_spec
 from tests.support.measured_rows import users_own
 from tests.support.recorded_runs import line, recorded

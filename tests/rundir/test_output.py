@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import output
 from launcher.rundir.output import Tail
 from tests.support.recorded_runs import recorded

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.errors import ConfigErrors
 from launcher.rundir import acting, lock, losses, state, status
 from launcher.spec import ClusterSpec
 from tests.support.training import SMALL

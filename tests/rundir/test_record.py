@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
+from launcher.base import machine
 from tests.support import resuming
 from tests.support.helpers import CPU_HOST, ROOT
 from tests.support.slurm_runs import launch

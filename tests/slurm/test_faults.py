@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import attempts
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import ended, lines, processes, submit, wait

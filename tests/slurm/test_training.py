@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.job.job import RUN
-from launcher.measurements import file
+from launcher.preflight.measured import file
 from slurm.dev_cluster import Cluster
 from tests.support.measured_rows import users_own
 from tests.support.slurm_runs import lines, losses, submit, succeeds, wait

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import ConfigErrors
+from launcher.base.errors import ConfigErrors
 from launcher.spec.cluster import UNHASHED_WHEN_UNSET
 from launcher.spec.edit import changed
 from launcher.spec.parse import known_keys, parse, to_dict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.speed.card import Card
+from launcher.estimate.speed.card import Card
 
 A100 = Card(
     name="a100_80g",

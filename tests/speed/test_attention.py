@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank.execution import AttentionKernel
-from launcher.speed import attention
-from launcher.speed.attention import Sizes
-from launcher.speed.card import Card
+from launcher.estimate.rank.execution import AttentionKernel
+from launcher.estimate.speed import attention
+from launcher.estimate.speed.attention import Sizes
+from launcher.estimate.speed.card import Card
 from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
 CONTENT = json.loads(attention.CONSTANTS.read_text())
@@ -115,8 +115,8 @@ def test_nothing_to_attend_takes_no_time() -> None:
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
     assert attention.stand_in(A100) is None
     assert attention.stand_in(MI300X) == "H100-SXM-80GB"
-    assert attention.source(A100) == "launcher/speed/attention.json"
-    assert attention.source(MI300X) == "launcher/speed/attention.json (kernels of H100-SXM-80GB stand in)"
+    assert attention.source(A100) == "launcher/estimate/speed/attention.json"
+    assert attention.source(MI300X) == "launcher/estimate/speed/attention.json (kernels of H100-SXM-80GB stand in)"
     assert attention.stand_in(V100) == "A100-SXM-80GB"
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import constant
+from launcher.estimate.speed.estimate import estimate
 from launcher.preflight.assess import parts
-from launcher.speed import calibration
-from launcher.speed.calibration import constant
-from launcher.speed.estimate import estimate
 from tests.support.helpers import make_spec
 
 ENOUGH = {"low": 0.9, "high": 1.1, "rows": 10}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.card import card_of, lacking
 from launcher.preflight import assess
-from launcher.speed.card import card_of, lacking
 from tests.support.helpers import make_spec
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.speed.collectives import Kind, seconds
-from launcher.speed.network import Group, Network
+from launcher.estimate.speed.collectives import Kind, seconds
+from launcher.estimate.speed.network import Group, Network
 
 A100 = Network("nvlink3", 300e9, 8, 8, 25e9)
 H100 = Network("nvlink4", 450e9, 8, 8, 50e9)

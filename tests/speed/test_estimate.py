@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.assess import errors, parts
-from launcher.speed.estimate import estimate
-from launcher.speed.result import SpeedEstimate
 from tests.support.helpers import make_spec
 
 NODES = ("hardware=h100_80g", "cluster=slurm", "cluster.nodes=4", "train.sequence_length=4096")

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.estimate.rank.execution import UNEVEN, Dispatcher, Execution
+from launcher.estimate.speed import collectives, experts
+from launcher.estimate.speed.calibration import constant
+from launcher.estimate.speed.card import MEMORY_SHARE
+from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.network import Group, Network
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.shape import Shape
 from launcher.preflight.assess import parts
-from launcher.rank.execution import UNEVEN, Dispatcher, Execution
 from launcher.spec import ModelSpec
-from launcher.speed import collectives, experts
-from launcher.speed.calibration import constant
-from launcher.speed.card import MEMORY_SHARE
-from launcher.speed.estimate import estimate
-from launcher.speed.network import Group, Network
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.shape import Shape
 from tests.speed.cards import H100
 from tests.support.helpers import make_spec
 

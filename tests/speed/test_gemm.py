@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.estimate.speed import gemm
+from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype
-from launcher.speed import gemm
-from launcher.speed.card import Card
 from tests.speed.cards import A100, B200, H100, MI300X, RTX4090, V100
 
 CONTENT = json.loads(gemm.CONSTANTS.read_text())
@@ -86,8 +86,8 @@ def test_a_card_without_fp8_multiplies_in_bf16() -> None:
 def test_a_card_without_a_table_says_whose_kernels_stand_in() -> None:
     assert gemm.stand_in(H100) is None
     assert gemm.stand_in(MI300X) == "H100-SXM-80GB"
-    assert gemm.source(H100) == "launcher/speed/gemm.json"
-    assert gemm.source(MI300X) == "launcher/speed/gemm.json (kernels of H100-SXM-80GB stand in)"
+    assert gemm.source(H100) == "launcher/estimate/speed/gemm.json"
+    assert gemm.source(MI300X) == "launcher/estimate/speed/gemm.json (kernels of H100-SXM-80GB stand in)"
     assert gemm.stand_in(V100) == "A100-SXM-80GB"
     assert gemm.stand_in(RTX4090) == "L40S"
 

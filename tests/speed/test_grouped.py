@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.estimate.speed import gemm, grouped
+from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype
-from launcher.speed import gemm, grouped
-from launcher.speed.card import Card
 from tests.speed.cards import A100, B200, H100, MI300X
 
 CONTENT = json.loads(grouped.CONSTANTS.read_text())

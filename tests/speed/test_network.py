@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.speed.network import Group, Network, group_of, network_of
+from launcher.estimate.speed.network import Group, Network, group_of, network_of
 from tests.support.helpers import make_spec
 
 NODE = Network("nvlink4", 450e9, 8, 8, 50e9)

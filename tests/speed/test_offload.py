@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.estimate import estimate, unknown
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.terms import SpeedTerm
 from launcher.preflight.assess import parts
-from launcher.speed.estimate import estimate, unknown
-from launcher.speed.result import SpeedEstimate
-from launcher.speed.terms import SpeedTerm
 from tests.support.helpers import make_spec
 
 RUN = ("model=llama3_8b", "hardware=h100_80g", "cluster=slurm")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.speed.overlap import exposed
+from launcher.estimate.speed.overlap import exposed
 
 seconds = st.floats(min_value=0, max_value=1e3)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.estimate import estimate
 from launcher.preflight.assess import parts
-from launcher.speed.estimate import estimate
 from tests.support.helpers import make_spec
 from tests.support.speeds import speed_of
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from launcher.rank.stages import flow_of, in_flight
+from launcher.estimate.rank.stages import flow_of, in_flight
+from launcher.estimate.speed import pipeline, schedule
+from launcher.estimate.speed.result import StageTime
 from launcher.spec import RunSpec
-from launcher.speed import pipeline, schedule
-from launcher.speed.result import StageTime
 from tests.support.helpers import make_spec
 
 FORWARD, BACKWARD = 1.0, 2.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.base.formula import evaluated, names_in
+from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.symbols import SYMBOLS
 from launcher.preflight.assess import parts
 from launcher.spec import edit
-from launcher.speed.estimate import estimate
-from launcher.speed.symbols import SYMBOLS
-from launcher.text.formula import evaluated, names_in
 from tests.support.helpers import make_spec
 
 MACHINE = ("hardware=h100_80g", "cluster.nodes=2", "cluster.gpus_per_node=8")

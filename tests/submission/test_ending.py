@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.rundir import attempts
 from launcher.slurm.client import SlurmRefused
 from launcher.submission import ending

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
-from launcher.errors import JobFailed
+from launcher.base import files
+from launcher.base.errors import JobFailed
 from launcher.job import beat, events
 from launcher.rundir import health, status
 from launcher.submission import hanging, node, stacks

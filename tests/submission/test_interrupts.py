@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.commands import _following
 from launcher.commands import run as run_verb
 from launcher.commands._common import assessed

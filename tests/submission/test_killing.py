@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from launcher.errors import JobFailed
+from launcher.base.errors import JobFailed
 from launcher.job import host
 from launcher.job.host import Kills
 from launcher.job.memory import OutOfMemory, ran_out

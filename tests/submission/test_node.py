@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
-from launcher.errors import JobFailed
+from launcher.base import files
+from launcher.base.errors import JobFailed
 from launcher.rundir import attempts, process, state, status
 from launcher.submission import node
 from launcher.submission.node_task import NodeTask

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launcher import files
+from launcher.base import files
+from launcher.base.errors import JobFailed
 from launcher.data import token_folder
-from launcher.errors import JobFailed
 from launcher.rundir import state
 from launcher.spec.parse import to_dict
 from launcher.submission import node, preparing

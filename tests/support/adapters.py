@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from launcher.spec import RunSpec
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -12,9 +12,9 @@ import json
 import re
 from typing import Any
 
-from launcher import registry
-from launcher.package import FOLDER
-from launcher.rank.family import Family
+from launcher.base import registry
+from launcher.base.package import FOLDER
+from launcher.estimate.rank.family import Family
 
 FILE = FOLDER / "config" / "class_defaults.json"
 

@@ -1,4 +1,4 @@
-"""Defaults of the classes that ``launcher/families/_decoders`` describes; run as a module it writes the file."""
+"""Defaults of the classes that ``families/_decoders`` describes; run as a module it writes the file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from launcher.families._decoders import TYPES
+from launcher.estimate.families._decoders import TYPES
 
-FILE = Path("launcher/families/_decoders/defaults.json")
+FILE = Path("launcher/estimate/families/_decoders/defaults.json")
 _OF_NO_MODEL = (
     "architectures",
     "model_type",

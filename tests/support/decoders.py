@@ -7,10 +7,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from launcher import families
 from launcher.config import hugging_face
-from launcher.families._decoders import TYPES, values
-from launcher.rank.engine import EngineTraits
+from launcher.estimate import families
+from launcher.estimate.families._decoders import TYPES, values
+from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import make_spec

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.memory.result import DiskSpace, HostMemory, MemoryEstimate, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
+from launcher.estimate.memory.result import (
+    DiskSpace,
+    HostMemory,
+    MemoryEstimate,
+    ParameterCount,
+    Peak,
+    PileBytes,
+    RankPeak,
+)
 from launcher.spec import RunSpec
 
 GIB = 2**30

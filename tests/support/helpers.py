@@ -7,9 +7,9 @@ import os
 from functools import cache
 from pathlib import Path
 
+from launcher.base.machine import Machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import Request, request
-from launcher.machine import Machine
 from launcher.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]

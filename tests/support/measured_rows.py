@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.measurements import file
-from launcher.measurements.known import place
-from launcher.measurements.row import Found, Predicted, Row
-from launcher.speed import calibration
+from launcher.estimate.speed import calibration
+from launcher.preflight.measured import file
+from launcher.preflight.measured.known import place
+from launcher.preflight.measured.row import Found, Predicted, Row
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 

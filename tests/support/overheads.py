@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.moments import Moment
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.model import RankModel
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 

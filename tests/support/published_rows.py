@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.memory.row import Row
-from launcher import registry
-from launcher.memory.estimate import RankTerms, rank_terms
-from launcher.memory.moments import Moment
+from launcher.base import registry
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
+from launcher.estimate.memory.moments import Moment
 
 
 def the_row(read: Callable[[Path], Iterator[Row]], path: Path, line: Mapping[str, str]) -> Row:

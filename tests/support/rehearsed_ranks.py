@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.base.units import GIB
 from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
 from launcher.preflight.evidence import Evidence
@@ -13,7 +14,6 @@ from launcher.rehearsing.device import Device
 from launcher.rehearsing.predicted import predicted
 from launcher.rehearsing.rehearse import Stage
 from launcher.spec import RunSpec
-from launcher.text.units import GIB
 
 CPU = Device(kind="cpu", name="a processor", memory_bytes=8 * GIB, host_memory_bytes=24 * GIB, cpus=2)
 H100 = Device(kind="cuda", name="NVIDIA H100", memory_bytes=79 * GIB, host_memory_bytes=128 * GIB, cpus=16)

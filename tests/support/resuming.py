@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import files
+from launcher.base import files
 from launcher.job import torchrun
 from launcher.rundir import contents, state
 from launcher.saved import state as saved

@@ -65,7 +65,7 @@ def _belongs(name: str, backend: str) -> bool:
     worker = (
         name.startswith(("launcher.worker.", "launcher.data."))
         or name == "launcher.job.torchrun"
-        or name == "launcher.rank.formats"
+        or name == "launcher.estimate.rank.formats"
     )
     return worker or (name.startswith(own) and name.removeprefix(own) not in _PLANNING)
 

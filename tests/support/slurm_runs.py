@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import cli, files
+from launcher import cli
+from launcher.base import files
 from launcher.rundir import state, status
 from launcher.rundir.state import RunState
 from slurm.dev_cluster import Cluster

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.speed.result import Constant, SpeedEstimate, StageTime
-from launcher.speed.terms import SpeedTerm, term
+from launcher.estimate.speed.result import Constant, SpeedEstimate, StageTime
+from launcher.estimate.speed.terms import SpeedTerm, term
 
 CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="PyTorch FSDP on h100_80g")
 
-_TABLE = "launcher/speed/gemm.json"
+_TABLE = "launcher/estimate/speed/gemm.json"
 
 
 def speed_of(*, gpus: int = 8, step: float = 3.0, constant: Constant = CONSTANT) -> SpeedEstimate:
@@ -16,7 +16,7 @@ def speed_of(*, gpus: int = 8, step: float = 3.0, constant: Constant = CONSTANT)
         term("matrix_products", "products of both passes", "m * work / rate", _TABLE, m=2, work=6.0, rate=12 / 1.83),
         term("attention", "attention of both passes", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.27),
         term("memory_bound", "norms, residuals, activations", "m * work / rate", _TABLE, m=2, work=1.0, rate=2 / 0.36),
-        term("host", "the host starts kernels", "m * t_host", "launcher/speed/block.py", m=2, t_host=1e-17),
+        term("host", "the host starts kernels", "m * t_host", "launcher/estimate/speed/block.py", m=2, t_host=1e-17),
         _traffic("tensor", 0.24, 0.24, "tensor parallel"),
         term("bubble", "filling and draining", "idle * t_others / v", "arXiv:2104.04473", idle=1, t_others=0.18, v=1),
         _traffic("data", 0.3, 0.06, "data parallel"),
@@ -44,7 +44,7 @@ def _traffic(part: str, seconds: float, exposed: float, group: str) -> SpeedTerm
         part,  # type: ignore[arg-type]
         f"collectives, {group}",
         "k / reached",
-        "launcher/speed/collectives.json",
+        "launcher/estimate/speed/collectives.json",
         exposed=exposed,
         moved=2**30,
         group=group,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from launcher.base.errors import ConfigErrors, SubmitError
 from launcher.cli import main
 from launcher.config.axes import Axes, Axis, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
-from launcher.errors import ConfigErrors, SubmitError
 from launcher.rundir import state
 from launcher.rundir.process import Process
 from launcher.submission.submit import one_at_a_time, resubmit

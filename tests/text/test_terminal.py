@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base import terminal
 from launcher.cli import VERBS, main
 from launcher.config.catalog import Catalog
 from launcher.spec.parse import to_dict
-from launcher.text import terminal
 from tests.support.helpers import make_spec
 
 ACTING = "\x1b[2J\x07\r\x7f\x9b1m\u061c\u200e\u202e\u2066\u2028\u2029\udcff"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.text import units
+from launcher.base import units
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.estimate.memory.estimate import needs
+from launcher.estimate.memory.moments import MOMENTS, Moment
+from launcher.estimate.memory.result import Needs
 from launcher.job.memory import OutOfMemory
-from launcher.memory.estimate import needs
-from launcher.memory.moments import MOMENTS, Moment
-from launcher.memory.result import Needs
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
 from launcher.why import comparison, predicted, ways_out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.memory.moments import MOMENTS, PHASES
+from launcher.estimate.memory.moments import MOMENTS, PHASES
 from launcher.preflight import assess
 from launcher.why import predicted
 from tests.support.ended_runs import GPUS

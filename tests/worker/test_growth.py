@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 
+from launcher.base.units import GIB, MIB
 from launcher.job.memory import HostMemory, MemoryRecord, PhaseMemory
-from launcher.text.units import GIB, MIB
 from launcher.worker.growth import Growth, Watch, trend
 
 STEPS = 10_000

@@ -11,11 +11,11 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 import torch
 import torch.distributed as dist
 
-from launcher import machine
+from launcher.base import machine
+from launcher.base.units import GIB, MIB
 from launcher.job import events
 from launcher.job.memory import RECORDS, records
 from launcher.rundir import health
-from launcher.text.units import GIB, MIB
 from launcher.worker import memory
 from launcher.worker.engine import Context
 from launcher.worker.memory_log import MemoryLog, tokens_of

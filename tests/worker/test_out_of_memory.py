@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import files
+from launcher.base import files
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.why.explain import explain
 from launcher.worker import out_of_memory, shortage

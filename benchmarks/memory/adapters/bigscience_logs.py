@@ -11,10 +11,10 @@ from pathlib import Path
 
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.row import Counter, Row, rows_of_csv
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
-from launcher.text.units import GIB
 
 GPUS_PER_NODE = 4
 """Of the nodes of Jean Zay that these runs had."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.row import Oom, Row, rows_of_csv
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
-from launcher.text.units import GIB
 
 LORA_DROPOUT = 0.05
 """Defaults of fms-hf-tuning where nothing is said (``tuning/config/peft_config.py``); any dropout saves the same."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory.row import Counter, Row
+from launcher.base.errors import ConfigErrors
+from launcher.base.machine import Gpu, Machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
-from launcher.machine import Gpu, Machine
 
 _COUNTERS: dict[Counter, str] = {
     "static": "static_bytes",

@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.memory.row import Counter, Row
 from benchmarks.memory.scoring import judged
+from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
 from launcher.importers import megatron
 from launcher.spec import RunSpec
 

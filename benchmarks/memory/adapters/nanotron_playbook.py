@@ -18,11 +18,11 @@ from pathlib import Path
 from benchmarks.memory.frameworks.nanotron.backend import Nanotron, usable_bytes
 from benchmarks.memory.frameworks.nanotron.training import reserved
 from benchmarks.memory.row import Row, rows_of_csv
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
 from launcher.spec import ModelSpec
-from launcher.text.units import GIB
 
 GPUS_PER_NODE = 8
 

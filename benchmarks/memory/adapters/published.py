@@ -16,10 +16,10 @@ from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.row import Counter, Oom, Row, rows_of_csv
+from launcher.base.errors import ConfigErrors
+from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.errors import ConfigErrors
-from launcher.text.units import GIB
 
 HARDWARE = {
     "A100-80GB": "a100_80g",

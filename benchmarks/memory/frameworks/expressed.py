@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from launcher.memory.estimate import Backend
+from launcher.estimate.memory.estimate import Backend
 
 type Line = dict[str, str]
 

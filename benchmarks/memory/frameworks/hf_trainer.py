@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from launcher.memory.estimate import Backend
-from launcher.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.engine import EngineTraits, LogitsBytes
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import NF4_BITS, RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.engine import EngineTraits, LogitsBytes
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import NF4_BITS, RankModel
 from launcher.spec import Dtype, RunSpec
 
 type Version = tuple[int, ...]

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from benchmarks.memory.frameworks import hf_trainer
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
-from launcher.memory.estimate import Backend
-from launcher.memory.moments import ALWAYS, LOSS, PASSES, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.engine import EngineTraits, LogitsBytes
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.moments import ALWAYS, LOSS, PASSES, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.engine import EngineTraits, LogitsBytes
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
 
 _BACKWARD: Moments = frozenset(("block_backward", "next_block_backward", "second_layer_backward"))

@@ -13,12 +13,12 @@ from typing import ClassVar
 from launcher.backends.megatron import permanent
 from launcher.backends.megatron.overheads import embedding_dropout
 from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
-from launcher.memory.estimate import Backend
-from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.engine import EngineTraits
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
 
 _FORMATS = Dtypes(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from launcher.memory.estimate import Backend
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.engine import EngineTraits
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
 
 _FORMATS = Dtypes(

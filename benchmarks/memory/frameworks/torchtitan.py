@@ -10,11 +10,11 @@ from typing import ClassVar
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import dtypes, overheads
 from launcher.backends.fsdp import engine as fsdp_engine
-from launcher.memory.estimate import Backend
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.engine import EngineTraits, LogitsBytes
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.engine import EngineTraits, LogitsBytes
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec
 
 _COMPILED = LogitsBytes(output=2, loss=2, backward=4, source="torchtitan components/loss.py, compiled cross entropy")

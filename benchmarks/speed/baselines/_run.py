@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.estimators import _run
-from launcher import registry
-from launcher.rank.counts import parameter_counts
+from launcher.base import registry
+from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec import RunSpec
 
 zero_stage = _run.zero_stage

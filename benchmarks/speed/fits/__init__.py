@@ -1,1 +1,1 @@
-"""Scripts that make the tables of ``launcher/speed`` from measured kernels and collectives."""
+"""Scripts that make the tables of ``launcher/estimate/speed`` from measured kernels and collectives."""

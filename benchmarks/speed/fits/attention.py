@@ -1,4 +1,4 @@
-"""Fit the constants of fused attention (``launcher/speed/attention.py``) to the measured kernels of three cards."""
+"""Fit the constants of fused attention (``launcher/estimate/speed/attention.py``) to the kernels of three cards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.speed.fits.simplex import Vector, least
 from benchmarks.speed.fits.tables import AICONFIGURATOR, SILICON, read, residual, write
-from launcher.speed import attention, gemm
+from launcher.estimate.speed import attention, gemm
 
 _OPTIONS = {
     "A100-SXM-80GB": ["a100_40g", "a100_80g", "a100_pcie_80g", "a800"],
@@ -37,7 +37,7 @@ type Rows = npt.NDArray[np.float64]
 
 
 def main() -> int:
-    """Fit every card and head size, print the residuals and write ``launcher/speed/attention.json``."""
+    """Fit every card and head size, print the residuals and write ``launcher/estimate/speed/attention.json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.fits.attention", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with attention_forward.csv.gz")
     found = read(parser.parse_args().data / "attention_forward.csv.gz")

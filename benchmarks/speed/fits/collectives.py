@@ -1,4 +1,4 @@
-"""Write ``launcher/speed/collectives.json`` from measured collectives, and print how far its answers lie from them.
+"""Write ``launcher/estimate/speed/collectives.json`` from measured collectives, and print its errors.
 
 ``python -m benchmarks.speed.fits.collectives --data DIR``: DIR holds ``nccl_one_node.csv`` (nccl-tests in a node, from
 ai-dynamo/aiconfigurator), ``nccl_multinode_h100.csv`` (NCCL's tuner, from meta-pytorch/autoparallel) and
@@ -21,9 +21,9 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from launcher.speed import collectives, tuner
-from launcher.speed.collectives import Kind
-from launcher.speed.network import Group, Network
+from launcher.estimate.speed import collectives, tuner
+from launcher.estimate.speed.collectives import Kind
+from launcher.estimate.speed.network import Group, Network
 
 TARGET = Path(collectives.__file__).with_name("collectives.json")
 

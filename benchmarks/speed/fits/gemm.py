@@ -1,4 +1,4 @@
-"""Fit the constants of matrix products (``launcher/speed/gemm.py``) to the measured ones of each card."""
+"""Fit the constants of matrix products (``launcher/estimate/speed/gemm.py``) to the measured ones of each card."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from benchmarks.speed.fits.simplex import Vector, least
 from benchmarks.speed.fits.tables import AICONFIGURATOR, SILICON, by_gflop, card_of, read, residual, write
+from launcher.estimate.speed import gemm
 from launcher.spec.values import Dtype
-from launcher.speed import gemm
 
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128), (256, 256))
 _AREAS = (4096, 8192, 16384, 32768, 65536)
@@ -74,7 +74,7 @@ type Rows = npt.NDArray[np.float64]
 
 
 def main() -> int:
-    """Fit every card and format, print the residuals and write ``launcher/speed/gemm.json``."""
+    """Fit every card and format, print the residuals and write ``launcher/estimate/speed/gemm.json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.fits.gemm", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with gemm.csv.gz")
     data = parser.parse_args().data

@@ -1,4 +1,4 @@
-"""Fit the constants of routed experts' grouped products (``launcher/speed/grouped.py``) to measured kernels."""
+"""Fit the constants of routed experts' grouped products (``launcher/estimate/speed/grouped.py``) to kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from benchmarks.speed.fits.simplex import Vector, least
 from benchmarks.speed.fits.tables import AICONFIGURATOR, INFERSIM, SILICON, card_of, read, residual, write
+from launcher.estimate.speed import gemm, grouped
 from launcher.spec.values import Dtype
-from launcher.speed import gemm, grouped
 
 _NARROWEST = 256
 """Columns of an expert's slice below which the kernel of the table loses most of its throughput."""
@@ -35,7 +35,7 @@ type Form = Callable[[Vector, Rows], Vector]
 
 
 def main() -> int:
-    """Fit both formats, print the residuals and write ``launcher/speed/grouped.json``."""
+    """Fit both formats, print the residuals and write ``launcher/estimate/speed/grouped.json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.fits.grouped", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the tables of experts")
     data = parser.parse_args().data

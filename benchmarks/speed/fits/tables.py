@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from launcher.estimate.speed import gemm
+from launcher.estimate.speed.card import Card
 from launcher.rundir.provenance import versions
-from launcher.speed import gemm
-from launcher.speed.card import Card
 
 AICONFIGURATOR = {
     "source": "ai-dynamo/aiconfigurator, systems/data",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _shards, _worker
 from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor, ulysses
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit, nearest
 
 _AXES = {

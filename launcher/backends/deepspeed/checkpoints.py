@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 _KEYS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.rank.formats import Dtypes, beside_master
+from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import Dtype, RunSpec
 
 

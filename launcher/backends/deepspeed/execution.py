@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.traits import engine
-from launcher.rank.execution import Execution
+from launcher.base.units import DTYPE_BYTES
+from launcher.estimate.rank.execution import Execution
 from launcher.spec import RunSpec
-from launcher.text.units import DTYPE_BYTES
 
 
 def execution(spec: RunSpec) -> Execution:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.backends.deepspeed import optimizer
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec
 
 _HEADER = "libaio.h"

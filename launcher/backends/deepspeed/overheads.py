@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from launcher.backends.deepspeed import optimizer, partition, pipeline
 from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
-from launcher.memory import states
-from launcher.memory.activations import content, inside_mlp, running_blocks
-from launcher.memory.moments import (
+from launcher.base.formula import Value
+from launcher.estimate.memory import states
+from launcher.estimate.memory.activations import content, inside_mlp, running_blocks
+from launcher.estimate.memory.moments import (
     BACKWARD_FROM_BLOCKS,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
@@ -24,10 +25,9 @@ from launcher.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.memory.states import STATES_MADE, list_copies
-from launcher.memory.terms import MemoryTerm, Pile, term
-from launcher.rank.model import BlockKind, RankModel
-from launcher.text.formula import Value
+from launcher.estimate.memory.states import STATES_MADE, list_copies
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.model import BlockKind, RankModel
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.memory.moments import (
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import (
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
     ROOT_BACKWARD,
@@ -13,9 +14,8 @@ from launcher.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.memory.terms import MemoryTerm, Pile, term
-from launcher.rank.model import RankModel
-from launcher.text.formula import Value
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.model import RankModel
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py"
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.errors import ConfigError
-from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, PASSES, ROOT_BACKWARD, TRAINING, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import RankModel
+from launcher.base.errors import ConfigError
+from launcher.estimate.memory.moments import (
+    BEFORE_BLOCKS_BACKWARD,
+    BETWEEN_PASSES,
+    PASSES,
+    ROOT_BACKWARD,
+    TRAINING,
+    Moments,
+)
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec, edit
 
 _SOURCE = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec
 
 

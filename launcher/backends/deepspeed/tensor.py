@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from launcher import families
 from launcher.backends import _models
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
 from launcher.spec import RunSpec
 
 _COLUMNS = r".*\.(self_attn\.[qkv]_proj|mlp\.(gate|up)_proj)\.weight$"

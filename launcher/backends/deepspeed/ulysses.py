@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.backends import _models
 from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import families
 from launcher.backends import _models, _optimizers, _shards, _worker
 from launcher.backends.fsdp import context
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.change import batches_typed
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
-"""Schedules of ``torch.distributed.pipelining`` whose activations in flight ``launcher.strategies.pipeline`` knows."""
+"""Schedules of ``torch.distributed.pipelining`` whose activations in flight ``strategies.pipeline`` knows."""
 
 _AXES = {"ulysses": "ulysses", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from launcher.rank.formats import FP32, Dtypes, refined
+from launcher.estimate.rank.formats import FP32, Dtypes, refined
 from launcher.spec import PrecisionSpec, RunSpec
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.fsdp.traits import engine, reshards
-from launcher.rank.execution import Execution
+from launcher.estimate.rank.execution import Execution
 from launcher.spec import RunSpec
 
 

@@ -13,9 +13,10 @@ from math import ceil
 
 from launcher.backends.fsdp import ring, stages
 from launcher.backends.fsdp.traits import is_ddp, reshards
-from launcher.memory import states
-from launcher.memory.activations import content, first_norm, inside_mlp, running_blocks
-from launcher.memory.moments import (
+from launcher.base.formula import Value
+from launcher.estimate.memory import states
+from launcher.estimate.memory.activations import content, first_norm, inside_mlp, running_blocks
+from launcher.estimate.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
@@ -26,9 +27,8 @@ from launcher.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import NF4_BITS, BlockKind, RankModel
-from launcher.text.formula import Value
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import NF4_BITS, BlockKind, RankModel
 
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
 _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
 from launcher.backends._versions import EXPERTS
+from launcher.base import package
 from launcher.job.versions import Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to

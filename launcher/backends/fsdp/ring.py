@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.memory.activations import content, running_blocks
-from launcher.memory.moments import Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import BlockKind, RankModel
-from launcher.rank.tensors import SavedTensor, Share
+from launcher.estimate.memory.activations import content, running_blocks
+from launcher.estimate.memory.moments import Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.tensors import SavedTensor, Share
 
 _SOURCE = "torch/distributed/tensor/experimental/_context_parallel/_attention.py"
 _FP32 = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.memory.moments import PASSES
-from launcher.memory.terms import MemoryTerm, Pile, term
-from launcher.rank.model import RankModel
-from launcher.text.formula import Value
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import PASSES
+from launcher.estimate.memory.terms import MemoryTerm, Pile, term
+from launcher.estimate.rank.model import RankModel
 
 _TRACE = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.rank.engine import EngineTraits
+from launcher.base.units import DTYPE_BYTES
+from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
-from launcher.text.units import DTYPE_BYTES
 
 
 def engine(spec: RunSpec) -> EngineTraits:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import families
 from launcher.backends import _optimizers, _shards
 from launcher.backends.megatron import checkout, conversion, extra, models, network
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.traits import vocabulary_multiple
-from launcher.errors import ConfigError
-from launcher.rank.counts import padded
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.hardware import BLACKWELL, HOPPER
 

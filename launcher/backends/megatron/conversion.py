@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import families
 from launcher.backends import _models
 from launcher.backends.megatron.implementation import fsdp
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
 from launcher.spec import RunSpec
 
 

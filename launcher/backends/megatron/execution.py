@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.megatron.implementation import fsdp, implementation
-from launcher.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
+from launcher.estimate.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
 from launcher.spec import BackendSpec, RunSpec
 
 

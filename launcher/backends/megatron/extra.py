@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.implementation import COUNTED
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
 SETTINGS: Mapping[str, str] = {

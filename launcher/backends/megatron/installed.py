@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import package
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.translate import SCRIPT
-from launcher.errors import ConfigError
+from launcher.base import package
+from launcher.base.errors import ConfigError
 from launcher.job import versions
 from launcher.spec import RunSpec
 

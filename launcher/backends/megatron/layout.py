@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
-from launcher.rank.stages import chunk_sizes
+from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 
 _STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import families
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
 from launcher.spec import RunSpec
 
 

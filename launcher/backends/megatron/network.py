@@ -7,9 +7,9 @@ positions from latent attention, the kernel of GELU from which GELU the model ha
 
 from __future__ import annotations
 
-from launcher import families
 from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
+from launcher.estimate import families
 from launcher.spec import ModelSpec, RunSpec
 
 type Value = bool | int | float | str | tuple[str | int, ...] | None

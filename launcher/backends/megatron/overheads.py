@@ -10,11 +10,11 @@ from math import ceil
 
 from launcher.backends.megatron import permanent, sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
-from launcher.memory import states
-from launcher.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, FORWARD, LOAD, Moments
-from launcher.memory.states import STATES_MADE
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import RankModel
+from launcher.estimate.memory import states
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BETWEEN_PASSES, FORWARD, LOAD, Moments
+from launcher.estimate.memory.states import STATES_MADE
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
 
 _BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
 """A block runs, forward or backward, and its input is whole."""

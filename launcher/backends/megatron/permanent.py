@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from math import ceil
 
 from launcher.backends.megatron.implementation import Implementation
-from launcher.memory.moments import ALWAYS, BETWEEN_PASSES, TRAINING
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import RankModel
+from launcher.base.units import MIB
+from launcher.estimate.memory.moments import ALWAYS, BETWEEN_PASSES, TRAINING
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
 from launcher.spec.hardware import HOPPER
-from launcher.text.units import MIB
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
 """``get_cublas_workspace_size_bytes`` of Transformer Engine: 32 MiB from compute capability 9.0 on, else 4 MiB."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher import package
 from launcher.backends import Profile
 from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
 from launcher.backends.megatron.implementation import fsdp
+from launcher.base import package
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 

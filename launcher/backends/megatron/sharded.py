@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.megatron.implementation import fsdp
-from launcher.memory.moments import LOAD, TRAINING, Moment, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.moments import LOAD, TRAINING, Moment, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
 
 UNIT = 10**9
 """Elements that are communicated at a time, at least (``megatron_fsdp.py``, ``suggested_communication_unit_size``)."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp, implementation, reads_gradients_as_they_are
-from launcher.rank.engine import EngineTraits
+from launcher.base.units import DTYPE_BYTES
+from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
-from launcher.text.units import DTYPE_BYTES
 
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM's default of ``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""

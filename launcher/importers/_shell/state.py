@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from launcher import files
+from launcher.base import files
 from launcher.importers._shell import marks
 from launcher.importers._shell.tree import ShellError, Statement
 

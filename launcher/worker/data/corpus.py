@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from launcher.base.errors import DataError
 from launcher.data.token_folder import ENDS, TOKENS, TRAINED
-from launcher.errors import DataError
 from launcher.worker import marks
 from launcher.worker.data.order import mixed
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from launcher.base.errors import LauncherError
 from launcher.data import token_folder
 from launcher.data.documents import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
-from launcher.errors import LauncherError
 from launcher.worker.data.corpus import Conversations, Corpus, Synthetic, TokenFiles
 from launcher.worker.engine import Context
 

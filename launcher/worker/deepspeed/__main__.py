@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from launcher import package
+from launcher.base import package
 from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
 from launcher.worker.entry import main

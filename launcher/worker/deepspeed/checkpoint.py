@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError

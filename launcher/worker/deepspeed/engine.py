@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.worker import live_bytes, marks
 from launcher.worker.deepspeed import checkpoint, model, piles, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from deepspeed.pipe import PipelineModule
 from torch import nn
 
-from launcher.rank.stages import stage_layers
+from launcher.estimate.rank.stages import stage_layers
 from launcher.worker.engine import Context
 from launcher.worker.model import network
 from launcher.worker.model.language_model import LanguageModel

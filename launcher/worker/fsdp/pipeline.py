@@ -24,7 +24,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor
 
 from launcher.backends.fsdp.dtypes import dtypes
-from launcher.rank.stages import chunk_sizes
+from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding

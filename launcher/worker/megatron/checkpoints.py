@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher.files import load_json, read_text
+from launcher.base.files import load_json, read_text
 from launcher.saved import state
 from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
 from launcher.worker import checkpoints, files, saving

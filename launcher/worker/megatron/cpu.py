@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from launcher import machine
+from launcher.base import machine
 from launcher.worker.errors import TrainingError
 
 _FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "as_tensor", "zeros_like")

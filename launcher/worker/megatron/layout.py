@@ -16,7 +16,7 @@ import torch
 from megatron.core import parallel_state
 from torch import nn
 
-from launcher import families
+from launcher.estimate import families
 from launcher.spec import ModelSpec
 
 type Region = tuple[slice, ...]

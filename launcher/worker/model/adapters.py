@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from launcher import families
+from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker.errors import TrainingError
 from launcher.worker.model import initial

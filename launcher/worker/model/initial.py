@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from launcher.rank.shards import DRAWN_ELEMENTS
+from launcher.estimate.rank.shards import DRAWN_ELEMENTS
 from launcher.worker.model import buffers
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher import families
+from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
 from launcher.worker.model.network import Absent, masks

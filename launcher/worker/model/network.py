@@ -15,7 +15,7 @@ from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from launcher import families
+from launcher.estimate import families
 from launcher.spec import ModelSpec
 from launcher.worker.model import versions
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from launcher.files import load_json
+from launcher.base.files import load_json
 from launcher.worker.errors import CheckpointError
 from launcher.worker.model import initial
 

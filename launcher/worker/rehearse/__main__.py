@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
-from launcher.files import load_json
+from launcher.base.errors import LauncherError
+from launcher.base.files import load_json
 from launcher.spec.parse import parse
 from launcher.worker import files
 from launcher.worker.rehearse.rehearsal import Rehearsal

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from launcher.estimate.memory.moments import Phase
 from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
-from launcher.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.worker import memory, out_of_memory, shortage
 from launcher.worker.beat import Beat

@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import LauncherError
-from launcher.files import MOST_OF_A_RECORD, read_text
+from launcher.base.errors import LauncherError
+from launcher.base.files import MOST_OF_A_RECORD, read_text
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.trace import adapt

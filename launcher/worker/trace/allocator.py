@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from itertools import count
 
-from launcher.text.units import MIB
+from launcher.base.units import MIB
 from launcher.worker.recording import Recording
 
 _SMALLEST = 512  # kMinBlockSize

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from launcher.memory.moments import Phase
+from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import MemoryTracker

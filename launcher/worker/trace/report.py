@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.memory.terms import PILES
+from launcher.estimate.memory.terms import PILES
 from launcher.worker.recording import Candidate, Moment, Recording
 from launcher.worker.trace import allocator
 

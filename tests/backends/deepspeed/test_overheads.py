@@ -18,7 +18,7 @@ from launcher.backends.deepspeed.overheads import (
     whole_gradients,
     whole_reduction,
 )
-from launcher.memory.activations import running_blocks
+from launcher.estimate.memory.activations import running_blocks
 from tests.support.overheads import at, rank
 
 BLOCK, LAYERS, TOKENS, HIDDEN, WIDTH = 218_112_000, 32, 2048, 4096, 14336

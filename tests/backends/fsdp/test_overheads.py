@@ -19,10 +19,10 @@ from launcher.backends.fsdp.overheads import (
     untied,
     weight_cache,
 )
-from launcher.memory.activations import running_blocks
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
-from launcher.rank.model import RankModel
+from launcher.estimate.memory.activations import running_blocks
+from launcher.estimate.memory.moments import Moment
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.model import RankModel
 from tests.support.overheads import at, rank
 
 BLOCK, HEAD = 218_112_000, 128_256 * 4096 + 4096

@@ -12,7 +12,7 @@ import pytest
 from launcher.backends._validator import answers
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.native import VALIDATOR, question
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.preflight import assess
 from launcher.spec import RunSpec, edit
 from tests.support.helpers import make_spec

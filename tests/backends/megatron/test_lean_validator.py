@@ -12,7 +12,7 @@ import pytest
 
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.native import question
-from launcher.package import IMPORT_FOLDER
+from launcher.base.package import IMPORT_FOLDER
 from tests.support.helpers import make_spec
 from tests.support.megatron_specs import drawn
 

@@ -13,7 +13,7 @@ from launcher import cli
 from launcher.backends import Judgement, _validator
 from launcher.backends.megatron import installed
 from launcher.backends.megatron.native import explained
-from launcher.errors import ConfigError
+from launcher.base.errors import ConfigError
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from tests.support import hostile

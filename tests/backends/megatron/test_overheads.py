@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron import extra
-from launcher.memory import activations
-from launcher.memory.moments import Moment
-from launcher.memory.terms import MemoryTerm
+from launcher.estimate.memory import activations
+from launcher.estimate.memory.moments import Moment
+from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.rank.stages import chunk_sizes, flow_of, in_flight
+from launcher.estimate.strategies import pipeline
 from launcher.preflight import assess
-from launcher.rank.stages import chunk_sizes, flow_of, in_flight
-from launcher.strategies import pipeline
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 

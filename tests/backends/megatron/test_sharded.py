@@ -7,8 +7,8 @@ import pytest
 from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.check import check
 from launcher.backends.megatron.sharded import overheads
+from launcher.estimate.memory.moments import Moment
 from launcher.importers.megatron import read
-from launcher.memory.moments import Moment
 from tests.support.estimates import ranks_of
 from tests.support.foreign_files import SIZES
 from tests.support.helpers import make_spec

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launcher.base.errors import DataError
 from launcher.data import token_folder
-from launcher.errors import DataError
 from launcher.saved import state
 from launcher.worker import memory
 from launcher.worker.data import Position, batches, sources

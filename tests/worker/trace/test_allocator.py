@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.text.units import MIB
+from launcher.base.units import MIB
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from benchmarks.memory.frameworks.nanotron.device_memory import BLOCK_LAUNCHES, LAUNCHES
-from launcher.memory import device
-from launcher.memory.estimate import Backend
-from launcher.memory.moments import ALWAYS, TRAINING, UNTIL_FIRST_GRADIENTS, Moment, Moments
-from launcher.memory.terms import MemoryTerm, term
-from launcher.rank.engine import EngineTraits
-from launcher.rank.formats import Dtypes
-from launcher.rank.model import RankModel
-from launcher.rank.tensors import SavedTensor
+from launcher.base.formula import Value
+from launcher.estimate.memory import device
+from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.moments import ALWAYS, TRAINING, UNTIL_FIRST_GRADIENTS, Moment, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.tensors import SavedTensor
 from launcher.spec import RunSpec
-from launcher.text.formula import Value
 
 _FORMATS = Dtypes(
     parameters="bf16",

@@ -1,0 +1,81 @@
+"""Answers kept between commands in the user's cache folder: those that were dear, by the hash of their question."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.base import files
+
+MOST = 1000
+"""Answers of a kind, of some kilobytes each; a new one beyond makes the older half go."""
+
+
+def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
+    """The answer to a question, kept where it was asked before; a folder that cannot be written is only slower.
+
+    Args:
+        kind: A folder of its own.
+        question: All that the answer depends on, as JSON.
+        find: Finds the answer, as JSON; what it raises is not kept.
+    """
+    path = _place(kind, question)
+    with contextlib.suppress(OSError, ValueError):
+        seal, _, text = files.read_text(path, files.MOST_OF_A_RECORD).partition("\n")
+        if seal == _seal(text):  # Else it is broken, or of a version that kept it otherwise.
+            return json.loads(text)
+    found = find()
+    keep(kind, question, found)
+    return found
+
+
+def is_kept(kind: str, question: object) -> bool:
+    """True if there is a file of an answer; whether it is whole shows when it is read."""
+    return _place(kind, question).is_file()
+
+
+def keep(kind: str, question: object, found: Any) -> None:
+    """Keep an answer, in place of an older one to the same question; the arguments are those of :func:`answer`."""
+    with contextlib.suppress(OSError):
+        text = json.dumps(found)
+        _keep(_place(kind, question), f"{_seal(text)}\n{text}")
+
+
+def _place(kind: str, question: object) -> Path:
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    return folder() / kind / f"{digest}.json"
+
+
+def _seal(text: str) -> str:
+    """A sum over what is kept, by which it is known to be whole and ours: a file of another shape is asked anew."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def folder() -> Path:
+    """The user's cache folder of this program."""
+    from platformdirs import user_cache_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_cache_path("launch")
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write a file under its name at once, and make room for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text_atomically(path, text)
+    with os.scandir(path.parent) as entries:
+        kept = [entry.path for entry in entries]
+    if len(kept) > MOST:
+        for old in sorted(map(Path, kept), key=_written)[: len(kept) - MOST // 2]:
+            old.unlink(missing_ok=True)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # Another launcher was quicker to remove it.
+        return 0.0

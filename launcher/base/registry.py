@@ -1,0 +1,149 @@
+"""Extension by name: a backend, a strategy or a family is one module of its folder, with no central list.
+
+Backends and families may also come from other installed packages, by an entry point of ``llm_launch.backends`` or
+``llm_launch.families``. Their names are read from the packages' metadata once in a process, and their code is imported
+when it is chosen. Metadata is read in two steps, because ``importlib.metadata`` takes up to 150 ms to look through a
+hundred packages: their ``entry_points.txt`` are first searched for the groups' common beginning, which takes two.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.base.errors import ConfigError, ConfigErrors
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_BEGINNING = "llm_launch."
+
+KEYS = {"backends": "backend.name", "families": "model.family"}
+"""The folders that installed packages add to, and the key that chooses from each; the entry points' group is the
+folder's name behind ``llm_launch.``."""
+
+_FOLDERS = {"families": "launcher.estimate.families", "strategies": "launcher.estimate.strategies"}
+"""Where a folder of choices lies, if not at ``launcher.<package>``."""
+
+
+@cache
+def names(package: str) -> tuple[str, ...]:
+    """All that can be chosen: the modules of a folder, and what installed packages offer beside them."""
+    return tuple(sorted({*shipped(package), *_offers().get(package, ())}))
+
+
+@cache
+def shipped(package: str) -> tuple[str, ...]:
+    """The modules of a folder in alphabetical order; those starting with ``_`` are private."""
+    folder = importlib.import_module(_folder(package))
+    found = sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
+    return tuple(name for name in found if not name.startswith("_"))
+
+
+def offered(package: str) -> Mapping[str, str]:
+    """Names that installed packages offer: the distribution of each name, found without importing it."""
+    return {name: _owner(entries[0]) for name, entries in _offers().get(package, {}).items()}
+
+
+@cache
+def load(package: str, name: str) -> Any:
+    """Import the one that is chosen.
+
+    Raises:
+        KeyError: There is none; callers have checked the name against :func:`names` while parsing.
+        ConfigErrors: An installed package offers it and is broken, or it is offered twice.
+    """
+    entries = _offers().get(package, {}).get(name, ())
+    if entries:
+        return _offer(package, name, entries)
+    if name not in shipped(package):
+        raise KeyError(f"{_folder(package)} has no module {name!r}")
+    return importlib.import_module(f"{_folder(package)}.{name}")
+
+
+def faults(package: str, name: str) -> tuple[ConfigError, ...]:
+    """Faults of a choice that an installed package offers; the launcher's own are not imported for it."""
+    if name in _offers().get(package, {}):
+        try:
+            load(package, name)
+        except ConfigErrors as found:
+            return tuple(found.errors)
+    return ()
+
+
+def _offer(package: str, name: str, entries: tuple[EntryPoint, ...]) -> Any:
+    entry, key = entries[0], KEYS[package]
+    owners = sorted({_owner(one) for one in entries})
+    if name in shipped(package):
+        rule = f"the installed package {owners[0]} offers one of this name, which is the launcher's own"
+        raise ConfigErrors([ConfigError(key, name, rule, [f"pip uninstall {owners[0]}"])])
+    if len(entries) > 1:
+        rule = f"it is offered more than once, by {' and '.join(owners)}"
+        raise ConfigErrors([ConfigError(key, name, rule, [f"pip uninstall {owner}" for owner in owners])])
+    said = f"the installed package {owners[0]} offers it as {entry.value}"
+    instead = [f"pip install --upgrade {owners[0]}", *(f"{key}={other}" for other in shipped(package))]
+    try:
+        found = entry.load()
+    except Exception as error:
+        rule = f"{said}, which cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigErrors([ConfigError(key, name, rule, instead)]) from error
+    protocol = importlib.import_module(_folder(package)).PROTOCOL
+    missing = [member for member in _members(protocol) if not hasattr(found, member)]
+    if missing:
+        rule = f"{said}, which lacks {', '.join(missing)} of {_folder(package)}.{protocol.__name__}"
+        raise ConfigErrors([ConfigError(key, name, rule, instead)])
+    return found
+
+
+def _folder(package: str) -> str:
+    return _FOLDERS.get(package, f"launcher.{package}")
+
+
+def _members(protocol: type) -> list[str]:
+    return sorted({name for base in protocol.__mro__ for name in vars(base) if not name.startswith("_")})
+
+
+def _owner(entry: EntryPoint) -> str:
+    """The name of the distribution that an entry point is from."""
+    return entry.dist.name if entry.dist is not None else entry.value
+
+
+@cache
+def _offers() -> Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]:
+    """The entry points by folder and name; nothing is imported."""
+    found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
+    if any(_mentions(path) for path in _metadata()):
+        from importlib.metadata import entry_points  # Late, because it looks at every installed package.
+
+        for package in KEYS:
+            for entry in entry_points(group=f"{_BEGINNING}{package}"):
+                offers = found.setdefault(package, {})
+                offers[entry.name] = (*offers.get(entry.name, ()), entry)
+    return found
+
+
+def _metadata() -> Iterator[str]:
+    """The files of installed packages that hold their entry points."""
+    for folder in dict.fromkeys(sys.path):
+        try:
+            inside = os.listdir(folder or ".")  # noqa: PTH208 - A Path for each of a thousand names takes longer.
+        except OSError:
+            continue
+        yield from (
+            os.path.join(folder, name, "entry_points.txt")  # noqa: PTH118
+            for name in inside
+            if name.endswith((".dist-info", ".egg-info"))
+        )
+
+
+def _mentions(path: str) -> bool:
+    try:
+        return f"[{_BEGINNING}".encode() in Path(path).read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,160 @@
+"""Text on its way to a terminal: characters that act there are made visible, whatever file they come from.
+
+An escape sequence in a recipe's summary or in a log could clear the screen, set its title or paste a command; a
+bidirectional override shows another name than the one that is meant. The commands run under :func:`guarded`, so that
+whatever they print passes here; colours and progress bars of our own go to :func:`raw`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO, cast
+
+from launcher.base.errors import Unwritable
+
+_ACTING = (
+    r"\x7f-\x9f"  # DEL, and the controls of ISO 6429 in one byte (C1)
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Bidi_Control of Unicode (PropList.txt)
+    r"\u2028\u2029"  # line and paragraph separator
+    r"\ud800-\udfff"  # halves of a character, and bytes of a name that is not UTF-8
+)
+CONTROL = re.compile(rf"[\x00-\x1f{_ACTING}]")
+"""Characters that no name, path or shell line holds: a line break would end a line of the batch script."""
+
+_UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f{_ACTING}]")
+"""Those of them that no text of ours holds: all but the tab and the line feed."""
+
+
+_UNSEEN_BUT_COLOURS = re.compile(rf"(\x1b\[[0-9;]*[mAK]|[\r\b])|{_UNSEEN.pattern}")
+
+
+def visible(text: str) -> str:
+    r"""The text with acting characters written out, as in ``\x1b`` and ``\u202e``."""
+    return _UNSEEN.sub(_written_out, text)
+
+
+def coloured(text: str) -> str:
+    """The text that a user's program prints while it is followed: of what acts its colours and progress bars stay."""
+    return _UNSEEN_BUT_COLOURS.sub(lambda match: match[1] or _written_out(match), text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def in_html(text: str) -> str:
+    """Text for a page, where bidirectional controls act as on a terminal."""
+    from html import escape  # Late, because few commands make a page.
+
+    return escape(visible(text))
+
+
+def as_json(document: object) -> str:
+    """A document in one line of ASCII, in which no character acts."""
+    return json.dumps(document).replace("\x7f", "\\u007f")
+
+
+class _Guarded:
+    """A stream that writes acting characters out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Guard a stream.
+
+        Args:
+            stream: The stream; what else is asked of it, it answers itself.
+        """
+        self.stream = stream
+        if isinstance(stream, io.TextIOWrapper):  # A terminal that is not of UTF-8 shows the others written out, too.
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        try:
+            return self.stream.write(visible(text))
+        except OSError as error:
+            self.failed(error)
+
+    def flush(self) -> None:
+        """Push it out."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.failed(error)
+
+    def failed(self, error: OSError) -> NoReturn:
+        """Say that the answer cannot be written; a reader who has seen enough is another matter.
+
+        Raises:
+            BrokenPipeError: The reader has gone.
+            Unwritable: The disk is full, or whatever else it is.
+        """
+        silence(self.stream)
+        if isinstance(error, BrokenPipeError):
+            raise error
+        raise Unwritable(f"the answer cannot be written to stdout: {error.strerror or error}") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _GuardedMessages(_Guarded):
+    """The same for messages, which are lost where nobody can hear them."""
+
+    def write(self, text: str) -> int:
+        """Write text, if that is possible."""
+        try:
+            return self.stream.write(visible(text))
+        except OSError:
+            silence(self.stream)
+            return len(text)
+
+    def flush(self) -> None:
+        """Push it out, if that is possible."""
+        try:
+            self.stream.flush()
+        except OSError:
+            silence(self.stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere: the interpreter would try to write it again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Let what is printed meanwhile pass through :func:`visible`.
+
+    Raises:
+        Unwritable: Stdout is closed, so that there is no place for an answer.
+    """
+    with contextlib.ExitStack() as stack:
+        # In this order: a file that is opened gets the number of a closed stream, and later all that is meant for it.
+        sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+        messages = sys.stderr or stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
+        stack.enter_context(contextlib.redirect_stderr(cast("TextIO", _GuardedMessages(raw(messages)))))
+        if sys.stdout is None:
+            raise Unwritable("stdout is closed and the answer has no place: >/dev/null is for one that nobody wants")
+        stack.enter_context(contextlib.redirect_stdout(cast("TextIO", _Guarded(raw(sys.stdout)))))
+        yield
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream itself, for colours and progress bars of our own; texts of others go there by :func:`visible`."""
+    return stream.stream if isinstance(stream, _Guarded) else stream
+
+
+def show_fault(kind: type[BaseException], fault: BaseException, trace: Any) -> None:
+    """Print a traceback of ours: its texts may be those of a file. Stands in for ``sys.excepthook``."""
+    import traceback  # Late, because only a fault needs it.
+
+    if sys.stderr is not None:
+        sys.stderr.write(visible("".join(traceback.format_exception(kind, fault, trace))))

@@ -1,0 +1,13 @@
+"""Decoders of ``transformers``: one declarative description a model type, and what follows from it.
+
+``description`` says what a description holds; ``rms_norms``, ``layer_norms`` and ``experts`` hold one a type;
+``values`` joins a model's sizes with its class's defaults; ``weights``, ``saved``, ``checks`` and ``reading`` follow.
+"""
+
+from __future__ import annotations
+
+from launcher.estimate.families._decoders import experts, layer_norms, rms_norms
+from launcher.estimate.families._decoders.description import Decoder
+
+TYPES: dict[str, Decoder] = {**rms_norms.TYPES, **layer_norms.TYPES, **experts.TYPES}
+"""Each ``model_type`` that is described."""

@@ -1,0 +1,205 @@
+"""Settings of a decoder that its class does not have, and ways of splitting it that nobody has tried."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families._decoders import TYPES, values
+from launcher.spec import ModelSpec, RunSpec, edit
+
+_ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt"}
+_OLDER: Mapping[str, frozenset[str]] = {
+    "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
+    "rope_scaling": _ROTARY,
+    "partial_rotary_factor": _ROTARY - {"gemma3_text", "gpt_neox", "olmo3"},
+    "rotary_pct": frozenset(("gpt_neox",)),
+    "rotary_emb_base": frozenset(("gpt_neox",)),
+    "rope_local_base_freq": frozenset(("gemma3_text",)),
+    "sliding_window_pattern": frozenset(("cohere2", "exaone4", "gemma3_text")),
+    "attention_layers": frozenset(("gpt_neo",)),
+}
+"""Keys that are none of a class's defaults and that it takes all the same, from files of older versions (a test)."""
+
+_LAYERS = {
+    "layer_types": ("full_attention", "sliding_attention"),
+    "attention_layers": ("global", "local"),
+}
+"""Keys that have a word for each layer, and the words."""
+
+_EPSILON = 1e-5
+"""``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed."""
+
+NAMED = (
+    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "laplace",
+    "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh",
+    "xielu",
+)  # fmt: skip
+"""The names of ``transformers.activations.ACT2FN``."""
+
+_NEUTRAL = {
+    "rope_theta": 10_000.0,
+    "num_shared_experts": 0,
+    "first_dense_layers": 0,
+    "q_lora_rank": 0,
+    "kv_lora_rank": 0,
+    "qk_nope_head_dim": 0,
+    "qk_rope_head_dim": 0,
+    "v_head_dim": 0,
+    "attention_output_bias": None,
+    "gated": None,
+    "rope_parameters": None,
+    "sliding_window": None,
+    "norm_topk_prob": None,
+    "routed_scaling_factor": 1.0,
+    "n_group": 0,
+    "topk_group": 0,
+    "router_aux_loss_coef": 0.0,
+}
+"""Keys of other families, with the values at which they ask for nothing."""
+
+_UNCUT = ("pipeline", "context", "ulysses")
+
+
+def older(model_type: str) -> tuple[str, ...]:
+    """Keys that a class takes besides those of its defaults."""
+    return tuple(key for key, types in _OLDER.items() if model_type in types)
+
+
+def of_type(spec: RunSpec) -> Iterator[ConfigError]:
+    """A model type that is not described, and keys that its class does not have."""
+    model, path = spec.model, "model.model_type"
+    if model.model_type not in TYPES:
+        rule = f"family=transformers builds {', '.join(TYPES)}"
+        near = difflib.get_close_matches(str(model.model_type), TYPES, n=3) or ["gemma2", "olmo2", "gpt_neox"]
+        yield ConfigError(path, model.model_type, rule, [f"{path}={each}" for each in near])
+        return
+    yield from _extra(model)
+    yield from _facts(spec)
+
+
+def splitting(spec: RunSpec) -> Iterator[ConfigError]:
+    """Axes along which this version does not cut these models."""
+    for axis in _UNCUT:
+        degree = getattr(spec.parallel, axis)
+        if degree > 1:
+            rule = f"this version splits a {spec.model.model_type} by FSDP and ZeRO alone"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
+
+
+def attention(spec: RunSpec) -> Iterator[ConfigError]:
+    """A way of computing attention that the class does not have."""
+    model = spec.model
+    legal = values.decoder(model).attentions
+    if model.attention not in legal:
+        rule = f"transformers' {model.model_type} computes it by {' or '.join(legal)}"
+        yield ConfigError("model.attention", model.attention, rule, [f"model.attention={each}" for each in legal])
+
+
+def _extra(model: ModelSpec) -> Iterator[ConfigError]:
+    found, known, said = values.decoder(model), values.defaults(model.model_type), values.spoken_for(model)
+    for key, given in model.extra.items():
+        path = f"model.extra.{key}"
+        if key in said and said[key] != "hidden_act":
+            way = edit.override(f"model.{said[key]}", given)
+            yield ConfigError(path, given, f"it is model.{said[key]} here", [way])
+        elif key not in known and key not in older(str(model.model_type)):
+            near = difflib.get_close_matches(key, known, n=2)
+            rule = f"transformers' {found.config} has no such key"
+            yield ConfigError(path, given, rule, [f"model.extra.{each}=..." for each in near])
+        elif key in said and given not in NAMED:
+            rule = "transformers has no such activation"
+            yield ConfigError(path, given, rule, [f"{path}=gelu", f"{path}=silu"])
+        elif key in _LAYERS and given is not None:
+            yield from _layers(model, key, given)
+        elif not _fits(given, known.get(key)):
+            yield ConfigError(path, given, f"it is {_kind(known[key])} there", [edit.override(path, known[key])])
+    for key, legal in found.legal.items():
+        given = model.extra.get(key, known.get(key))
+        if key in known and given not in legal and key not in said:
+            rule = f"of transformers' {model.model_type} the launcher knows {' or '.join(map(str, legal))} alone"
+            yield ConfigError(f"model.extra.{key}", given, rule, ["script=path/to/train.py"])
+
+
+def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
+    """A word for each layer: so many, and those that the class knows."""
+    path, count, words = f"model.extra.{key}", model.num_hidden_layers, _LAYERS[key]
+    named = list(given) if isinstance(given, list | tuple) else []
+    if not named or any(word not in words for word in named):
+        yield ConfigError(path, given, f"it names each layer, as {' or '.join(words)}", [f"{path}=null"])
+    elif len(named) != count:
+        rule = f"it names {len(named)} layers, and the model has {count} (model.num_hidden_layers)"
+        ways = [edit.override(path, named[:count])] if len(named) > count else [f"{path}=null"]
+        yield ConfigError(path, given, rule, [*ways, f"model.num_hidden_layers={len(named)}"])
+
+
+def _fits(given: object, default: object) -> bool:
+    """True if a value is of the kind of the class's default, where that shows one."""
+    if given is None or default is None or isinstance(default, list | dict):
+        return True
+    if isinstance(default, bool) or isinstance(given, bool):
+        return type(given) is type(default)
+    return isinstance(given, int | float) if isinstance(default, int | float) else type(given) is type(default)
+
+
+def _kind(default: object) -> str:
+    return {bool: "true or false", int: "a number", float: "a number", str: "a word"}[type(default)]
+
+
+def _facts(spec: RunSpec) -> Iterator[ConfigError]:
+    """Keys of ``model`` whose values the class decides, or has by its own configuration."""
+    model = spec.model
+    for key, wanted in facts(model).items():
+        path = f"model.{key}"
+        if (found := edit.value_at(spec, path)) == wanted:
+            continue
+        if key == "rope_theta" and model.model_type in _ROTARY:
+            rule = f"transformers' {model.model_type} takes it as a key of its class"
+            yield ConfigError(path, found, rule, [_base(str(model.model_type), found)])
+        elif key in _NEUTRAL and key in values.defaults(model.model_type):
+            rule = f"transformers' {model.model_type} takes it as a key of its class"
+            yield ConfigError(path, found, rule, [edit.override(f"+model.extra.{key}", found)])
+        else:
+            rule = f"transformers' {model.model_type} has {edit.override(key, wanted).partition('=')[2]}"
+            yield ConfigError(path, found, rule, [edit.override(path, wanted)])
+
+
+def _base(model_type: str, base: object) -> str:
+    """The override by which a class takes the base of its rotary angles."""
+    if "rope_theta" in older(model_type):
+        return edit.override("+model.extra.rope_theta", base)
+    return f"+model.extra.rope_parameters={{rope_type:default,rope_theta:{base}}}"
+
+
+def facts(model: ModelSpec) -> dict[str, object]:
+    """The keys of ``model`` that are not free, and what they are."""
+    found, kind = values.decoder(model), model.model_type
+    wanted: dict[str, object] = dict(_NEUTRAL)
+    wanted["normalization"] = found.norm
+    wanted["position_embedding"] = found.fixed.get("position_embedding", "rope")
+    wanted["attention_bias"] = values.flag(model, found.input_bias)
+    wanted["mlp_bias"] = values.flag(model, found.mlp_bias)
+    wanted["qk_norm"] = values.norms_of_heads(model)
+    if "num_key_value_heads" in found.fixed and model.key_value_heads != model.num_attention_heads:
+        wanted["num_key_value_heads"] = found.fixed["num_key_value_heads"]
+    if found.fixed.get("num_key_value_heads") == 1:
+        wanted["num_key_value_heads"] = 1
+    if "hidden_act" in found.fixed:
+        wanted["hidden_act"] = found.fixed["hidden_act"]
+    if values.their_key(kind, "head_dim") is None and model.query_size != model.hidden_size:
+        wanted["head_dim"] = None
+    if values.their_key(kind, "intermediate_size") is None:
+        wanted["intermediate_size"] = found.inner_factor * model.hidden_size
+    if values.their_key(kind, "norm_epsilon") is None:
+        wanted["norm_epsilon"] = _EPSILON
+    if not found.dropouts:
+        wanted["dropout"] = 0.0
+    return wanted | _of_experts(model)
+
+
+def _of_experts(model: ModelSpec) -> dict[str, object]:
+    if values.decoder(model).experts is None:
+        return {"num_experts": 0, "moe_intermediate_size": 0}
+    own = values.their_key(model.model_type, "moe_intermediate_size")
+    return {} if own else {"moe_intermediate_size": model.intermediate_size}

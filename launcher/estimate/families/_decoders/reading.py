@@ -1,0 +1,183 @@
+"""A ``config.json`` of a decoder as keys of ``model``: its sizes, and the rest of its class's keys as they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from launcher.estimate.families._decoders import checks, values
+from launcher.estimate.families._decoders.description import Bias, Decoder
+from launcher.estimate.families._hugging_face import ACTIVATIONS
+from launcher.estimate.rank.family import ConfigFile
+
+_OURS = {"relu2": "squared_relu", "swish": "silu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+_KNOWN = ("silu", "gelu", "gelu_new", "relu", "squared_relu")
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_REPLACED = {("gemma", "gelu"): "gelu_pytorch_tanh"}  # By the class itself, whatever the file says.
+_ALIBI_LENGTH = 2048  # Positions that are computed have no end; this is what such a model was trained with.
+
+
+def read(config: ConfigFile) -> dict[str, Any]:
+    """The keys of the group ``model``."""
+    kind = config.model_type
+    there = values.defaults(kind)
+    found = values.varied(kind, lambda key: config.get(key, there.get(key)) if config.has(key) else there.get(key))
+    model = {"family": "transformers", "model_type": kind, **_sizes(config), **_kinds(config, found)}
+    model |= _widths(config, found, model)
+    model |= _experts(config, model) if found.experts else {}
+    extra: dict[str, Any] = {}
+    model |= _activation(config, found, extra)
+    model |= _dropout(config, found, extra)
+    said = {name for key in values.NAMES if (name := values.their_key(kind, key))}
+    rest = [
+        key
+        for key in dict.fromkeys((*there, *checks.older(kind)))
+        if key not in {*said, *found.dropouts, *values.flags(found)}
+    ]
+    rest = [key for key in rest if not _is_said_otherwise(config, key)]
+    extra = {**config.extra(rest), **extra}
+    _refuse(config, found, extra, said)
+    return {**model, "extra": extra}
+
+
+def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
+    """Enter a key that its class is not called with: a pattern in letters, and the loss of the router."""
+    value = config.get(key)
+    if key == "output_router_logits" and value is True:
+        config.leave(key, "the router's own loss is not added here: the loss is the cross entropy alone")
+        return True
+    if key != "sliding_window_pattern" or not config.has(key) or not isinstance(value, str):
+        return False
+    if isinstance(config.get("layer_types"), list):
+        config.default(key)
+    else:
+        repeated = value[:-1] == "L" * (len(value) - 1) and value.endswith("G")
+        ways = (f'write "{key}": {len(value)} into the file',) if repeated and len(value) > 1 else ()
+        config.error(key, "transformers takes letters only where the file has layer_types, too", *ways)
+    return True
+
+
+def _refuse(config: ConfigFile, found: Decoder, extra: dict[str, Any], said: set[str]) -> None:
+    """Errors of keys of the file whose values the description of the class does not cover."""
+    for key, legal in found.legal.items():
+        if key in extra and key not in said and extra[key] not in legal:
+            known = " or ".join(dict.fromkeys(json.dumps(value) for value in legal))
+            rule = f"of models of the type {config.model_type} the launcher knows {known} alone"
+            config.error(key, rule, "script=path/to/train.py")
+
+
+def _name(config: ConfigFile, key: str) -> str | None:
+    """The name that the file has for one of our keys, which may be the class's other one; else the class's own."""
+    own = values.their_key(config.model_type, key)
+    if own is None:
+        return None
+    for name in values.NAMES[key]:
+        if name != own and config.has(name) and config.reads(name):  # Such a name is stronger in the class, too.
+            if config.get(own) == config.get(name):
+                config.say(own, key)
+            return name
+    return own
+
+
+def _default(config: ConfigFile, key: str) -> Any:
+    """What the class takes for one of our keys."""
+    return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
+
+
+def _sizes(config: ConfigFile) -> dict[str, Any]:
+    """Sizes and numbers; absent ones are the class's defaults."""
+    there, made = values.defaults(config.model_type), dict[str, Any]()
+    for key in _SIZES:
+        if name := _name(config, key):
+            made[key] = config.size(name, _default(config, key), to=key)
+        elif key == "max_position_embeddings":
+            made[key] = config.size("seq_length", _ALIBI_LENGTH, to=key)
+    for key in ("norm_epsilon", "initializer_range"):
+        if name := _name(config, key):
+            made[key] = config.number(name, _default(config, key), to=key)
+    made["tie_word_embeddings"] = config.flag("tie_word_embeddings", there["tie_word_embeddings"])
+    return made
+
+
+def _widths(config: ConfigFile, found: Decoder, model: dict[str, Any]) -> dict[str, Any]:
+    """The MLP's width and the heads, which may follow from other sizes."""
+    there, kind = values.defaults(config.model_type), config.model_type
+    made: dict[str, Any] = {}
+    for key in ("intermediate_size", "num_key_value_heads", "head_dim"):
+        own, name = values.their_key(kind, key), _name(config, key)
+        made[key] = None
+        if own is None or name is None:
+            continue
+        if config.get(name, there[own]) is not None:
+            made[key] = config.size(name, there[own], to=key)
+        elif there[own] is None:
+            config.default(name)
+    if values.their_key(kind, "head_dim") is None and _is_usual_head(config.get("head_dim"), model):
+        config.default("head_dim")
+    made["intermediate_size"] = made["intermediate_size"] or found.inner_factor * model["hidden_size"]
+    keys = ("num_key_value_heads",)
+    return made | {key: found.fixed[key] for key in keys if key in found.fixed}
+
+
+def _is_usual_head(size: object, model: dict[str, Any]) -> bool:
+    """True if a file's size of a head is the one that follows from the hidden size."""
+    hidden, heads = model["hidden_size"], model["num_attention_heads"]
+    return size is None or (type(size) is int and size * heads == hidden)
+
+
+def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
+    """Keys of ``model`` that the class or one of its switches decides."""
+    there = values.defaults(config.model_type)
+
+    def flag(bias: Bias) -> bool:
+        return bias if isinstance(bias, bool) else config.flag(bias, there[bias], to=ours_of[bias])
+
+    ours_of = values.flags(found)
+    made = {
+        "normalization": found.norm,
+        "position_embedding": found.fixed.get("position_embedding", "rope"),
+        "attention_bias": flag(found.input_bias),
+        "mlp_bias": flag(found.mlp_bias),
+        "qk_norm": bool(found.head_norms) and flag(found.with_head_norms or True),
+    }
+    return made if "sdpa" in found.attentions else {**made, "attention": found.attentions[0]}
+
+
+def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
+    made = {}
+    for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
+        if name := _name(config, key):
+            made[key] = config.size(name, _default(config, key), to=key)
+    return {"moe_intermediate_size": model["intermediate_size"], **made}
+
+
+def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
+    """By our name; one that has another name there stays in ``extra``."""
+    name = values.their_key(config.model_type, "hidden_act")
+    if name is not None:
+        config.say(name, "hidden_act")
+    if "hidden_act" in found.fixed:
+        return {"hidden_act": found.fixed["hidden_act"]}
+    if name is None:
+        return {}
+    given = str(config.get(name, values.defaults(config.model_type)[name]))
+    theirs = _REPLACED.get((config.model_type, given), given)
+    ours = _OURS.get(theirs, theirs)
+    ours = ours if ours in _KNOWN else "silu"
+    if ACTIVATIONS.get(ours, ours) != theirs:
+        config.extra((name,))
+        extra[name] = theirs
+    if theirs != given:
+        config.leave(name, f"no effect: transformers' class puts {theirs} in its place", matters=False)
+    return {"hidden_act": ours}
+
+
+def _dropout(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
+    """The largest of its dropouts; one that differs stays in ``extra``."""
+    there = values.defaults(config.model_type)
+    each = {name: float(config.number(name, there[name], to="dropout")) for name in found.dropouts}
+    largest = max(each.values(), default=0.0)
+    other = {name: value for name, value in each.items() if value != largest}
+    config.extra(other)
+    extra |= other
+    return {"dropout": largest}

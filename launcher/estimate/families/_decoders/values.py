@@ -1,0 +1,137 @@
+"""A model's values by its class's own keys: its sizes, ``model.extra``, and the class's defaults for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from launcher.estimate.families._decoders import TYPES
+from launcher.estimate.families._decoders.description import Bias, Decoder
+from launcher.estimate.families._hugging_face import ACTIVATIONS
+from launcher.spec import ModelSpec
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_dim": ("head_dim",),
+    "vocab_size": ("vocab_size",),
+    "tie_word_embeddings": ("tie_word_embeddings",),
+    "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
+    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len"),
+    "initializer_range": ("initializer_range", "init_std"),
+    "num_experts": ("num_experts", "num_local_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok",),
+    "moe_intermediate_size": ("moe_intermediate_size",),
+}
+"""Our keys by those of the classes, each of which has one of them or none."""
+
+_UNKNOWN = Decoder(config="")
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("defaults.json").read_text())
+    return content
+
+
+def version() -> str:
+    """The version of transformers whose defaults these are."""
+    return str(_table()["transformers"])
+
+
+def defaults(model_type: str | None) -> Mapping[str, Any]:
+    """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
+    found: Mapping[str, Any] = _table()["defaults"].get(model_type, {})
+    return found
+
+
+def their_key(model_type: str | None, key: str) -> str | None:
+    """The class's name of one of our keys; None where it has none."""
+    there = defaults(model_type)
+    return next((name for name in NAMES[key] if name in there), None)
+
+
+@lru_cache(maxsize=256)
+def decoder(model: ModelSpec) -> Decoder:
+    """The description of a model, its variants decided; that of a plain decoder where nobody has described it."""
+    there = defaults(model.model_type)
+    return varied(model.model_type, lambda key: model.extra.get(key, there.get(key)))
+
+
+def varied(model_type: str | None, value_of: Callable[[str], Any]) -> Decoder:
+    """The description of a model type with the variants that the class's keys choose."""
+    found = TYPES.get(model_type or "", _UNKNOWN)
+    for key, wanted, changes in found.variants:
+        if value_of(key) == wanted:
+            found = replace(found, **changes)
+    return found
+
+
+def value(model: ModelSpec, key: str) -> Any:
+    """What a key of the class's configuration is."""
+    if key in model.extra:
+        return model.extra[key]
+    ours = flags(decoder(model)).get(key)
+    return defaults(model.model_type).get(key) if ours is None else getattr(model, ours)
+
+
+def flags(found: Decoder) -> Mapping[str, str]:
+    """Our keys of what a class may turn on, by the class's; the attention's decides where they share one."""
+    pairs = {"mlp_bias": found.mlp_bias, "attention_bias": found.input_bias, "qk_norm": found.with_head_norms}
+    return {theirs: ours for ours, theirs in pairs.items() if isinstance(theirs, str) and theirs}
+
+
+def flag(model: ModelSpec, bias: Bias) -> bool:
+    """True if there is such a bias."""
+    return bias if isinstance(bias, bool) else value(model, bias) is True
+
+
+def count(model: ModelSpec, key: str) -> int:
+    """A size that only the class's configuration has; 0 where it is none."""
+    found = value(model, key) if key else 0
+    return found if type(found) is int else 0
+
+
+def norms_of_heads(model: ModelSpec) -> bool:
+    """True if queries and keys are normalised."""
+    found = decoder(model)
+    return bool(found.head_norms) and (not found.with_head_norms or value(model, found.with_head_norms) is True)
+
+
+def settings(model: ModelSpec) -> dict[str, Any]:
+    """The arguments of the class of the configuration: the model's sizes by its keys, and ``model.extra``."""
+    found, kind = decoder(model), model.model_type
+    made: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    for key in NAMES:
+        name = their_key(kind, key)
+        if name is not None and not _decided(found, key):
+            made[name] = _ours(model, key)
+    made |= {theirs: getattr(model, ours) for theirs, ours in flags(found).items()}
+    made |= dict.fromkeys(found.dropouts, model.dropout)
+    return {**made, **found.settings, **model.extra}
+
+
+def _decided(found: Decoder, key: str) -> bool:
+    return key in found.fixed
+
+
+def _ours(model: ModelSpec, key: str) -> Any:
+    if key == "hidden_act":
+        return ACTIVATIONS.get(model.hidden_act, model.hidden_act)
+    derived = {"head_dim": model.head_size, "num_key_value_heads": model.key_value_heads}
+    return derived.get(key, getattr(model, key))
+
+
+def spoken_for(model: ModelSpec) -> dict[str, str]:
+    """The class's keys that a key of ``model`` stands for, and that one."""
+    kind = model.model_type
+    named = {name: key for key in NAMES if (name := their_key(kind, key))}
+    return {**named, **flags(decoder(model))}

@@ -1,0 +1,303 @@
+"""The ``transformers`` classes of Llama's relatives: their arguments, what they cannot do, what describes them.
+
+The names and the defaults of keys that a ``config.json`` leaves out are those of ``configuration_<model_type>.py`` in
+transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.family import CheckpointNames, ConfigFile, TransformersConfig
+from launcher.spec import ModelSpec, RunSpec, edit, nearest
+
+NAMES = CheckpointNames(
+    embedding="model.embed_tokens.weight",
+    positions="",
+    norm="model.norm",
+    head="lm_head.weight",
+    block="model.layers.{}",
+    modules={
+        "input_layernorm": "input_layernorm",
+        "pre_mlp_layernorm": "post_attention_layernorm",
+        "self_attention.linear_proj": "self_attn.o_proj",
+        "self_attention.q_layernorm": "self_attn.q_norm",
+        "self_attention.k_layernorm": "self_attn.k_norm",
+        "mlp.linear_fc2": "mlp.down_proj",
+        "mlp.router": "mlp.gate",
+    },
+    attention_inputs=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    mlp_inputs=("mlp.gate_proj", "mlp.up_proj"),
+)
+
+EXPERTS = "the experts, whose weights are held together in one tensor of three dimensions"
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,),
+    "normalization": ("rmsnorm",),
+    "position_embedding": ("rope",),
+    "dropout": (0.0,),
+    "kv_lora_rank": (0,),
+    "num_experts": (0,),
+    "num_shared_experts": (0,),
+    "first_dense_layers": (0,),
+}
+"""LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
+
+ACTIVATIONS = {"squared_relu": "relu2"}
+"""Our names of activation functions by those of transformers, where they differ."""
+
+
+def common(model: ModelSpec) -> dict[str, Any]:
+    """Arguments that the classes of all relatives take."""
+    return {
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.head_size,
+        "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
+        "max_position_embeddings": model.max_position_embeddings,
+        "initializer_range": model.initializer_range,
+        "rms_norm_eps": model.norm_epsilon,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta, **(model.rope_parameters or {})},
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def balanced_experts(model: ModelSpec) -> dict[str, Any]:
+    """Arguments of experts that a sigmoid scores and a bias of each balances (DeepSeek-V3, GLM-4.5)."""
+    return {
+        "moe_intermediate_size": model.moe_intermediate_size,
+        "n_routed_experts": model.num_experts,
+        "n_shared_experts": model.num_shared_experts,
+        "num_experts_per_tok": model.num_experts_per_tok,
+        "first_k_dense_replace": model.first_dense_layers,
+        "norm_topk_prob": model.norm_topk_prob is not False,
+        "routed_scaling_factor": model.routed_scaling_factor,
+        "n_group": model.n_group or 1,
+        "topk_group": model.topk_group or 1,
+    }
+
+
+def other_router(spec: RunSpec) -> Iterator[ConfigError]:
+    """Routed experts and one that every token meets, which these classes have in any case."""
+    yield from auxiliary_loss(spec)
+    model = spec.model
+    if not model.num_experts:
+        rule = "these models have routed experts: this is their number"
+        yield ConfigError("model.num_experts", 0, rule, ["model.num_experts=8"])
+    if not model.num_shared_experts:
+        rule = "transformers' classes with a router that balances by a bias have an expert that every token meets"
+        yield ConfigError("model.num_shared_experts", 0, rule, ["model.num_shared_experts=1"])
+
+
+def auxiliary_loss(spec: RunSpec) -> Iterator[ConfigError]:
+    """The loss that balances experts, which the worker does not add to the cross entropy."""
+    path, coefficient = "model.router_aux_loss_coef", spec.model.router_aux_loss_coef
+    if coefficient:
+        rule = "the worker's loss is the cross entropy alone, and with 0.0 nothing balances the experts"
+        yield ConfigError(path, coefficient, rule, ["parallel=ep", f"{path}=0.0"])
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig:
+    """Llama, or Qwen2 and Qwen3, which have one thing more or less."""
+    settings, output = common(model), model.attention_output_bias is True
+    if model.qk_norm:
+        return TransformersConfig(name="Qwen3Config", settings={**settings, "attention_bias": model.attention_bias})
+    if model.attention_bias and not output:
+        return TransformersConfig(name="Qwen2Config", settings=settings)
+    biases = {"attention_bias": model.attention_bias, "mlp_bias": model.mlp_bias}
+    return TransformersConfig(name="LlamaConfig", settings=settings | biases)
+
+
+def partial_rotation(spec: RunSpec) -> Iterator[ConfigError]:
+    """A part of each head that is turned, which these classes do not read: they turn all of it."""
+    part = (spec.model.rope_parameters or {}).get("partial_rotary_factor")
+    if part not in (None, 1):
+        rule = "transformers' class turns whole heads"
+        path = "model.rope_parameters.partial_rotary_factor"
+        yield ConfigError(path, part, rule, ["parallel=tp"])
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that these classes do not have; biases and norms that exist, but not in one class."""
+    yield from partial_rotation(spec)
+    yield from other_values(spec, _LEGAL)
+    yield from other_biases(spec)
+    yield from short_window(spec)
+    model = spec.model
+    plain = not model.qk_norm and (not model.attention_bias or model.attention_output_bias is True)
+    if model.mlp_bias and not plain:
+        has = "norms of heads (model.qk_norm)" if model.qk_norm else "biases of queries, keys and values alone"
+        rule = f"no class of transformers has biases of the MLP and {has}"
+        yield ConfigError("model.mlp_bias", True, rule, ["script=path/to/train.py"])
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if plain and model.head_dim is not None and hidden % heads:  # validate_architecture of LlamaConfig.
+        rule = f"transformers' Llama demands a multiple of its {heads} attention heads, whatever the size of a head is"
+        ways = [edit.override("model.hidden_size", size) for size in nearest.multiples_around(hidden, heads, 1)]
+        yield ConfigError("model.hidden_size", hidden, rule, ways)
+
+
+def other_biases(spec: RunSpec) -> Iterator[ConfigError]:
+    """A bias of the output projection alone, or norms of heads with some of the biases of attention."""
+    model, path = spec.model, "model.attention_output_bias"
+    output = model.attention_output_bias is True
+    if output and not model.attention_bias:
+        rule = "no class of transformers has it without biases of queries, keys and values"
+        yield ConfigError(path, True, rule, [f"{path}=false", "model.attention_bias=true"])
+    elif model.qk_norm and model.attention_bias and not output:
+        rule = "transformers' classes with norms of heads (model.qk_norm) have the biases of attention all together"
+        yield ConfigError(path, model.attention_output_bias, rule, [f"{path}=true", "model.attention_bias=false"])
+
+
+def short_window(spec: RunSpec) -> Iterator[ConfigError]:
+    """Sequences longer than a sliding window: the worker's attention sees all tokens before one."""
+    window, length = spec.model.sliding_window, spec.sequence_length
+    if window is not None and length > window:
+        rule = (
+            f"a token attends to {window} tokens (model.sliding_window), and the worker's attention to all before it:"
+            " with null another model is trained than the one described"
+        )
+        ways = [edit.override("train.sequence_length", window), "model.sliding_window=null"]
+        yield ConfigError("train.sequence_length", length, rule, ways)
+
+
+def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iterator[ConfigError]:
+    """Keys of the model with values that its classes do not have."""
+    for key, values in legal.items():
+        path = f"model.{key}"
+        if (value := getattr(spec.model, key)) not in values:
+            way_out = [edit.override(path, item) for item in values]
+            names = " or ".join(way.partition("=")[2] for way in way_out)
+            whose = f"transformers' {spec.model.family} models"
+            yield ConfigError(path, value, f"{whose} have {names}", way_out)
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """Llama, Mistral, Qwen2 and Qwen3, and what their relatives with experts share with them."""
+    heads = config.size("num_attention_heads")
+    activation = config.activation("hidden_act")
+    model = {
+        "family": "llama",
+        "num_hidden_layers": config.size("num_hidden_layers"),
+        "hidden_size": config.size("hidden_size"),
+        "intermediate_size": config.size("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _key_value_heads(config, heads),
+        "head_dim": None if config.get("head_dim") is None else config.size("head_dim"),
+        "vocab_size": config.size("vocab_size"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", False),
+        "hidden_act": activation,
+        "normalization": "rmsnorm",
+        "position_embedding": "rope",
+        **config.rotary(),
+        "norm_epsilon": config.number("rms_norm_eps", 1e-6),
+        **_attention_biases(config),
+        "mlp_bias": _has(config, "mlp_bias"),
+        "qk_norm": config.model_type in ("qwen3", "qwen3_moe"),
+        "max_position_embeddings": config.size("max_position_embeddings"),
+        "dropout": 0.0,
+        "initializer_range": config.number("initializer_range", 0.02),
+    }
+    model |= _window(config, model["num_hidden_layers"], model["max_position_embeddings"])
+    config.default("head_dim")
+    if activation != "silu":
+        model["gated"] = True
+        config.say("hidden_act", "hidden_act", "gated")
+    if config.has("head_dim"):
+        config.say("head_dim", "head_dim")
+    return model
+
+
+def _key_value_heads(config: ConfigFile, heads: int) -> int:
+    """As set or as the class takes it: one for every attention head where that is null."""
+    return (
+        config.size("num_key_value_heads", heads or 1, null=heads or 1)
+        if config.has("num_key_value_heads")
+        else (config.get("num_key_value_heads") or heads)
+    )
+
+
+def _has(config: ConfigFile, key: str) -> bool:
+    """A bias of Llama's MLP, which the classes of other model types do not read."""
+    if config.model_type == "llama":
+        return config.flag(key, False)
+    if config.has(key):
+        config.leave(key, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)
+    return False
+
+
+def _attention_biases(config: ConfigFile) -> dict[str, bool]:
+    """Qwen2 has those of queries, keys and values in any case, Mistral and Mixtral none; the others as set.
+
+    Those of GLM-4 are on queries, keys and values alone, the others' on the output projection, too.
+    """
+    kind, key = config.model_type, "attention_bias"
+    if kind in ("qwen2", "mistral", "mixtral"):
+        config.leave(key, f"no effect: transformers' class of {kind} does not read it", matters=False)
+        return {key: kind == "qwen2"}
+    bias = config.flag(key, False)
+    if bias and kind != "glm4_moe":
+        config.say(key, key, "attention_output_bias")
+        return {key: True, "attention_output_bias": True}
+    return {key: bias}
+
+
+def _window(config: ConfigFile, layers: int, length: int) -> dict[str, int]:
+    """A sliding window that some sequence could be longer than; Mistral's class has one where the key is absent."""
+    key, kind = "sliding_window", config.model_type
+    window = config.get(key)
+    used = config.get("use_sliding_window") is True if kind.startswith("qwen") else kind in ("mistral", "mixtral")
+    if isinstance(window, bool) or not isinstance(window, int | None):
+        config.error(key, "is a number of tokens, or null")
+    elif not used or window is None:
+        config.leave(key, "no effect: no layer has a sliding window", matters=False)
+    elif window >= length:
+        config.leave(key, "no effect: no sequence is longer (max_position_embeddings)", matters=False)
+        config.leave("use_sliding_window", "no effect: no sequence is longer than the window", matters=False)
+        if _kinds_of_layers(config):
+            config.leave("layer_types", "no effect: no sequence is longer than the window", matters=False)
+    elif (without := _without_window(config)) < layers:
+        return _windowed(config, window, without)
+    else:
+        says = "layer_types" if _kinds_of_layers(config) else "max_window_layers"
+        config.leave(key, f"no effect: {says} leaves no layer to it", matters=False)
+        config.leave("use_sliding_window", f"no effect: {says} leaves no layer to it", matters=False)
+    return {}
+
+
+def _windowed(config: ConfigFile, window: int, without: int) -> dict[str, int]:
+    """A window in all layers; where some have none, the file's other keys say so and are left out."""
+    config.say("sliding_window", "sliding_window")
+    config.say("use_sliding_window", "sliding_window")
+    if _kinds_of_layers(config):
+        config.leave("max_window_layers", "no effect: layer_types says it", matters=False)
+        if without:
+            config.leave("layer_types", "the layers without a window attend within it here, too")
+        else:
+            config.default("layer_types")
+    elif without:
+        config.leave("max_window_layers", "the first layers attend within the window here, too")
+    return {"sliding_window": window}
+
+
+def _without_window(config: ConfigFile) -> int:
+    """Layers without a window, which Qwen2 and Qwen3 have: by their list, else the first ones."""
+    if kinds := _kinds_of_layers(config):
+        return sum(kind != "sliding_attention" for kind in kinds)
+    first = config.get("max_window_layers", 0) if config.model_type in ("qwen2", "qwen3") else 0
+    return first if isinstance(first, int) else 0
+
+
+def _kinds_of_layers(config: ConfigFile) -> list[object]:
+    """The list of the kinds of layers, which the classes of Qwen2 and Qwen3 take in place of ``max_window_layers``."""
+    kinds = config.get("layer_types") if config.model_type in ("qwen2", "qwen3") else None
+    return kinds if isinstance(kinds, list) else []

@@ -1,0 +1,120 @@
+"""Tensors that Megatron-core with Transformer Engine saves, bytes for one token.
+
+arXiv:2205.05198 section 4 with the kernels of today: fused attention keeps a log-sum-exp in place of scores, norms and
+activations are one kernel each. Compared with the peaks that Megatron-LM's own functional tests record.
+"""
+
+from __future__ import annotations
+
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Part, SavedTensor, Share
+from launcher.spec import ModelSpec
+
+_STATISTIC = 4  # A log-sum-exp is an fp32 number.
+
+
+def norm(size: int, engine: EngineTraits, part: Part = "norm") -> list[SavedTensor]:
+    """Input and output of a norm, the output being the input of the linear that follows."""
+    return [
+        _saved("norm input", engine.size * size, "residual", "input"),
+        _saved("norm output", engine.size * size, "residual", part),
+    ]
+
+
+def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    heads_norm = size * (queries + keys) if model.qk_norm else 0
+    return [
+        _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention"),
+        _saved("attention output", size * queries, "tensor", "attention"),
+        *core(engine, model.num_attention_heads, queries, model.dropout),
+        *dropout(model),
+    ]
+
+
+def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list[SavedTensor]:
+    """A log-sum-exp a head, or ``5 a s`` of arXiv:2205.05198: scores, their dropout mask and the dropped scores.
+
+    flash-attn computes with the batch first: Transformer Engine hands it copies of queries, keys and values, which it
+    saves in their place, and turns its output back into a copy for the output projection, so that the output is kept
+    twice (``attention/dot_product_attention/backends.py``, ``FlashAttention.forward``). A softmax in fp32 without its
+    kernel is saved as such, beside what the product with the values reads (``fusions/fused_softmax.py``).
+    """
+    if not engine.scores:
+        rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
+        if engine.attention_copy:
+            rows.append(_saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention"))
+        return rows
+    softmax = engine.softmax_size or engine.size
+    product = engine.size if dropout or softmax != engine.size else 0
+    per_score = softmax + (1 if dropout else 0) + product
+    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
+
+
+def dropout(model: ModelSpec) -> list[SavedTensor]:
+    """The mask of one residual dropout, a byte an element."""
+    return [_saved("dropout mask", model.hidden_size, "residual", "norm")] if model.dropout else []
+
+
+def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part = "mlp") -> list[SavedTensor]:
+    """Output of the first linear (gate and up together) and of the activation."""
+    inner = 2 * width if model.gated else width
+    return [
+        _saved("MLP input projection", engine.size * inner, "tensor", part),
+        _saved("MLP activation", engine.size * width, "tensor", "activation" if part == "mlp" else part),
+    ]
+
+
+def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Routed experts: input of each token sent, tensors that the expert's MLP saves, and the router in fp32.
+
+    The router's weight is applied inside the expert (``transformer/moe/experts.py``): the gated activation's kernel
+    does it, else it is a product whose factor is saved beside it. Deterministic un-permutation adds by index, which
+    saves what it adds: the expert's output (``moe_utils.py``, torch ``derivatives.yaml``).
+    """
+    hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
+    rows = [
+        _saved("router", 4 * model.num_experts, "residual", "moe"),
+        _saved("expert input", size * hidden, "routed", "moe"),
+        _saved("expert input projection", size * (2 * width if model.gated else width), "routed_tensor", "moe"),
+        _saved("expert activation", size * width, "routed_tensor", "activation"),
+    ]
+    if not model.gated:
+        rows.append(_saved("weighted expert activation", size * width, "routed_tensor", "activation"))
+    if engine.expert_outputs:
+        rows.append(_saved("expert output", size * hidden, "routed", "moe"))
+    return rows
+
+
+def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Multi-head latent attention: both latents and their norms, queries, keys and values at full width, output."""
+    heads, size = model.num_attention_heads, engine.size
+    query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    values = heads * model.v_head_dim
+    latents = 2 * model.q_lora_rank + 2 * model.kv_lora_rank + model.qk_rope_head_dim
+    return [
+        _saved("latents and their norms", size * latents, "residual", "attention"),
+        _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection"),
+        _saved("attention output", size * values, "tensor", "attention"),
+        *core(engine, heads, values, model.dropout),
+    ]
+
+
+def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
+    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream."""
+    inner = 2 * width if model.gated else width
+    return [
+        _saved("gradient of the MLP", engine.size * inner, "tensor", "mlp"),
+        _saved("gradient of the residual stream", engine.size * model.hidden_size, "residual", "mlp"),
+    ]
+
+
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The backward pass of the first norm: the tensors that it saved and two gradients."""
+    gradients = _saved("gradients of a norm", 2 * engine.size * model.hidden_size, "residual", "norm")
+    return [*norm(model.hidden_size, engine), gradients]
+
+
+def _saved(name: str, size: int, share: Share, part: Part) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part=part)

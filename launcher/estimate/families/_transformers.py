@@ -1,0 +1,264 @@
+"""Tensors that Hugging Face ``transformers`` modules save, bytes for one token.
+
+Counted by reading autograd's saved tensors of the modules of transformers 5.23 block by block (each storage once) in
+bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and token ids are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Part, SavedTensor, Share
+from launcher.spec import ModelSpec
+
+_INDEX = 8  # A token index or an expert choice is an int64.
+_DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
+_PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
+_FP32 = 4
+_STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
+
+
+def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[str, ...] = ("",)) -> list[SavedTensor]:
+    """A norm and the copies of its output that the following linears save.
+
+    RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
+    reciprocal deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output,
+    mean and deviation. Under autocast each following linear saves its own cast of the output, and RMSNorm's own output
+    is freed.
+
+    Args:
+        size: Elements of one token.
+        model: The model.
+        engine: The engine.
+        readers: Names of the linears that read the output.
+    """
+    whole = engine.residual_size
+    if model.normalization == "layernorm":
+        statistic = whole if engine.cpu else _STATISTIC
+        rows = [_saved("LayerNorm", whole * size + 2 * statistic, "residual", "norm")]
+    elif engine.fused_norm:
+        rows = [_saved("RMSNorm", whole * size + _STATISTIC, "residual", "norm")]
+    else:
+        rows = [_saved("RMSNorm", 4 * size + _STATISTIC, "residual", "norm"), _scaled(whole * size, "residual", "norm")]
+    # DTensor gathers a sequence that is split before the linears that read it, and they save the whole one.
+    if engine.autocast:
+        return rows + [_output(engine.size * size, (reader,)) for reader in readers]
+    return [*rows, _output(whole * size, readers)]
+
+
+def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
+    """LayerNorm and RMSNorm as one kernel save their input; RMSNorm as Python code its fp32 copy, if that is one."""
+    return model.normalization == "layernorm" or engine.fused_norm or engine.residual_size == _FP32
+
+
+def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
+    """The normalized values, which the gradient of RMSNorm's weight is computed from."""
+    return replace(_saved("normalized values", size, share, part), readers=("norm",), only_readers=True)
+
+
+def _output(size: int, readers: tuple[str, ...]) -> SavedTensor:
+    return _read("output of the norm", size, "token", "norm", readers)
+
+
+def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = True) -> list[SavedTensor]:
+    """Grouped-query attention: queries, keys, values, output (which the output projection shares), log-sum-exp.
+
+    Eager attention saves repeated keys and values, fp32 probabilities and their copy in the compute format; a module
+    that normalizes in the compute format (not ``wide_softmax``) saves them once.
+    """
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    rows = []
+    if model.qk_norm:
+        heads = model.num_attention_heads + model.key_value_heads
+        # The rotary embedding copies the output of a head's norm, so that is not kept.
+        rows.append(_saved("head norms", 4 * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
+    if engine.scores:
+        keys = queries
+    elif engine.key_heads:
+        keys = keys // model.key_value_heads * engine.key_heads
+    rows += [
+        _saved("queries", size * queries, "tensor", "attention"),
+        _saved("keys", size * keys, "tensor", "attention"),
+        _saved("values", size * keys, "tensor", "attention"),
+        *core(model, engine, wide_softmax=wide_softmax),
+        _attention_output(size * queries, engine),
+        *dropout(model, engine),
+    ]
+    if engine.attention_copy or _joined_heads(model):
+        rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", _PROJECTION))
+    return rows
+
+
+def _joined_heads(model: ModelSpec) -> bool:
+    """True if a part of each head is rotated and joined with the rest: attention's output then has the heads first."""
+    part: float = (model.rope_parameters or {}).get("partial_rotary_factor", 1)
+    return part != 1
+
+
+def _attention_output(size: int, engine: EngineTraits) -> SavedTensor:
+    """Attention itself keeps its output where it stores no scores; the output projection reads it in any case."""
+    row = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
+    return replace(row, readers=_PROJECTION, only_readers=engine.scores)
+
+
+def core(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool) -> list[SavedTensor]:
+    """Tensors that attention saves besides its inputs and its output: a log-sum-exp a head, or the scores."""
+    heads = model.num_attention_heads
+    if not engine.scores:
+        return [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention", kept_by_selective=True)]
+    # The fp32 softmax is a tensor of its own only where the module casts it back.
+    softmax = 4 if wide_softmax and engine.size < 4 else 0
+    mask = engine.size + engine.mask_size if model.dropout else 0
+    rows = heads * engine.sequence_length
+    row = _saved("scores", (softmax + engine.size + mask) * rows, "tensor", "core_attention")
+    return [scored(row, rows, engine) if wide_softmax else row]
+
+
+def mask(model: ModelSpec, engine: EngineTraits) -> int:
+    """Bytes of the mask that is added to the scores, in the format of the embeddings; other attention needs none."""
+    stored = engine.scores and engine.library == "transformers"
+    return engine.residual_size * engine.sequence_length**2 if stored else 0
+
+
+def scored(row: SavedTensor, scores: int, engine: EngineTraits, *, narrow: bool = False) -> SavedTensor:
+    """The row of scores of one token with the bytes of the moments at which they are computed (traces).
+
+    A softmax in fp32 reads a copy of other scores in fp32 (``aten/src/ATen/native/SoftMax.cpp``) and makes a third
+    tensor; its backward pass has the softmax, its gradient and that of the scores. A ``narrow`` softmax stays in the
+    compute format and reads the scores less their largest.
+    """
+    size = engine.size
+    copied = size if size < _FP32 else 0
+    made = 3 * size if narrow else copied + 2 * _FP32
+    return replace(row, made=made * scores, undone=3 * (size if narrow else _FP32) * scores)
+
+
+def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The mask of one residual dropout."""
+    if not model.dropout:
+        return []
+    return [_saved("dropout mask", engine.mask_size * model.hidden_size, "residual", "mlp")]
+
+
+def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
+    """The MLP: gate, up, activation and product; without a gate, tensors that the activation saves, and its output.
+
+    ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
+    """
+    size = engine.size
+    if model.gated:
+        rows = [
+            # The gate is dropped once its activation exists.
+            replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj", in_forward_peak=False),
+            replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
+            _saved("activation", size * width, "tensor", "activation"),
+            _read("product", size * width, "tensor", "activation", _DOWN),
+            *_inside_gelu_new(model, size * width),
+        ]
+    else:
+        python = model.hidden_act == "gelu_new"
+        rows = [
+            replace(_saved("up", size * width, "tensor", "mlp"), output_of="c_fc"),
+            *_inside_gelu_new(model, size * width),
+            replace(
+                _saved("activation", size * width, "tensor", "activation"),
+                readers=_DOWN,
+                in_forward_peak=not python,  # Four of gelu_new's tensors are alive at once.
+                only_readers=model.hidden_act in ("gelu", "gelu_new"),  # A ReLU's gradient is computed from its output.
+            ),
+        ]
+    return rows + dropout(model, engine)
+
+
+def _inside_gelu_new(model: ModelSpec, size: int) -> list[SavedTensor]:
+    return [_saved("inside gelu_new", 3 * size, "tensor", "mlp")] if model.hidden_act == "gelu_new" else []
+
+
+def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
+    """Routed experts: indices, inputs, gate and up, activation, product, outputs.
+
+    Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
+    (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
+    after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
+    router's probabilities and their sum. A router that scores by sigmoid (``wide_router``) makes an fp32 copy of its
+    input, and keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum.
+    """
+    hidden, width = model.hidden_size, model.moe_intermediate_size
+    grouped = engine.grouped_experts
+    size, outputs = (engine.residual_size, 1) if grouped else (engine.size, 2)
+    beside = _FP32 * hidden if wide_router and engine.residual_size < _FP32 else 0
+    if wide_router:
+        beside += _INDEX * (2 * model.n_group + model.topk_group) + model.num_experts
+        beside += _FP32 * (model.num_experts_per_tok + 1)
+    made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
+    return [
+        _saved("router", _FP32 * (model.num_experts + 1) + beside, "token", "moe"),
+        _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
+        replace(made, in_forward_peak=False),
+        _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),
+        _read("expert products", size * width, "routed_tensor", "moe", ("experts",)),
+    ]
+
+
+def reordering(model: ModelSpec, gradients: list[SavedTensor]) -> SavedTensor:
+    """Tensors of the backward pass of the experts' outputs beyond the gradients inside of them, which come later.
+
+    The weighted outputs, fp32 as the router's weights are, are put back into the tokens' order: their gradient, zeros
+    and the gradient put into those, ``3 x 4 k h`` (transformers ``integrations/moe.py``, ``weighted_out[inv_perm]``).
+    """
+    inside = sum(row.bytes for row in gradients if row.share == "tensor")
+    outputs = 3 * _FP32 * model.num_experts_per_tok * model.hidden_size
+    return _saved("reordered expert outputs", max(outputs - inside, 0), "token", "moe")
+
+
+def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Multi-head latent attention: the norms of both latents, queries, keys, values and output at full width.
+
+    On the CPU a head of values narrower than one of queries takes the mathematical path: fp32 copies and fp32 scores.
+    """
+    heads, size = model.num_attention_heads, engine.size
+    query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    values = heads * model.v_head_dim
+    rows = norm(model.kv_lora_rank, model, engine, readers=("kv_b_proj",))
+    if model.q_lora_rank:
+        rows += norm(model.q_lora_rank, model, engine, readers=("q_b_proj",))
+    if engine.cpu:
+        scores = 4 * heads * engine.sequence_length
+        rows.append(_saved("fp32 copies and scores", 4 * (2 * query + values) + scores, "tensor", "core_attention"))
+    else:
+        # The values are a slice of the up-projection's output and keep all of it alive.
+        up = heads * (model.qk_nope_head_dim + model.v_head_dim)
+        rows.append(_saved("queries and keys", size * 2 * query, "tensor", "up_projection"))
+        rows.append(_saved("keys and values", size * up, "tensor", "up_projection"))
+        rows.append(_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention"))
+    return [*rows, _attention_output(size * values, engine)]
+
+
+def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
+    """The backward pass of the MLP at its peak: two gradients of its width and that of the residual stream.
+
+    Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
+    """
+    count = 1 if model.hidden_act in ("gelu", "relu") else 2
+    return [
+        _saved("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
+        _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
+    ]
+
+
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The backward pass of the first norm: tensors that it saved, its gradients, and of RMSNorm four fp32 products."""
+    products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
+    hidden = (products + engine.residual_size) * model.hidden_size
+    return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
+
+
+def _read(name: str, size: int, share: Share, part: Part, readers: tuple[str, ...]) -> SavedTensor:
+    """A tensor that nothing but the gradients of its readers' weights needs."""
+    return replace(_saved(name, size, share, part), readers=readers, only_readers=True)
+
+
+def _saved(name: str, size: int, share: Share, part: Part, *, kept_by_selective: bool = False) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part=part, kept_by_selective=kept_by_selective)

@@ -1,0 +1,85 @@
+"""Weights of the parts that the families are made of."""
+
+from __future__ import annotations
+
+from launcher.estimate.rank.tensors import Split, Weight
+from launcher.spec import ModelSpec
+
+
+def linear(name: str, outputs: int, inputs: int, *, bias: bool, rows: bool = True, split: bool = True) -> list[Weight]:
+    """A projection; one split by its outputs (``rows``) has a split bias, one split by its inputs a whole one."""
+    kind: Split = "tensor" if split else "replicated"
+    weights = [Weight(name=f"{name}.weight", shape=(outputs, inputs), split=kind, dimension=0 if rows else 1)]
+    if bias:
+        weights.append(Weight(name=f"{name}.bias", shape=(outputs,), split=kind if rows else "replicated"))
+    return weights
+
+
+def norm(name: str, size: int, model: ModelSpec) -> list[Weight]:
+    """Weights of a norm: RMSNorm has a weight, LayerNorm a weight and a bias."""
+    weights = [Weight(name=f"{name}.weight", shape=(size,))]
+    if model.normalization == "layernorm":
+        weights.append(Weight(name=f"{name}.bias", shape=(size,)))
+    return weights
+
+
+def grouped_attention(model: ModelSpec) -> list[Weight]:
+    """Query, key, value and output projections of (grouped-query) attention, and the norms of its heads."""
+    hidden, bias = model.hidden_size, model.attention_bias
+    weights = linear("self_attn.q_proj", model.query_size, hidden, bias=bias)
+    weights += linear("self_attn.k_proj", model.key_value_size, hidden, bias=bias)
+    weights += linear("self_attn.v_proj", model.key_value_size, hidden, bias=bias)
+    weights += linear("self_attn.o_proj", hidden, model.query_size, bias=output_bias(model), rows=False)
+    return weights + (head_norms("self_attn", model) if model.qk_norm else [])
+
+
+def output_bias(model: ModelSpec) -> bool:
+    """True if attention's output projection has a bias: as set, else as no model of Llama's shape but Llama itself."""
+    return model.attention_output_bias is True
+
+
+def head_norms(name: str, model: ModelSpec) -> list[Weight]:
+    """The norms of one head of queries and of one of keys."""
+    return [Weight(name=f"{name}.{which}.weight", shape=(model.head_size,)) for which in ("q_norm", "k_norm")]
+
+
+def feed_forward(
+    name: str, model: ModelSpec, width: int, *, up: str = "up_proj", down: str = "down_proj"
+) -> list[Weight]:
+    """The MLP: up and down, and a gate where the activation is gated."""
+    hidden, bias = model.hidden_size, model.mlp_bias
+    weights = linear(f"{name}.gate_proj", width, hidden, bias=bias) if model.gated else []
+    weights += linear(f"{name}.{up}", width, hidden, bias=bias)
+    weights += linear(f"{name}.{down}", hidden, width, bias=bias, rows=False)
+    return weights
+
+
+def experts(model: ModelSpec) -> list[Weight]:
+    """The router, the routed experts of one layer and those that every token meets."""
+    hidden, width, count = model.hidden_size, model.moe_intermediate_size, model.num_experts
+    inner = 2 * width if model.gated else width
+    weights = [
+        Weight(name="mlp.gate.weight", shape=(count, hidden)),
+        Weight(name="mlp.experts.gate_up_proj", shape=(inner, hidden), split="expert", copies=count),
+        Weight(name="mlp.experts.down_proj", shape=(hidden, width), split="expert", copies=count, dimension=1),
+    ]
+    if model.num_shared_experts:
+        weights += feed_forward("mlp.shared_experts", model, model.num_shared_experts * width)
+    return weights
+
+
+def token_embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table, split by vocabulary, and learned positions, which are not split."""
+    weights = [Weight(name="embed_tokens.weight", shape=(vocabulary, model.hidden_size), split="tensor")]
+    if model.position_embedding == "learned":
+        shape = (model.max_position_embeddings, model.hidden_size)
+        weights.append(Weight(name="embed_positions.weight", shape=shape))
+    return weights
+
+
+def output(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and the projection to the vocabulary, which tied models share with the embedding."""
+    weights = norm("norm", model.hidden_size, model)
+    if not model.tie_word_embeddings:
+        weights.append(Weight(name="lm_head.weight", shape=(vocabulary, model.hidden_size), split="tensor"))
+    return weights

@@ -1,0 +1,133 @@
+"""DeepSeek-V2 and V3: multi-head latent attention (MLA), routed and shared experts (arXiv:2412.19437)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama, moe
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    mask=_transformers.mask,
+    attention_output="self_attn.o_proj.weight",
+    experts=True,
+    balances_experts=True,
+    latent_attention=True,
+    not_linear=_hugging_face.EXPERTS,
+    names=_hugging_face.NAMES,
+    model_types=("deepseek_v3",),
+)
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,),
+    "normalization": ("rmsnorm",),
+    "position_embedding": ("rope",),
+    "mlp_bias": (False,),
+    "qk_norm": (False,),
+    "dropout": (0.0,),
+    "sliding_window": (None,),
+}
+"""DeepseekV3ForCausalLM."""
+
+embedding = llama.embedding
+head = llama.head
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+kind = moe.kind
+backward_extra = moe.backward_extra
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Weights of two norms, latent attention and experts, or the MLP in the first layers."""
+    weights = _weights.norm("input_layernorm", model.hidden_size, model) + latent_attention(model)
+    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
+    if kind(model, layer) == "dense":
+        return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
+    return weights + _weights.experts(model)
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
+    if engine.library == "megatron":
+        rows = _megatron.norm(model.hidden_size, engine) + _megatron.latent_attention(model, engine)
+    else:
+        readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")
+        rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)
+        rows += _transformers.latent_attention(model, engine)
+    if kind(model, layer) == "dense":
+        return rows + llama.feed_forward(model, engine)
+    return rows + moe.experts(model, engine, wide_router=True)
+
+
+def latent_attention(model: ModelSpec) -> list[Weight]:
+    """Down-projections to the latents (whole on every rank), their norms, up-projections by head, output projection."""
+    hidden, heads, bias = model.hidden_size, model.num_attention_heads, model.attention_bias
+    query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    if model.q_lora_rank:
+        weights = _weights.linear("self_attn.q_a_proj", model.q_lora_rank, hidden, bias=bias, split=False)
+        weights.append(Weight(name="self_attn.q_a_layernorm.weight", shape=(model.q_lora_rank,)))
+        weights += _weights.linear("self_attn.q_b_proj", query, model.q_lora_rank, bias=False)
+    else:
+        weights = _weights.linear("self_attn.q_proj", query, hidden, bias=False)
+    latent = model.kv_lora_rank + model.qk_rope_head_dim
+    up = heads * (model.qk_nope_head_dim + model.v_head_dim)
+    weights += _weights.linear("self_attn.kv_a_proj_with_mqa", latent, hidden, bias=bias, split=False)
+    weights.append(Weight(name="self_attn.kv_a_layernorm.weight", shape=(model.kv_lora_rank,)))
+    weights += _weights.linear("self_attn.kv_b_proj", up, model.kv_lora_rank, bias=False)
+    output = _weights.output_bias(model)
+    return weights + _weights.linear("self_attn.o_proj", hidden, heads * model.v_head_dim, bias=output, rows=False)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """DeepSeek-V3."""
+    settings = {
+        **_hugging_face.common(model),
+        **_hugging_face.balanced_experts(model),
+        "q_lora_rank": model.q_lora_rank or None,
+        "kv_lora_rank": model.kv_lora_rank,
+        "qk_nope_head_dim": model.qk_nope_head_dim,
+        "qk_rope_head_dim": model.qk_rope_head_dim,
+        "v_head_dim": model.v_head_dim,
+        "attention_bias": model.attention_bias,
+    }
+    del settings["head_dim"]
+    return TransformersConfig(name="DeepseekV3Config", settings=settings)
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that DeepseekV3ForCausalLM does not have."""
+    yield from _hugging_face.partial_rotation(spec)
+    yield from _hugging_face.other_values(spec, _LEGAL)
+    yield from _hugging_face.other_router(spec)
+    model = spec.model
+    if not model.kv_lora_rank:
+        rule = "the family deepseek has multi-head latent attention, whose size this is"
+        yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512"])
+    if (model.attention_output_bias is True) != model.attention_bias:
+        rule = "transformers' DeepSeek-V3 has the biases of attention all together"
+        path = "model.attention_output_bias"
+        way = f"{path}={str(model.attention_bias).lower()}"
+        yield ConfigError(path, model.attention_output_bias, rule, [way])
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """DeepSeek-V3."""
+    model = llama.read_config(config) | moe.balanced(config)
+    for key in ("num_key_value_heads", "head_dim"):
+        config.leave(key, "no effect: every head has keys and values of its own, made from the latent", matters=False)
+    return model | {
+        "family": "deepseek",
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "q_lora_rank": config.size("q_lora_rank", 1536, null=0),
+        "kv_lora_rank": config.size("kv_lora_rank", 512),
+        "qk_nope_head_dim": config.size("qk_nope_head_dim", 128),
+        "qk_rope_head_dim": config.size("qk_rope_head_dim", 64),
+        "v_head_dim": config.size("v_head_dim", 128),
+    }

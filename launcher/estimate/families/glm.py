@@ -1,0 +1,72 @@
+"""GLM-4.5: grouped-query attention of which a part of a head is rotated, and DeepSeek-V3's experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families import _hugging_face, _transformers, llama, moe
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    mask=_transformers.mask,
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+    attention_output="self_attn.o_proj.weight",
+    experts=True,
+    balances_experts=True,
+    not_linear=_hugging_face.EXPERTS,
+    names=_hugging_face.NAMES,
+    model_types=("glm4_moe",),
+)
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,),
+    "normalization": ("rmsnorm",),
+    "position_embedding": ("rope",),
+    "attention_output_bias": (None, False),
+    "mlp_bias": (False,),
+    "dropout": (0.0,),
+    "kv_lora_rank": (0,),
+    "sliding_window": (None,),
+}
+"""Glm4MoeForCausalLM."""
+
+embedding = llama.embedding
+head = llama.head
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+kind = moe.kind
+block = moe.block
+backward_extra = moe.backward_extra
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by two norms, attention and experts, or the MLP in the first layers."""
+    if kind(model, layer) == "dense":
+        return llama.saved(model, layer, engine)
+    return llama.attention(model, engine) + moe.experts(model, engine, wide_router=True)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """GLM-4.5."""
+    own = {"attention_bias": model.attention_bias, "use_qk_norm": model.qk_norm}
+    settings = _hugging_face.common(model) | _hugging_face.balanced_experts(model) | own
+    part = (model.rope_parameters or {}).get("partial_rotary_factor", 1.0)
+    return TransformersConfig(name="Glm4MoeConfig", settings=settings | {"partial_rotary_factor": part})
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that Glm4MoeForCausalLM does not have."""
+    yield from _hugging_face.other_values(spec, _LEGAL)
+    yield from _hugging_face.other_router(spec)
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """GLM-4.5 and its relatives."""
+    model = llama.read_config(config) | moe.balanced(config)
+    return model | {"family": "glm", "qk_norm": config.flag("use_qk_norm", False, to="qk_norm")}

@@ -1,0 +1,183 @@
+"""GPT-2 and GPT-3: LayerNorm with biases, learned positions, one projection for queries, keys and values, plain MLP.
+
+A block has two norms, ``c_attn`` for queries, keys and values at once, and an MLP without a gate; the token table is
+the output projection too. The module of ``transformers`` is GPT-2's, whose checkpoints hold projections transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import CheckpointNames, ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    adapter_targets=("c_attn", "c_proj", "c_fc"),
+    attention_output="attn.c_proj.weight",
+    output_bias=True,
+    keeps_embeddings=True,
+    transposed=True,
+    not_linear="GPT-2's transposed weights (Conv1D), which hold queries, keys and values in one",
+    names=CheckpointNames(
+        embedding="transformer.wte.weight",
+        positions="transformer.wpe.weight",
+        norm="transformer.ln_f",
+        head="lm_head.weight",
+        block="transformer.h.{}",
+        modules={
+            "input_layernorm": "ln_1",
+            "pre_mlp_layernorm": "ln_2",
+            "self_attention.linear_proj": "attn.c_proj",
+            "mlp.linear_fc2": "mlp.c_proj",
+        },
+        attention_inputs=("attn.c_attn",),
+        mlp_inputs=("mlp.c_fc",),
+    ),
+    model_types=("gpt2",),
+)
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "hidden_act": ("gelu_new", "gelu", "relu", "squared_relu"),
+    "normalization": ("layernorm",),
+    "position_embedding": ("learned",),
+    "attention_bias": (True,),
+    "mlp_bias": (True,),
+    "qk_norm": (False,),
+    "num_experts": (0,),
+    "gated": (False,),
+    "attention_output_bias": (None, True),
+    "sliding_window": (None,),
+}
+"""GPT2LMHeadModel."""
+
+
+def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table and learned positions."""
+    return _weights.token_embedding(model, vocabulary)
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Two norms, attention and MLP; the output projection has a bias where the others have one."""
+    weights = _weights.norm("ln_1", model.hidden_size, model)
+    weights += attention(model)
+    weights += _weights.norm("ln_2", model.hidden_size, model)
+    return weights + _weights.feed_forward("mlp", model, model.intermediate_size, up="c_fc", down="c_proj")
+
+
+def attention(model: ModelSpec) -> list[Weight]:
+    """One projection for queries, keys and values, and the output projection."""
+    hidden, bias = model.hidden_size, model.attention_bias
+    weights = _weights.linear("attn.c_attn", model.query_size + 2 * model.key_value_size, hidden, bias=bias)
+    if model.qk_norm:
+        weights += _weights.head_norms("attn", model)
+    output = bias if model.attention_output_bias is None else model.attention_output_bias
+    return weights + _weights.linear("attn.c_proj", hidden, model.query_size, bias=output, rows=False)
+
+
+def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and, where it is not the embedding, the output projection."""
+    return _weights.output(model, vocabulary)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """All blocks are equal."""
+    return "dense"
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
+        rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        return rows + _megatron.dropout(model)
+    rows = _transformers.norm(hidden, model, engine, readers=("c_attn",)) + _transformers.attention(
+        model, engine, wide_softmax=False
+    )
+    rows += _transformers.norm(hidden, model, engine, readers=("c_fc",))
+    return rows + _transformers.feed_forward(model, engine, width)
+
+
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+
+
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside the MLP, in bytes for one token."""
+    return llama.mlp_gradients(model, engine, model.intermediate_size)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig:
+    """GPT-2."""
+    settings = {
+        "vocab_size": model.vocab_size,
+        "n_positions": model.max_position_embeddings,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_hidden_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.intermediate_size,
+        "activation_function": _hugging_face.ACTIVATIONS.get(model.hidden_act, model.hidden_act),
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.dropout,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "initializer_range": model.initializer_range,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return TransformersConfig(name="GPT2Config", settings=settings)
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that GPT2LMHeadModel does not have, and heads of other numbers or sizes than its own."""
+    yield from _hugging_face.other_values(spec, _LEGAL)
+    model = spec.model
+    if model.key_value_heads != model.num_attention_heads:
+        path, rule = "model.num_key_value_heads", "GPT-2 has a key and value head for every attention head"
+        yield ConfigError(path, model.num_key_value_heads, rule, [f"{path}=null"])
+    if model.query_size != model.hidden_size:
+        rule = f"GPT-2's heads share out the hidden size {model.hidden_size}"
+        yield ConfigError("model.head_dim", model.head_dim, rule, ["model.head_dim=null"])
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """GPT-2."""
+    hidden = config.size("n_embd", to="hidden_size")
+    activation = config.activation("activation_function", to="hidden_act")
+    dropout = config.number("resid_pdrop", 0.1, to="dropout")
+    for key in ("attn_pdrop", "embd_pdrop"):
+        if config.get(key, 0.1) == dropout:
+            config.say(key, "dropout")
+        else:
+            config.leave(key, f"dropped is as much as by resid_pdrop here, {dropout}")
+    return {
+        "family": "gpt",
+        "num_hidden_layers": config.size("n_layer", to="num_hidden_layers"),
+        "hidden_size": hidden,
+        "intermediate_size": config.size("n_inner", 4 * hidden or 1, null=4 * hidden or 1, to="intermediate_size")
+        if config.has("n_inner")
+        else 4 * hidden,
+        "num_attention_heads": config.size("n_head", to="num_attention_heads"),
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "vocab_size": config.size("vocab_size"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", True),
+        "hidden_act": activation,
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "norm_epsilon": config.number("layer_norm_epsilon", 1e-5, to="norm_epsilon"),
+        "attention_bias": True,
+        "mlp_bias": True,
+        "qk_norm": False,
+        "max_position_embeddings": config.size("n_positions", to="max_position_embeddings"),
+        "dropout": dropout,
+        "initializer_range": config.number("initializer_range", 0.02),
+        **({"gated": False} if activation == "silu" else {}),
+    }

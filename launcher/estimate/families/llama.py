@@ -1,0 +1,95 @@
+"""Llama and models of its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
+
+from __future__ import annotations
+
+from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import FamilyTraits
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec
+
+traits = FamilyTraits(
+    mask=_transformers.mask,
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    attention_output="self_attn.o_proj.weight",
+    not_linear=None,
+    names=_hugging_face.NAMES,
+    model_types=("llama", "mistral", "qwen2", "qwen3"),
+)
+
+saves_input = _transformers.saves_input
+transformers_config = _hugging_face.transformers_config
+not_computed = _hugging_face.not_computed
+read_config = _hugging_face.read_config
+
+
+def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The token table, and learned positions where the model has them."""
+    return _weights.token_embedding(model, vocabulary)
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Two norms, attention and MLP."""
+    weights = _weights.norm("input_layernorm", model.hidden_size, model)
+    weights += _weights.grouped_attention(model)
+    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
+    return weights + _weights.feed_forward("mlp", model, model.intermediate_size)
+
+
+def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
+    """The last norm and the output projection."""
+    return _weights.output(model, vocabulary)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """All blocks are equal."""
+    return "dense"
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by two norms, attention and MLP, in bytes for one token."""
+    return attention(model, engine) + feed_forward(model, engine)
+
+
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside the MLP, in bytes for one token."""
+    return mlp_gradients(model, engine, model.intermediate_size)
+
+
+def after_blocks(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by the last norm, whose output the output projection reads."""
+    if engine.library == "megatron":
+        return _megatron.norm(model.hidden_size, engine)
+    return _transformers.norm(model.hidden_size, model, engine, readers=("lm_head",))
+
+
+def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors alive in the first norm, where the backward pass of a block ends."""
+    if engine.library == "megatron":
+        return _megatron.first_norm_backward(model, engine)
+    return _transformers.first_norm_backward(model, engine)
+
+
+def mlp_gradients(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
+    """Gradients inside an MLP of ``width`` features."""
+    if engine.library == "megatron":
+        return _megatron.backward_extra(model, engine, width)
+    return _transformers.backward_extra(model, engine, width)
+
+
+def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by the norm before attention, and by attention."""
+    if engine.library == "megatron":
+        return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
+    rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
+    return rows + _transformers.attention(model, engine)
+
+
+def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by the norm before the MLP, and by the MLP."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        return rows + _megatron.dropout(model)
+    readers = ("gate_proj", "up_proj") if model.gated else ("up_proj",)
+    return _transformers.norm(hidden, model, engine, readers=readers) + _transformers.feed_forward(model, engine, width)

@@ -1,0 +1,199 @@
+"""Mixture of experts on Llama's attention (Mixtral, Qwen-MoE): routed experts, shared experts, first dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    mask=_transformers.mask,
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+    attention_output="self_attn.o_proj.weight",
+    experts=True,
+    not_linear=_hugging_face.EXPERTS,
+    names=_hugging_face.NAMES,
+    model_types=("mixtral", "qwen3_moe"),
+)
+
+embedding = llama.embedding
+head = llama.head
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,),
+    "normalization": ("rmsnorm",),
+    "position_embedding": ("rope",),
+    "mlp_bias": (False,),
+    "dropout": (0.0,),
+    "kv_lora_rank": (0,),
+    "num_shared_experts": (0,),
+    "routed_scaling_factor": (1.0,),
+    "n_group": (0,),
+    "topk_group": (0,),
+}
+"""MixtralForCausalLM and Qwen3MoeForCausalLM."""
+
+_MIXTRAL: Mapping[str, tuple[object, ...]] = {
+    "attention_bias": (False,),
+    "first_dense_layers": (0,),
+    "norm_topk_prob": (None, True),
+}
+"""MixtralForCausalLM, which a model without norms of heads is."""
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Weights of a Llama block, with experts in place of the MLP after the first dense layers."""
+    if kind(model, layer) == "dense":
+        return llama.block(model, layer)
+    weights = _weights.norm("input_layernorm", model.hidden_size, model)
+    weights += _weights.grouped_attention(model)
+    weights += _weights.norm("post_attention_layernorm", model.hidden_size, model)
+    return weights + _weights.experts(model)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """``dense`` for the first layers, ``moe`` for the rest."""
+    return "dense" if layer < model.first_dense_layers or not model.num_experts else "moe"
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by a Llama block, with experts in place of the MLP after the first dense layers."""
+    if kind(model, layer) == "dense":
+        return llama.saved(model, layer, engine)
+    return llama.attention(model, engine) + experts(model, engine)
+
+
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside the MLP, or inside the experts that a token meets: all at once, or one after the other.
+
+    Grouped products run in the weights' own format under autocast too (``_transformers.routed``).
+    """
+    if kind(model, layer) == "dense":
+        return llama.mlp_gradients(model, engine, model.intermediate_size)
+    if engine.library == "transformers":
+        if not engine.grouped_experts:
+            one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
+            return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
+        engine = replace(engine, size=engine.residual_size)
+    width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
+    rows = llama.mlp_gradients(model, engine, width)
+    return rows if engine.library == "megatron" else [*rows, _transformers.reordering(model, rows)]
+
+
+def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
+    """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
+    hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
+    if engine.library == "megatron":
+        rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
+        return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
+    rows = _transformers.norm(hidden, model, engine, readers=("gate", "experts"))
+    rows += _transformers.routed(model, engine, wide_router=wide_router)
+    return rows + (_transformers.feed_forward(model, engine, shared) if shared else [])
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """Mixtral, or Qwen3-MoE with norms of heads."""
+    settings = _hugging_face.common(model) | {"num_experts_per_tok": model.num_experts_per_tok, "sliding_window": None}
+    if not model.qk_norm:
+        sizes = {"intermediate_size": model.moe_intermediate_size, "num_local_experts": model.num_experts}
+        return TransformersConfig(name="MixtralConfig", settings=settings | sizes)
+    experts = {
+        "num_experts": model.num_experts,
+        "moe_intermediate_size": model.moe_intermediate_size,
+        "norm_topk_prob": model.norm_topk_prob is not False,
+        "mlp_only_layers": list(range(model.first_dense_layers)),
+        "attention_bias": model.attention_bias,
+    }
+    return TransformersConfig(name="Qwen3MoeConfig", settings=settings | experts)
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that these classes do not have."""
+    yield from _hugging_face.partial_rotation(spec)
+    yield from _hugging_face.other_values(spec, _LEGAL if spec.model.qk_norm else {**_LEGAL, **_MIXTRAL})
+    yield from _hugging_face.other_biases(spec)
+    yield from _hugging_face.auxiliary_loss(spec)
+    yield from _hugging_face.short_window(spec)
+    if not spec.model.num_experts:
+        rule = "the family moe has routed experts: this is their number"
+        yield ConfigError("model.num_experts", 0, rule, ["model.num_experts=8"])
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """Mixtral, whose MLPs are all experts, and Qwen3-MoE."""
+    model = llama.read_config(config) | {"family": "moe", **auxiliary_loss(config)}
+    if config.model_type == "mixtral":
+        config.say("intermediate_size", "intermediate_size", "moe_intermediate_size")
+        return model | {
+            "num_experts": config.size("num_local_experts", 8, to="num_experts"),
+            "num_experts_per_tok": config.size("num_experts_per_tok", 2),
+            "moe_intermediate_size": model["intermediate_size"],
+        }
+    return model | {
+        "num_experts": config.size(_first_of(config, "num_experts", "num_local_experts"), 128, to="num_experts"),
+        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
+        "moe_intermediate_size": config.size("moe_intermediate_size", 768),
+        "norm_topk_prob": config.flag("norm_topk_prob", False),
+        "first_dense_layers": _first_dense_layers(config, model["num_hidden_layers"]),
+    }
+
+
+def balanced(config: ConfigFile) -> dict[str, Any]:
+    """The experts of DeepSeek-V3 and GLM-4.5: scored by a sigmoid, in groups, some met by every token."""
+    experts = _first_of(config, "n_routed_experts", "num_local_experts")
+    return {
+        "num_experts": config.size(experts, 256, to="num_experts"),
+        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
+        "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
+        "num_shared_experts": config.size("n_shared_experts", 1, null=0, to="num_shared_experts"),
+        "first_dense_layers": config.size("first_k_dense_replace", 0, null=0, to="first_dense_layers"),
+        "norm_topk_prob": config.flag("norm_topk_prob", True),
+        "routed_scaling_factor": config.number("routed_scaling_factor", 1.0),
+        "n_group": config.size("n_group", 1),
+        "topk_group": config.size("topk_group", 1),
+    }
+
+
+def auxiliary_loss(config: ConfigFile) -> dict[str, Any]:
+    """The loss that balances experts, which transformers adds only where the router's logits are an output."""
+    if config.get("output_router_logits") is not True:
+        return {}
+    config.say("output_router_logits", "router_aux_loss_coef")
+    return {"router_aux_loss_coef": config.number("router_aux_loss_coef", 0.001)}
+
+
+def _first_of(config: ConfigFile, key: str, other: str) -> str:
+    """The name by which a file has a key that the class knows by two."""
+    return key if config.has(key) or not config.has(other) else other
+
+
+def _first_dense_layers(config: ConfigFile, layers: int) -> int:
+    """Layers without experts, where they are the first ones (``Qwen3MoeDecoderLayer``)."""
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    if not isinstance(step, int) or isinstance(step, bool) or step < 1:
+        config.error("decoder_sparse_step", "is an integer of at least 1")
+        return 0
+    if not isinstance(dense, list):
+        config.error("mlp_only_layers", "is a list of layers")
+        return 0
+    without = [layer for layer in range(layers) if layer in dense or (layer + 1) % step]
+    key = "decoder_sparse_step" if step > 1 else "mlp_only_layers"
+    if without != list(range(len(without))):
+        config.error(key, "dense layers among those with experts are not built here: only the first ones are dense")
+    elif without and len(without) == layers:
+        config.error(key, "leaves no layer with experts", 'write "model_type": "qwen3" into the file')
+    config.say("mlp_only_layers", "first_dense_layers")
+    config.say("decoder_sparse_step", "first_dense_layers")
+    return len(without)

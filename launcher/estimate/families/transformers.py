@@ -1,0 +1,78 @@
+"""Decoders that ``transformers`` builds and no other family has, by ``model.model_type`` and ``model.extra``.
+
+What differs from type to type is a description (``families._decoders``). The sizes are the keys of ``model``;
+all else of a class's configuration is in ``model.extra``, by the class's own names, or the class's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.families._decoders import TYPES, checks, reading, values, weights, windows
+from launcher.estimate.families._decoders import saved as decoder_saved
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec
+
+traits = FamilyTraits(
+    experts=True,
+    mask=windows.mask,
+    window=windows.of,
+    by_model_type=True,
+    not_linear="blocks of more kinds than this version cuts",
+    model_types=tuple(TYPES),
+)
+
+saves_input = decoder_saved.saves_input
+after_blocks = decoder_saved.after_blocks
+first_norm_backward = decoder_saved.first_norm_backward
+embedding = weights.embedding
+head = weights.head
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Norms, attention, and the MLP or the experts."""
+    return weights.block(model)
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """All blocks have equal weights; those with a window may copy keys and values for a mask."""
+    mlp = "moe" if model.num_experts else "dense"
+    return f"{mlp} window" if windows.has(model, layer) else mlp
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by norms, attention and the MLP or the experts, in bytes for one token."""
+    return decoder_saved.block(model, engine, masked=windows.is_masked(model, layer, engine))
+
+
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside the MLP, in bytes for one token."""
+    return decoder_saved.backward_extra(model, engine)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig:
+    """The class of the model type, and what it is called with."""
+    found = values.decoder(model)
+    factor, divisor = (values.value(model, key) if key else None for key in (found.logits_factor, found.logits_divisor))
+    return TransformersConfig(
+        name=found.config,
+        settings=values.settings(model),
+        own_attention=found.own_attention,
+        logits_factor=float(factor or 1.0) / float(divisor or 1.0),
+        logits_cap=values.value(model, "final_logit_softcapping") or None,
+    )
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Attention that the class does not have, and axes along which this version does not cut these models."""
+    yield from checks.attention(spec)
+    yield from checks.splitting(spec)
+
+
+def read_config(config: ConfigFile) -> dict[str, Any]:
+    """All model types that are described."""
+    return reading.read(config)

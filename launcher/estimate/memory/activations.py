@@ -1,0 +1,315 @@
+"""Saved activations: what forward keeps for backward, what recomputation brings back, what backward adds.
+
+What all blocks keep is counted block by block (``saved``). The block whose backward pass runs is left out of that sum
+at its moment: what it holds then, kept, recomputed and made, is counted at each instant of its own pass. The fullest
+instant inside its MLP is ``mlp_backward``; a backend adds those at which its own buffers stand beside other tensors, by
+``content`` and what it knows, and the fullest of them all counts (``memory.terms.fullest``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.tensors import SavedTensor
+
+SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/estimate/families)"
+_BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/estimate/families)"
+_MASK = "transformers/masking_utils.py and launcher/worker/model/network.py: a number for each pair of tokens"
+_FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/estimate/families)"
+
+_MODULES = {
+    "core_attn": ("core_attention",),
+    "moe_act": ("activation",),
+    "layernorm": ("norm",),
+    "mla_up_proj": ("up_projection",),
+    "mlp": ("mlp", "activation"),
+    "moe": ("moe", "activation"),
+    "shared_experts": (),
+}
+"""Megatron-core's ``--recompute-modules`` as parts of a block."""
+
+
+def saved(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Activations of all layers and micro-batches in flight, ``f L k tok``, without the block whose backward runs.
+
+    Backward frees a block after another: beside the last block's pass one block less is held, beside the one before it
+    two; beside the second one the first is left, beside the first one none. Of the other micro-batches in flight all
+    stay.
+    """
+    if rank.blocks:
+        counts = tuple(kind.count for kind in rank.blocks)
+        kept = tuple(kept_per_token(rank, kind) for kind in rank.blocks)
+        yield from _all_saved(_Held(rank.view.in_flight, rank.tokens, counts, kept))
+
+
+class _Held(NamedTuple):
+    """Micro-batches in flight, tokens of one, blocks of each kind, and bytes of a token that one of each keeps."""
+
+    f: Fraction
+    tok: int
+    counts: tuple[int, ...]
+    kept: tuple[Value, ...]
+
+
+@lru_cache(maxsize=4096)
+def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
+    """The terms of :func:`saved`: a quarter of an estimate, and equal where layouts differ in what is sharded alone."""
+    counts, layers = held.counts, sum(held.counts)
+    last, before = _kind_at(counts, -1), _kind_at(counts, -2)
+    left: dict[Moments, tuple[str, list[int]]] = {
+        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", []),
+        frozenset(("block_backward",)): ("saved by all blocks but the last", [last]),
+    }
+    if layers > 1:
+        left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", [last, before])
+    terms = [
+        _saved(held, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
+        for moments, (what, gone) in left.items()
+    ]
+    if layers > 1:
+        first = [1 if kind == 0 else 0 for kind in range(len(counts))]
+        terms.append(_saved(held, frozenset(("second_layer_backward",)), "saved by the first block", first))
+    if held.f > 1:
+        late: Moments = frozenset(("first_layer_backward", "root_backward"))
+        moments = late if layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
+        terms.append(_saved(held, moments, "saved by micro-batches in flight", [0 for _ in counts]))
+    return tuple(terms)
+
+
+def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
+    """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
+    f, tok, every_count, kept = held
+    values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
+    one, every = "n * k", "L * k"
+    if len(kept) > 1:
+        values = {"k_sum": sum(count * k for count, k in zip(counts, kept, strict=True))}
+        one, every = "k_sum", "k_all"
+    if f <= 1:
+        return term("activations", moments, what, f"{one} * tok", SOURCE, tok=tok, **values)
+    values["f"] = int(f) if f.denominator == 1 else f
+    if len(kept) > 1:
+        values["k_all"] = sum(count * k for count, k in zip(every_count, kept, strict=True))
+    else:
+        values["L"] = every_count[0]
+    return term("activations", moments, what, f"{one} * tok + (f - 1) * {every} * tok", SOURCE, tok=tok, **values)
+
+
+def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The last norm and the input of the output projection, of one micro-batch, and two lists of token ids in int64.
+
+    Where labels are marked, the ids are read out of the marks into a third list (``launcher.worker.marks``); Megatron
+    has the mask and the masked losses, of 4 bytes each, in its place.
+    """
+    k, lists = rank.token_bytes(rank.after_blocks), 3 if rank.spec.data.marked else 2
+    what = "last norm and token ids"
+    yield term("activations", LOSS, what, f"(k + {lists} * 8) * tok", SOURCE, k=k, tok=rank.tokens)
+
+
+def mask(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Masks that attention is given: one for all sequences, and for all blocks that see the same tokens.
+
+    What is added to scores is not needed again, unless a block is recomputed.
+    """
+    added = rank.engine.scores and rank.spec.checkpointing.mode == "none"
+    moments: Moments = frozenset(("forward",)) if added else PASSES
+    if m := rank.family.traits.mask(rank.spec.model, rank.engine):
+        yield term("activations", moments, "masks of attention", "m", _MASK, m=m)
+
+
+def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
+    """The kinds of blocks whose backward pass runs, each with the moments at which it does."""
+    places: dict[Moment, int] = {
+        "block_backward": -1,
+        "next_block_backward": -2,
+        "second_layer_backward": 1,
+        "first_layer_backward": 0,
+    }
+    if len(rank.blocks) < 2:
+        return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
+    found: dict[int, list[Moment]] = {}
+    counts = [kind.count for kind in rank.blocks]
+    for moment, place in places.items():
+        found.setdefault(_kind_at(counts, place), []).append(moment)
+    return ((frozenset(moments), rank.blocks[kind]) for kind, moments in found.items())
+
+
+def _kind_at(counts: Sequence[int], place: int) -> int:
+    """The kind of a block, of so many of each kind; counted from the first block or, below zero, from the last."""
+    last = len(counts) - 1
+    kinds = range(last + 1) if place >= 0 else range(last, -1, -1)
+    left = place if place >= 0 else -place - 1
+    for kind in kinds:
+        if left < counts[kind]:
+            return kind
+        left -= counts[kind]
+    return kinds[-1]
+
+
+def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The backward pass of one block at the fullest of its MLP: all that it saved, and the gradients inside it."""
+    for moments, kind in running_blocks(rank):
+        yield content(rank, kind, moments).at("mlp")
+        k = rank.token_bytes(kind.backward_extra)
+        what = "gradients inside one block"
+        yield term("temporary", moments, what, "k * tok", _BACKWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+
+
+def content(
+    rank: RankModel,
+    kind: BlockKind,
+    moments: Moments,
+    *,
+    saved: Sequence[SavedTensor] | None = None,
+) -> MemoryTerm:
+    """Tensors of a block's forward pass at the start of its backward pass: those that it kept, or has recomputed.
+
+    Recomputation brings back ``saved`` of all blocks of a group, less what is there: the group's input, where the first
+    norm saves it as it is, and with selective checkpointing what that keeps.
+
+    Args:
+        rank: The rank.
+        kind: The kind of the block.
+        moments: When its backward pass runs.
+        saved: The saved tensors that are left by then; None is all of them.
+    """
+    spec, tok = rank.spec.checkpointing, rank.tokens
+    every = [item for item in kind.saved if item.part != "cache"]
+    whole = rank.token_bytes(every if saved is None else saved)
+    if spec.mode == "none":
+        return term("activations", moments, "saved by one block", "k * tok", SOURCE, k=whole, tok=tok)
+    if others := _recomputed_beside(rank, kind):
+        whole += others * rank.token_bytes(every)
+    return term(
+        "activations",
+        moments,
+        "kept and recomputed of one block",
+        "(k_kept + max(k - k_there, 0)) * tok",
+        SOURCE,
+        k=whole,
+        k_there=_there(rank, kind),
+        k_kept=kept_per_token(rank, kind),
+        tok=tok,
+    )
+
+
+def _recomputed_beside(rank: RankModel, kind: BlockKind) -> int:
+    """Other blocks of the group that is recomputed with a block."""
+    spec = rank.spec.checkpointing
+    if spec.mode != "full" or spec.method != "uniform":
+        return 0
+    return min(spec.layers or 1, _chunk(rank), kind.count) - 1
+
+
+def inside_mlp(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token of the gradients inside a block's MLP, without the reordering of experts' outputs."""
+    return rank.token_bytes(row for row in kind.backward_extra if row.part != "moe")
+
+
+def first_norm(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token that a block holds at the end of its backward pass, in its first norm.
+
+    Of what a checkpointed block kept, what recomputation did not find among its own tensors stays beside it.
+    """
+    left = rank.token_bytes(kind.first_norm_backward)
+    if rank.spec.checkpointing.mode == "none":
+        return left
+    if others := _recomputed_beside(rank, kind):
+        left += others * rank.token_bytes(item for item in kind.saved if item.part != "cache")
+    return left + max(kept_per_token(rank, kind) - _there(rank, kind), 0)
+
+
+def _there(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token of a recomputed block's saved tensors that are among those that it kept.
+
+    The product that its last operation made is not: recomputation stops before it (``early_stop`` of
+    ``torch/utils/checkpoint.py``), and it stays in the cache.
+    """
+    selective, engine = rank.spec.checkpointing.mode == "selective", rank.engine
+    if engine.library == "megatron":
+        return checkpoint_per_token(rank, kind) if selective else 0
+    rows = [item for item in kind.saved if item.kept_by_selective and not item.last] if selective else []
+    if rank.family.saves_input(rank.spec.model, engine):
+        rows.append(block_input(rank))
+    return rank.token_bytes(rows)
+
+
+def block_input(rank: RankModel) -> SavedTensor:
+    """The residual stream before a block, of one token."""
+    return _residual("block input", rank.engine.residual_size * rank.spec.model.hidden_size)
+
+
+@lru_cache(maxsize=256)
+def _residual(name: str, size: int) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share="residual", part="input")
+
+
+def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Inside the last block: its input, both residual sums and the MLP's output; with recomputation its MLP as well.
+
+    A checkpointed block saves nothing in forward, but the tensors of its MLP still pass through memory; a product that
+    selective checkpointing keeps is counted with what is kept, and experts in a loop run each on few tokens.
+    """
+    if not rank.blocks or rank.engine.library == "megatron":
+        return
+    kind, engine = rank.blocks[-1], rank.engine
+    model, recomputes = rank.spec.model, rank.spec.checkpointing.mode != "none"
+    # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
+    rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
+    row = _residual("residuals", rows * engine.residual_size * model.hidden_size)
+    k = rank.token_bytes([row, *(_passing(rank, kind) if recomputes else ())])
+    what = "tensors inside one block"
+    yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+
+
+def _passing(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
+    """The tensors of a checkpointed block's MLP that are in memory together, without those that are kept."""
+    kept = {item.output_of for item in kind.saved if item.part == "cache"} - {""}
+    loops = not rank.engine.grouped_experts
+    for item in kind.saved_if_trained:
+        inside = item.in_forward_peak and item.part in ("mlp", "activation", "moe")
+        if inside and item.output_of not in kept and not (loops and item.share.startswith("routed")):
+            yield item
+
+
+def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes that one block keeps of a token until its backward pass, averaged where only some are checkpointed."""
+    spec = rank.spec.checkpointing
+    whole = rank.token_bytes(kind.saved)
+    if spec.mode == "none":
+        return whole
+    kept = checkpoint_per_token(rank, kind)
+    if spec.mode == "selective":
+        return kept
+    chunk = _chunk(rank)
+    if spec.method == "block":
+        checkpointed = min(spec.layers or chunk, chunk)
+        return Fraction(checkpointed * kept + (chunk - checkpointed) * whole) / chunk
+    groups = -(-chunk // (spec.layers or 1))
+    return kept if groups == chunk else Fraction(kept * groups) / chunk
+
+
+def _chunk(rank: RankModel) -> int:
+    """Layers among which those that are checkpointed are counted: Megatron-core begins anew in each model chunk.
+
+    ``core/recompute.py``, ``num_layers_per_pipeline_rank``.
+    """
+    chunks = rank.spec.parallel.virtual_pipeline if rank.engine.library == "megatron" else 1
+    return max(1, -(-rank.layers // chunks))
+
+
+def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
+    """Bytes of a token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
+    spec, engine, row = rank.spec.checkpointing, rank.engine, block_input(rank)
+    if spec.mode == "full":
+        return rank.token_bytes([row])
+    if engine.library == "transformers":
+        return rank.token_bytes([row, *(item for item in kind.saved if item.kept_by_selective)])
+    dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}
+    return rank.token_bytes(item for item in kind.saved if item.part not in dropped)

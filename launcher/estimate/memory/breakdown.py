@@ -1,0 +1,99 @@
+"""The piles of every phase and of every pipeline stage, from the same terms as the estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from launcher.estimate.memory.estimate import RankTerms
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
+from launcher.estimate.memory.result import MemoryEstimate, RankPeak
+from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """The piles of one rank at one moment.
+
+    Attributes:
+        phase: The phase of the moment.
+        stage: The pipeline stage of the rank.
+        piles: Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` is the share that the
+            stage's peak loses, taken of what is allocated here.
+        terms: What the piles but ``fragmentation`` are sums of.
+    """
+
+    phase: Phase
+    stage: int
+    piles: dict[Pile, int] = field(hash=False)
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
+
+    @property
+    def device_bytes(self) -> int:
+        """All piles: what the process takes on the device."""
+        return sum(self.piles.values())
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that torch's allocator has handed out: neither its own loss nor what lies outside of it."""
+        return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
+
+    def formula(self, pile: Pile) -> str:
+        """How a pile was computed."""
+        return " + ".join(term.formula for term in self.terms if term.pile == pile and term.bytes)
+
+    def source(self, pile: Pile) -> str:
+        """Where that stands."""
+        return "; ".join(dict.fromkeys(term.source for term in self.terms if term.pile == pile and term.bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """An estimate's peaks by pile.
+
+    Attributes:
+        phases: One column a phase: its peak on the rank that is worst in it.
+        stages: One column a pipeline stage: its peak over all phases.
+    """
+
+    phases: tuple[Column, ...]
+    stages: tuple[Column, ...]
+
+
+def breakdown(ranks: Sequence[RankTerms], estimate: MemoryEstimate) -> Breakdown:
+    """Split the peaks of an estimate into piles.
+
+    Args:
+        ranks: One rank of each pipeline stage with its terms, as ``estimate.rank_terms`` gives them.
+        estimate: The estimate made of them; its reserved and allocated peaks say what the allocator loses.
+    """
+    peaks = {peak.stage: peak for peak in estimate.ranks}
+    return Breakdown(
+        phases=tuple(_worst(ranks, phase, peaks) for phase in PHASES),
+        stages=tuple(_column(rank, rank.peak[1], peaks) for rank in ranks),
+    )
+
+
+def _worst(ranks: Sequence[RankTerms], phase: Phase, peaks: dict[int, RankPeak]) -> Column:
+    candidates = [(rank, moment) for rank in ranks for moment in MOMENTS if MOMENTS[moment] == phase]
+    rank, moment = max(candidates, key=lambda candidate: candidate[0].allocated(candidate[1]))
+    return _column(rank, moment, peaks)
+
+
+def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Column:
+    stage = rank.model.view.stage
+    peak, allocated = peaks[stage], rank.allocated(moment)
+    terms = tuple(rank.at(moment))
+    piles = _sums(terms)
+    # Rounded up, as the estimate rounds: at the stage's own peak this is its reserved less its allocated bytes.
+    lost = -(-(peak.reserved_bytes - peak.allocated_bytes) * allocated // max(peak.allocated_bytes, 1))
+    if lost:
+        piles["fragmentation"] = piles.get("fragmentation", 0) + lost
+    return Column(phase=MOMENTS[moment], stage=stage, piles=piles, terms=terms)
+
+
+def _sums(terms: Iterable[MemoryTerm]) -> dict[Pile, int]:
+    sums: dict[Pile | HostPile, int] = dict.fromkeys(PILES, 0)
+    for term in terms:
+        sums[term.pile] += term.bytes
+    return {pile: sums[pile] for pile in PILES if sums[pile]}

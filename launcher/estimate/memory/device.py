@@ -1,0 +1,126 @@
+"""Memory of a GPU and its libraries whatever the model: workspaces, context, communicators, the allocator's loss.
+
+None of it follows from a formula: each is a measured constant with its source, times how many there are. Workspaces
+come from torch's allocator and count in its peak; context and communicators lie outside of it; the allocator's own
+loss is a share of the peak, from replays of traces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+from launcher.base.units import KIB, MIB
+from launcher.estimate.memory.moments import ALWAYS
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+from launcher.spec import RunSpec
+from launcher.spec.hardware import BLACKWELL, HOPPER
+
+CUBLAS_WORKSPACE = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
+"""torch 2.15 ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``: 32 MiB for 9.0 and 10.0, else ``:4096:2:16:8``."""
+
+CUBLAS_HANDLES = 2
+"""A handle is a thread's own, and autograd runs backward in a second thread: two workspaces. Recorded static bytes of
+Megatron-LM's functional tests differ by twice the difference of ``:4096:8`` and the default on A100."""
+
+CONTEXT_BYTES = 500 * MIB
+"""Measured CUDA contexts: 287 MB lazily to 667 MB eagerly loaded (pytorch issue 86509), 426 MiB (unsloth-zoo 1053)."""
+
+COMMUNICATOR_BYTES = 600 * MIB
+"""One NCCL communicator: 544 MB with 2 ranks, 688 MB with more, on 4 A100 with NVLink (NCCL issue 964)."""
+
+COMMUNICATORS_LIMIT_BYTES = 7300 * MIB
+"""nvidia-smi less reserved on 16 H100 with tensor and expert parallelism was 5.8 to 7.3 GB (Megatron-LM issue 150)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """Shares of the allocated peak that the caching allocator adds.
+
+    Attributes:
+        needed: Until it does not run out of memory, having freed its cached segments.
+        reserved: Until ``max_memory_reserved``, where memory is plenty.
+        source: Where the shares were seen.
+    """
+
+    needed: float
+    reserved: float
+    source: str
+
+
+ALLOCATORS = {
+    "default": Allocator(
+        needed=0.0625,
+        reserved=0.16,
+        source="replay of traces through a model of CUDACachingAllocator:"
+        " median of +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved",
+    ),
+    "expandable": Allocator(
+        needed=0.0085,
+        reserved=0.11,
+        source="replay of traces with expandable segments: middle of +0.2 .. 1.5 % needed, of +3 .. 19 % reserved",
+    ),
+}
+NO_LOSS = Allocator(needed=0.0, reserved=0.0, source="the CPU allocator keeps no cache")
+
+
+def allocator(spec: RunSpec) -> Allocator:
+    """The allocator that the run trains with."""
+    return ALLOCATORS[spec.train.allocator] if spec.hardware.device == "cuda" else NO_LOSS
+
+
+def fragmentation(spec: RunSpec, allocated: int) -> MemoryTerm:
+    """Segments that the caching allocator reserves and has not handed out: a share of the allocated peak."""
+    lost, what = allocator(spec), "segments that the caching allocator holds and does not use"
+    share = _exactly(lost.reserved)
+    return term("fragmentation", ALWAYS, what, "lost * size", lost.source, lost=share, size=allocated)
+
+
+@cache
+def _exactly(share: float) -> Fraction:
+    """A share as its digits say it."""
+    return Fraction(str(share))
+
+
+def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
+    if rank.cuda:
+        size, source = cublas_workspace(rank.spec), "torch CublasHandlePool.cpp"
+        yield term("workspace", ALWAYS, "workspaces of cuBLAS", "n * size", source, n=CUBLAS_HANDLES, size=size)
+
+
+def cublas_workspace(spec: RunSpec) -> int:
+    """One workspace: the job's ``CUBLAS_WORKSPACE_CONFIG``, pairs of KiB and a count, or torch's default.
+
+    A GPU of unknown compute capability counts with the larger one.
+    """
+    pairs = re.findall(r":(\d+):(\d+)", spec.cluster.environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pairs:
+        return sum(int(size) * int(number) for size, number in pairs) * KIB
+    return CUBLAS_WORKSPACE[spec.hardware.compute_capability in (None, HOPPER, BLACKWELL)]
+
+
+def context(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The CUDA context of the process."""
+    if rank.cuda:
+        yield term("context", ALWAYS, "one CUDA context", "size", "pytorch issues 86509, 107667", size=CONTEXT_BYTES)
+
+
+def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
+    """NCCL's buffers: one communicator for the world and for each degree above 1 that is not all of the world."""
+    if not rank.cuda or rank.spec.gpus == 1:
+        return
+    n, limit, source = groups(rank.spec), COMMUNICATORS_LIMIT_BYTES, "NCCL issues 964 and 864, Megatron-LM issue 150"
+    what, size = "communicators of NCCL", COMMUNICATOR_BYTES
+    yield term("communicators", ALWAYS, what, "min(n * size, limit)", source, n=n, size=size, limit=limit)
+
+
+def groups(spec: RunSpec) -> int:
+    """Communicators of one rank: the world's, and those of smaller groups."""
+    parallel, gpus = spec.parallel, spec.gpus
+    inside = (parallel.tensor, parallel.pipeline, parallel.context, parallel.ulysses, parallel.expert)
+    return 1 + sum(1 < degree < gpus for degree in (spec.data_degree, *inside, parallel.replicate))

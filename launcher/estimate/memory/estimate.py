@@ -1,0 +1,322 @@
+"""The estimate: every term of every stage at every moment, and the worst of them.
+
+One rank of each pipeline stage is counted (``rank_model``). The functions of ``states``, ``activations``, ``logits``
+and ``device`` and the backend's ``overheads`` give its terms, of which at each moment the fullest instant stays
+(``terms.fullest``). The sum of the terms at a moment is allocated then; the moment with the largest sum is the rank's
+peak, and the stage with the largest peak has the worst rank. The allocator's loss, context, communicators and the
+error band are added to that one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Protocol
+
+from launcher.estimate.memory import activations, device, host, logits, scores, states
+from launcher.estimate.memory.band import Band, band
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
+from launcher.estimate.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
+from launcher.estimate.rank.counts import outside_blocks, parameter_counts
+from launcher.estimate.rank.engine import EngineTraits, kept
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel, rank_model
+from launcher.estimate.rank.stages import flow_of, fullest_stages
+from launcher.estimate.rank.view import RankView, Strategy, views
+from launcher.spec import RunSpec
+
+
+class Backend(Protocol):
+    """The questions of the memory model to a backend."""
+
+    @property
+    @abstractmethod
+    def framework(self) -> str:
+        """The name under which ``residuals.json`` has the measured runs that its error band is of."""
+        ...
+
+    def runs_on(self, spec: RunSpec) -> str | None:
+        """The engine whose other frameworks' error band is its own where it has too few measured runs."""
+        return None
+
+    @abstractmethod
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """Its meaning of ``precision=``, format by format."""
+        ...
+
+    @abstractmethod
+    def engine(self, spec: RunSpec) -> EngineTraits:
+        """The implementation that runs."""
+        ...
+
+    @abstractmethod
+    def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
+        """Buffers and temporaries that only it has."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTerms:
+    """One rank of one stage with all of its terms, or with what :func:`~.terms.fullest` leaves."""
+
+    model: RankModel
+    terms: tuple[MemoryTerm, ...]
+
+    def allocated(self, moment: Moment) -> int:
+        """Bytes from torch's allocator at one moment."""
+        return self.allocations[moment]
+
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes outside of torch's allocator, at the peak."""
+        moment = self.peak[1]
+        return sum(term.bytes for term in self.terms if term.pile in OUTSIDE_PILES and moment in term.moments)
+
+    @cached_property
+    def allocations(self) -> dict[Moment, int]:
+        """Bytes from torch's allocator at every moment, in the order of a step; of instants the fullest."""
+        together = dict[tuple[str, Moments], int]()
+        for term in self.terms:
+            if term.pile not in OUTSIDE_PILES:
+                key = term.instant, term.moments
+                together[key] = together.get(key, 0) + term.bytes
+        sums: dict[Moment, int] = dict.fromkeys(MOMENTS, 0)
+        instants: dict[Moment, dict[str, int]] = {}
+        for (instant, moments), size in together.items():
+            for moment in moments:
+                if instant:
+                    here = instants.setdefault(moment, {})
+                    here[instant] = here.get(instant, 0) + size
+                else:
+                    sums[moment] += size
+        for moment, here in instants.items():
+            sums[moment] += max(here.values())
+        return sums
+
+    def at(self, moment: Moment) -> list[MemoryTerm]:
+        """The terms alive at one moment."""
+        return [term for term in self.terms if moment in term.moments]
+
+    @cached_property
+    def peak(self) -> tuple[int, Moment]:
+        """The allocated peak and its moment; of equal ones the first."""
+        best = max(self.allocations, key=self.allocations.__getitem__)
+        return self.allocations[best], best
+
+
+def estimate(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+) -> MemoryEstimate:
+    """Predict the memory of a run.
+
+    Args:
+        spec: The run; its degrees divide what they must.
+        family: The module of ``launcher.estimate.families`` that ``model.family`` names.
+        strategies: All modules of ``launcher.estimate.strategies``.
+        backend: The package of ``launcher.backends`` that ``backend.name`` names.
+    """
+    ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
+    worst, error = worst_rank(ranks), error_band(spec, backend)
+    needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
+    total, active = parameter_counts(spec, family)
+    return MemoryEstimate(
+        parameters=ParameterCount(total=total, active=active, per_rank=worst.model.elements.parameters),
+        static_bytes=worst.allocated("idle"),
+        peak=needed.peak,
+        outside_bytes=needed.outside_bytes,
+        moments=needed.moments,
+        band=error,
+        phases=_phases(ranks),
+        piles=tuple(_piles([*worst.at(moment), device.fragmentation(spec, allocated)])),
+        ranks=tuple(_rank_peak(rank) for rank in ranks),
+        host=needed.host,
+        disk=needed.disk,
+    )
+
+
+type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]]
+"""Gives other terms of a rank in place of those of the formulas: with what was measured of a run like it."""
+
+
+def needs(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    adjusted: Adjusted | None = None,
+) -> Needs:
+    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same.
+
+    ``adjusted`` changes the terms of each rank before they are added up.
+    """
+    models = _fullest_models(spec, family, strategies, backend)
+    return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend))
+
+
+def needs_within(
+    spec: RunSpec, most: int, *, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> Needs | None:
+    """The same; None, in half of that time, where what a rank allocates at some moment is more than ``most``."""
+    models = []
+    for model in _fullest_models(spec, family, strategies, backend):
+        if any(size > most for size in _at_least(model)):
+            return None
+        models.append(model)
+    ranks = _all_terms(models, backend)
+    if worst_rank(ranks).peak[0] > most:
+        return None
+    return _needs(ranks, family, error_band(spec, backend))
+
+
+def _at_least(rank: RankModel) -> Iterator[int]:
+    """Bytes that a rank has at some moments in any case, the quickest to count first."""
+    states_ = [*states.parameters(rank), *states.master_weights(rank), *states.optimizer_states(rank)]
+    yield sum(term.bytes for term in states_ if "idle" in term.moments)
+    trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
+    saved = next(activations.saved(rank), None)  # By all blocks, which is all that is saved before their backward pass.
+    yield trained + (saved.bytes if saved is not None and "loss_backward" in saved.moments else 0)
+
+
+def _fullest_models(
+    spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
+) -> Iterator[RankModel]:
+    stages = fullest_stages(family, spec.model, flow_of(spec))
+    return _models(views(spec, strategies, stages), spec, family, backend)
+
+
+def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
+    worst = worst_rank(ranks)
+    model = worst.model.spec.model
+    peak, outside = _peak(worst, error), worst.outside_bytes
+    lost = 1 + device.allocator(worst.model.spec).needed
+    return Needs(
+        peak=peak,
+        outside_bytes=outside,
+        moments=tuple(ceil(size * lost) + outside for size in _at_moments(ranks)),
+        host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
+        disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
+    )
+
+
+def _at_moments(ranks: Sequence[RankTerms]) -> Iterable[int]:
+    """Bytes from torch's allocator at every moment, on the rank that has most then."""
+    first, *others = (rank.allocations.values() for rank in ranks)
+    return map(max, first, *others) if others else first
+
+
+def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
+    """The rank with the highest allocated peak."""
+    return max(ranks, key=lambda rank: rank.peak[0])
+
+
+def error_band(spec: RunSpec, backend: Backend) -> Band:
+    """The quantiles that the error band of a run is taken from."""
+    return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec))
+
+
+def rank_terms(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+) -> tuple[RankTerms, ...]:
+    """All terms of one rank of each pipeline stage."""
+    models = _models(views(spec, strategies), spec, family, backend)
+    return tuple(RankTerms(model=one, terms=tuple(fullest(_terms(one, backend)))) for one in models)
+
+
+def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
+    """The ranks of some stages, each counted when it is asked for."""
+    dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
+    return (rank_model(spec, view, family, dtypes, engine) for view in stages)
+
+
+def _all_terms(
+    models: Iterable[RankModel], backend: Backend, adjusted: Adjusted | None = None
+) -> tuple[RankTerms, ...]:
+    found = ((one, tuple(_terms(one, backend))) for one in models)
+    return tuple(
+        RankTerms(model=one, terms=terms if adjusted is None else tuple(adjusted(one, terms))) for one, terms in found
+    )
+
+
+def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
+    yield from states.parameters(one)
+    yield from states.dequantised(one)
+    yield from states.drawing(one)
+    yield from states.gradients(one)
+    yield from states.master_weights(one)
+    yield from states.optimizer_states(one)
+    yield from states.step_temporaries(one)
+    yield from activations.saved(one)
+    yield from activations.after_blocks(one)
+    yield from activations.mask(one)
+    yield from activations.mlp_backward(one)
+    yield from activations.forward_extra(one)
+    yield from scores.scores(one)
+    yield from logits.logits(one)
+    yield from device.workspace(one)
+    yield from device.context(one)
+    yield from device.communicators(one)
+    yield from backend.overheads(one)
+
+
+def _peak(worst: RankTerms, error: Band) -> Peak:
+    spec = worst.model.spec
+    allocated, moment = worst.peak
+    needed = ceil(allocated * (1 + device.allocator(spec).needed))
+    reserved = allocated + device.fragmentation(spec, allocated).bytes
+    return Peak(
+        allocated_bytes=allocated,
+        needed_bytes=needed,
+        reserved_bytes=reserved,
+        device_bytes=reserved + worst.outside_bytes,
+        low_bytes=min(allocated, int(needed * error.low)),
+        high_bytes=max(needed, ceil(needed * error.high)),
+        phase=MOMENTS[moment],
+        stage=worst.model.view.stage,
+    )
+
+
+def _rank_peak(rank: RankTerms) -> RankPeak:
+    allocated = rank.peak[0]
+    return RankPeak(
+        stage=rank.model.view.stage,
+        static_bytes=rank.allocated("idle"),
+        allocated_bytes=allocated,
+        reserved_bytes=allocated + device.fragmentation(rank.model.spec, allocated).bytes,
+    )
+
+
+def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
+    phases: dict[Phase, int] = dict.fromkeys(PHASES, 0)
+    for phase, size in zip(MOMENTS.values(), _at_moments(ranks), strict=True):
+        phases[phase] = max(phases[phase], size)
+    return phases
+
+
+def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
+    """The terms of each pile together, the largest first in the text."""
+    together: dict[Pile | HostPile, list[MemoryTerm]] = {pile: [] for pile in PILES}
+    for term in sorted(terms, key=lambda term: -term.bytes):
+        if term.bytes:
+            together[term.pile].append(term)
+    for pile in PILES:
+        if own := together[pile]:
+            yield PileBytes(
+                pile=pile,
+                bytes=sum(term.bytes for term in own),
+                formula=" + ".join(term.formula for term in own),
+                source="; ".join(dict.fromkeys(term.source for term in own)),
+            )

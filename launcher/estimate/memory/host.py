@@ -1,0 +1,133 @@
+"""Resources of a run beside its devices: host memory of a node, and checkpoints on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launcher.estimate.memory import processes
+from launcher.estimate.memory.moments import ALWAYS
+from launcher.estimate.memory.result import DiskSpace, HostMemory
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.optimizer_moments import moment_bytes
+from launcher.spec import ClusterSpec, RunSpec
+
+_AHEAD = 2
+"""Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``)."""
+
+_ID_BYTES = 8
+
+
+def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
+    """Host memory of one node: its processes, what its ranks offload, and on the CPU what they allocate.
+
+    Left out are the page cache, which gives way, what a file system keeps there (``/dev/shm`` apart from the readers'
+    batches), and of ranks on GPUs what the driver takes. A paged optimizer counts as offloaded, since the driver may
+    move all of it to the host.
+    """
+    spec = of_stages[0].spec
+    offloaded = max(offloaded_bytes(rank) for rank in of_stages)
+    allocated = device_bytes if spec.hardware.device == "cpu" else 0
+    terms = tuple(one for one in _terms(spec, allocated, offloaded) if one.bytes)
+    return HostMemory(
+        bytes_per_node=sum(one.bytes for one in terms),
+        capacity_bytes=_capacity(spec),
+        terms=terms,
+    )
+
+
+def _capacity(spec: RunSpec) -> int | None:
+    """The memory of a node, or less where a Slurm job asks for less of it: its cgroup holds the job to that."""
+    known = (spec.hardware.host_memory_bytes, _asked_of_slurm(spec.cluster))
+    return min((size for size in known if size is not None), default=None)
+
+
+def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
+    """Bytes of a node that ``cluster.memory`` asks for, in MiB unless it says otherwise (sbatch(1), ``--mem``).
+
+    None where nothing or all of the node is asked for, or so much for each CPU of an unknown number.
+    """
+    if cluster.kind != "slurm" or not cluster.memory:
+        return None
+    found = re.fullmatch(r"(\d+)([KMGT]?)", cluster.memory, re.IGNORECASE)
+    many = {"mem": 1, "mem_per_gpu": cluster.gpus_per_node, "mem_per_cpu": cluster.cpus_per_node}
+    parts = many[cluster.memory_request]
+    if found is None or parts is None or not int(found[1]):
+        return None
+    unit: int = 1024 ** (1 + "KMGT".index(found[2].upper() or "M"))
+    return parts * int(found[1]) * unit
+
+
+def _terms(spec: RunSpec, allocated: int, offloaded: int) -> Iterator[MemoryTerm]:
+    n, found = spec.cluster.gpus_per_node, processes.of_engine(spec.backend.name)
+    own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
+    what = "tensors of the ranks, whose devices are the host"
+    yield term("tensors", ALWAYS, what, own, "the peak of the worst rank", n=n, size=allocated)
+    what = "states that the ranks keep on the host"
+    yield term("offloaded", ALWAYS, what, own, "launcher/estimate/memory/host.py", n=n, size=offloaded)
+    what = "Python, torch and the engine in each rank"
+    yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
+    what = "launcher and torchrun, and pages of libraries that all share"
+    size = found.node_bytes + found.library_bytes
+    yield term("processes", ALWAYS, what, "size", source, size=size)
+    yield from _readers(spec, found.reader_bytes)
+
+
+def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
+    """The processes of ``data.workers`` and the steps that they have ready, which on GPUs are pinned as well.
+
+    A step of a rank is its micro-batches of ids of 8 bytes, one more than a sequence has.
+    """
+    if spec.script is not None or not spec.data.workers:
+        return
+    n, what = spec.cluster.gpus_per_node * spec.data.workers, "processes that read the data ahead"
+    yield term("readers", ALWAYS, what, "n * size", "measured, launcher/estimate/memory/processes.json", n=n, size=idle)
+    size = spec.gradient_accumulation * spec.micro_batch_size * (spec.sequence_length + 1) * _ID_BYTES
+    copies = 2 if spec.hardware.device == "cuda" else 1
+    what, source = "steps that they have ready", "torch DataLoader, prefetch_factor=2"
+    yield term("readers", ALWAYS, what, "n * ahead * size", source, n=n, ahead=_AHEAD * copies, size=size)
+
+
+def offloaded_bytes(rank: RankModel) -> int:
+    """Host bytes of one rank: fp32 master, gradients and moments of its shard, and a staging copy of its parameters.
+
+    ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
+    parameters ``size P / N`` more. On NVMe only buffers stay, which are left out. Pinned blocks are rounded up to a
+    power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
+    """
+    zero, dtypes, optimizer = rank.spec.zero, rank.dtypes, rank.spec.optimizer.name
+    size = 0
+    elements = rank.elements.optimizer
+    if zero.offload_optimizer == "cpu":
+        pinned = _pinned(4 * elements, rank)
+        size += 2 * pinned + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
+        size += _pinned(dtypes.size("parameters") * elements, rank)
+    elif optimizer == "paged_adamw_8bit":
+        size += 2 * elements
+    if zero.offload_parameters == "cpu":
+        size += _pinned(dtypes.size("parameters") * rank.elements.parameters, rank)
+    return size
+
+
+def _pinned(size: int, rank: RankModel) -> int:
+    """A block of pinned memory: the next power of two; the CPU's ranks do not pin."""
+    return 1 << (size - 1).bit_length() if rank.cuda and size > 0 else size
+
+
+def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
+    """One checkpoint: parameters, master weights and optimizer states of the whole model, each once.
+
+    ``(4 + 8) P`` for fp32 parameters and Adam, ``(2 + 4 + 8) P`` beside a master copy; a frozen base is not saved.
+    ``outside_blocks`` of the ``total`` parameters are embedding and head, of which Muon keeps more.
+    ``save.keep`` of them are kept while one more is written, since the oldest is removed once that is whole; a run that
+    writes fewer keeps all of them.
+    """
+    spec, dtypes = rank.spec, rank.dtypes
+    if spec.adapter.name != "none":
+        total, outside_blocks = rank.elements.trained, 0
+    size = total * (dtypes.size("parameters") + dtypes.size("master"))
+    size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
+    written = (0 if spec.save.every is None else (spec.steps - 1) // spec.save.every) + int(spec.save.last)
+    kept = min(spec.save.keep + 1, written)
+    return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)

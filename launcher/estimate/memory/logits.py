@@ -1,0 +1,107 @@
+"""Logits and their cross entropy, on the stage that computes the loss.
+
+A token's logits take some bytes for each entry of the vocabulary. The loss decides how many, and of how many tokens
+they are in memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import Moment
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.engine import LogitsBytes
+from launcher.estimate.rank.family import transformers_config
+from launcher.estimate.rank.model import RankModel
+
+_TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
+_MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"
+_CHUNKS = "torch/utils/checkpoint.py and AccumulateGrad, one chunk after the other"
+
+
+def logits(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Bytes of a token's logits at the loss and at its gradient, times the tokens that are in memory at once.
+
+    Full loss by torch: forward ``z V + 4 V + 4 V`` (logits, fp32 copy, log-softmax), backward ``12 V`` (log-softmax,
+    two gradients); in fp32 the copy is none. Chunked: the same for ``loss_chunk`` tokens, backward recomputing forward.
+    """
+    if not rank.view.head:
+        return
+    if rank.engine.library == "megatron":
+        yield from _megatron(rank)
+        return
+    size, tokens, own = rank.engine.size, _tokens(rank), _torch(rank)
+    yield _logits(rank, "output", own.output, tokens, own.source)
+    yield _logits(rank, "loss", own.loss, tokens, own.source)
+    yield _logits(rank, "loss_backward", own.backward, tokens, own.source).at("softmax")
+    if rank.spec.train.loss != "full":
+        yield from _chunked_gradients(rank, size, tokens)
+
+
+def _torch(rank: RankModel) -> LogitsBytes:
+    """Of the full loss, for each entry of the rank's vocabulary.
+
+    A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution, AutoTP's
+    ``GatherFromTensorParallelRegion``).
+    """
+    engine, size = rank.engine, rank.engine.size
+    if engine.logits:
+        return engine.logits
+    whole = rank.view.tensor == 1 or (engine.whole_embedding and rank.spec.model.tie_word_embeddings)
+    made = size if whole or engine.vocabulary_parallel else size * (2 + rank.view.tensor)
+    if engine.vocabulary_parallel:
+        return LogitsBytes(output=made, loss=16, backward=16, source=_TORCH)
+    copy, bent = 4 if size < 4 else 0, _bent(rank)
+    return LogitsBytes(output=made, loss=size + copy + 4 + bent, backward=12 + bent, source=_TORCH)
+
+
+def _bent(rank: RankModel) -> int:
+    """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/language_model.py``)."""
+    config = transformers_config(rank.family, rank.spec.model)
+    return rank.engine.size if config is not None and config.logits_cap else 0
+
+
+def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[MemoryTerm]:
+    """Chunked loss: the sum of the output projection's gradients of earlier chunks beside a chunk's logits, ``z V h``.
+
+    Or, at a later instant, the chunk's own gradient beside both, with only the gradient left of the logits. The only
+    chunk has none before it.
+    """
+    w = rank.head.largest_trained
+    if rank.spec.model.tie_word_embeddings:
+        w = max(w, rank.embedding.largest_trained)
+    if not w:
+        return
+    what = "gradient of the output projection"
+    if rank.tokens > tokens:
+        yield term("temporary", ("loss_backward",), f"{what} of earlier chunks", "z * w", _CHUNKS, z=size, w=w)
+    yield _logits(rank, "loss_backward", size, tokens, _CHUNKS).at("product")
+    yield term("temporary", ("loss_backward",), what, "z * w", _CHUNKS, z=size, w=w).at("product")
+
+
+def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``.
+
+    Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``).
+    """
+    size = rank.engine.size
+    per_element = size + 4 if size < 4 else 4
+    if rank.spec.train.loss == "fused":
+        per_element += 4
+    yield _logits(rank, "loss", per_element, rank.tokens, _MEGATRON)
+    yield _logits(rank, "loss_backward", per_element, rank.tokens, _MEGATRON)
+
+
+def _tokens(rank: RankModel) -> int:
+    """Tokens whose logits are in memory at once."""
+    if rank.spec.train.loss == "full":
+        return rank.tokens
+    return min(rank.tokens, rank.spec.train.loss_chunk)
+
+
+def _logits(rank: RankModel, moment: Moment, per_entry: Value, tokens: int, source: str) -> MemoryTerm:
+    share = rank.view.tensor if rank.engine.vocabulary_parallel else 1
+    entries = ceil(rank.vocabulary * share)
+    return term("logits", (moment,), "logits", "k_entry * V * tok", source, k_entry=per_entry, V=entries, tok=tokens)

@@ -1,0 +1,177 @@
+"""The answer of the estimate, as frozen data in the shape of ``launch check --json`` (docs/contract.md).
+
+:class:`Needs` is the part that a verdict rests on, computed alone while ways out are searched; :class:`MemoryEstimate`
+adds what is shown: piles, phases, stages and parameter counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, get_args
+
+from launcher.estimate.memory.band import Band
+from launcher.estimate.memory.moments import Phase
+from launcher.estimate.memory.terms import HostPile, MemoryTerm, Pile
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The peak of the worst rank, in the four counters that people read, and the error band around ``needed``.
+
+    Attributes:
+        allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
+        needed_bytes: The least capacity with which the caching allocator does not run out.
+        reserved_bytes: ``torch.cuda.max_memory_reserved``.
+        device_bytes: Bytes that nvidia-smi shows for the process.
+        low_bytes: The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
+        high_bytes: The upper end; at least ``needed_bytes``.
+        phase: The phase of the peak.
+        stage: The pipeline stage of the worst rank.
+    """
+
+    allocated_bytes: int
+    needed_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    low_bytes: int
+    high_bytes: int
+    phase: Phase
+    stage: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PileBytes:
+    """One pile at the peak of the worst rank, with how it was computed and where that stands."""
+
+    pile: Pile
+    bytes: int
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeak:
+    """One rank of one pipeline stage."""
+
+    stage: int
+    static_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters: of the model, those that one token meets, and those that the worst rank keeps between two steps."""
+
+    total: int
+    active: int
+    per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host RAM of one node.
+
+    Attributes:
+        bytes_per_node: The sum of the terms.
+        capacity_bytes: ``None`` where it is unknown.
+        terms: What takes it.
+    """
+
+    bytes_per_node: int
+    capacity_bytes: int | None
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
+
+    @property
+    def piles(self) -> dict[HostPile, tuple[MemoryTerm, ...]]:
+        """The terms of each pile, of which there is any."""
+        names: tuple[HostPile, ...] = get_args(HostPile.__value__)
+        found = {name: tuple(term for term in self.terms if term.pile == name) for name in names}
+        return {name: terms for name, terms in found.items() if terms}
+
+    def as_dict(self) -> dict[str, object]:
+        """The part of the document of ``launch check --json``."""
+        piles = [
+            {
+                "pile": name,
+                "bytes": sum(term.bytes for term in terms),
+                "formula": " + ".join(term.formula for term in terms),
+                "source": "; ".join(dict.fromkeys(term.source for term in terms)),
+            }
+            for name, terms in self.piles.items()
+        ]
+        return {"bytes_per_node": self.bytes_per_node, "capacity_bytes": self.capacity_bytes, "piles": piles}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """One checkpoint on disk; ``kept_bytes`` are the most of a run: those that it keeps and the one being written."""
+
+    checkpoint_bytes: int
+    kept_bytes: int
+    capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The needs of a run of its device, host and disk.
+
+    Attributes:
+        peak: The peak of the worst rank.
+        outside_bytes: Context and communicators: what its device holds outside of torch's allocator.
+        moments: Bytes of the device that each moment needs, ``outside_bytes`` included, on the rank that needs most.
+        host: Host memory of a node.
+        disk: Checkpoints on disk.
+    """
+
+    peak: Peak
+    outside_bytes: int
+    moments: tuple[int, ...]
+    host: HostMemory
+    disk: DiskSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate(Needs):
+    """The answer of the memory model for one run.
+
+    Attributes:
+        parameters: Parameter counts.
+        static_bytes: Allocated between two steps on the worst rank.
+        phases: The allocated peak of each phase, of the rank that is worst in it.
+        piles: The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
+        ranks: One rank of each pipeline stage.
+        band: The quantiles that the error band's ends are taken from.
+    """
+
+    parameters: ParameterCount
+    static_bytes: int
+    phases: dict[Phase, int] = field(hash=False)
+    piles: tuple[PileBytes, ...]
+    ranks: tuple[RankPeak, ...]
+    band: Band | None = None
+
+    @property
+    def largest_pile(self) -> PileBytes:
+        """The pile with the most bytes."""
+        return max(self.piles, key=lambda pile: pile.bytes)
+
+    def as_dict(self) -> dict[str, object]:
+        """The memory part of the document of ``launch check --json``."""
+        return {
+            "parameters": _values(self.parameters),
+            "static_bytes": self.static_bytes,
+            "peak": _values(self.peak),
+            "phases": dict(self.phases),
+            "piles": [_values(pile) for pile in self.piles],
+            "ranks": [_values(rank) for rank in self.ranks],
+            "host": self.host.as_dict(),
+        }
+
+
+def _values(row: DataclassInstance) -> dict[str, object]:
+    """A row of plain values by their names; ``asdict`` would look for what to copy in each."""
+    return {one.name: getattr(row, one.name) for one in fields(row)}

@@ -1,0 +1,70 @@
+"""Attention that stores its scores, while it computes them: the fullest instant of a block where sequences are long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from launcher.estimate.memory.activations import block_input, content, running_blocks
+from launcher.estimate.memory.moments import Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.tensors import SavedTensor
+
+_TRACE = "traces of eager attention; aten/src/ATen/native/SoftMax.cpp"
+_INSTANT = "scores"
+
+
+def scores(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Both passes, each as an instant beside that of the MLP."""
+    if not rank.blocks or rank.engine.library != "transformers" or _row(rank.blocks[-1]) is None:
+        return
+    yield from _forward(rank, rank.blocks[-1])
+    for moments, kind in running_blocks(rank):
+        yield from _backward(rank, kind, moments)
+
+
+def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
+    """While the last block has computed its softmax.
+
+    Without recomputation what it saves is counted whole, of which the scores and what follows them are yet to come.
+    """
+    row = _row(kind)
+    assert row is not None
+    before, after = _around(kind, row)
+    made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
+    if rank.spec.checkpointing.mode == "none":
+        values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
+        yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
+    else:
+        k = rank.token_bytes([made, *_passing(before), block_input(rank)])
+        yield term("temporary", ("forward",), what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
+
+
+def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """While the gradient passes through the softmax: what the block saved before it, and the residual stream's."""
+    row = _row(kind)
+    if row is None:
+        return
+    before, _ = _around(kind, row)
+    yield content(rank, kind, moments, saved=before).at(_INSTANT)
+    k = rank.token_bytes([replace(row, bytes=row.undone), block_input(rank)])
+    what = "attention's softmax and its gradients"
+    yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
+
+
+def _row(kind: BlockKind) -> SavedTensor | None:
+    """The row of scores; None where attention stores none, or nobody has looked at how they are made."""
+    return next((row for row in kind.saved_if_trained if row.made), None)
+
+
+def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[SavedTensor]]:
+    """Tensors that the block saves before its scores, and after them, in the order of its forward pass."""
+    rows = [item for item in kind.saved_if_trained if item.part != "cache"]
+    place = rows.index(row)
+    return rows[:place], rows[place + 1 :]
+
+
+def _passing(before: list[SavedTensor]) -> list[SavedTensor]:
+    """Of a block that saves nothing: the norm's output and queries, keys and values, which are still named."""
+    return [row for row in before if row.part == "attention"]

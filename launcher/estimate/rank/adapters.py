@@ -1,0 +1,142 @@
+"""A model beside an adapter: frozen weights, low-rank matrices beside some of them, other saved tensors.
+
+LoRA (arXiv:2106.09685) as ``peft`` wraps it: ``base(x) + B(A(dropout(x)))``. The base, its norms, the embedding and the
+output projection are frozen, so tensors that only their weights' gradients need are not saved. The functions here take
+the rows of a block that is trained as a whole and leave those that are still needed, then add the adapter's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import FamilyTraits
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import AdapterSpec, RunSpec
+
+
+def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+    """The weights of a block: frozen, those of linears in 4 bits with QLoRA, and the adapters beside them."""
+    if adapter.name == "none":
+        return list(block)
+    quantised = adapter.name == "qlora"
+    base = [replace(weight, frozen=True, quantised=quantised and len(weight.shape) > 1) for weight in block]
+    return [*base, *(matrix for weight in targeted(block, adapter) for matrix in matrices(weight, adapter.rank))]
+
+
+def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+    """The weights outside the blocks: frozen beside an adapter, and never quantised."""
+    return [replace(weight, frozen=adapter.name != "none") for weight in outside]
+
+
+def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
+    """The linear layers of a block that the adapter wraps."""
+    return [weight for weight in block if len(weight.shape) == 2 and module(weight) in adapter.targets]
+
+
+def module(weight: Weight) -> str:
+    """The name of the module that a weight belongs to, as ``peft`` matches it."""
+    return weight.name.rpartition(".")[0].rpartition(".")[2]
+
+
+def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
+    """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1)."""
+    outputs, inputs = weight.shape
+    name = weight.name.removesuffix(".weight")
+    down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
+    return down, Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
+
+
+def saved(
+    rows: Sequence[SavedTensor],
+    block: Sequence[Weight],
+    adapter: AdapterSpec,
+    engine: EngineTraits,
+    traits: FamilyTraits,
+    *,
+    first: bool,
+) -> tuple[SavedTensor, ...]:
+    """Tensors that a block saves beside an adapter, and the adapter's own.
+
+    In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. Tensors
+    parallel to that linear are counted all the same: a gate beside an adapted up-projection.
+
+    Args:
+        rows: Tensors that the block saves where all of it is trained.
+        block: Its weights.
+        adapter: The adapter.
+        engine: The engine.
+        traits: Of the model's family.
+        first: True for the model's first block.
+    """
+    if adapter.name == "none":
+        return tuple(rows)
+    found = targeted(block, adapter)
+    names = frozenset(module(weight) for weight in found)
+    reads = engine.fused_adapters or not adapter.dropout
+    left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
+    own = (row for weight in found for row in _own(weight, adapter, engine, traits.attention_output))
+    return (*left, *own)
+
+
+def backward_extra(
+    rows: Sequence[SavedTensor], saved_if_trained: Sequence[SavedTensor], block: Sequence[Weight], adapter: AdapterSpec
+) -> tuple[SavedTensor, ...]:
+    """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
+
+    Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room.
+
+    Args:
+        rows: The gradients inside a block that is trained.
+        saved_if_trained: Tensors that such a block saves.
+        block: Its weights.
+        adapter: The adapter.
+    """
+    if adapter.name == "none":
+        return tuple(rows)
+    names = frozenset(module(weight) for weight in targeted(block, adapter))
+    unsaved = [
+        row
+        for row in saved_if_trained
+        if row.only_readers and row.part == "activation" and not names & set(row.readers)
+    ]
+    return (*rows, *(replace(row, name=f"gradient of the {row.name}") for row in unsaved))
+
+
+def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
+    """Tensors saved after the last block; the frozen output projection saves its input only for a chunked loss."""
+    if spec.adapter.name == "none":
+        return tuple(rows)
+    names = frozenset(() if spec.train.loss == "full" else ("lm_head",))
+    return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
+
+
+def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[SavedTensor]:
+    """The rows from the first input of an adapted linear on."""
+    start = next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows))
+    return rows[start:]
+
+
+def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:
+    """True if more than the gradients of frozen weights needs it; after dropout an adapter reads its own copy."""
+    return not row.only_readers or (reads and bool(names.intersection(row.readers)))
+
+
+def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_output: str) -> Iterator[SavedTensor]:
+    """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
+
+    Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
+    Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
+    """
+    inputs, size = weight.shape[1], engine.size
+    if engine.fused_adapters:
+        if adapter.dropout:
+            yield SavedTensor(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
+        return
+    yield SavedTensor(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
+    if adapter.dropout:
+        mask = (4 if engine.autocast else size) if engine.cpu else 1
+        yield SavedTensor(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")
+    elif engine.autocast and weight.name == attention_output:
+        yield SavedTensor(name="cast of the attention output", bytes=size * inputs, share="token", part="adapter")

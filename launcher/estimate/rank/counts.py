@@ -1,0 +1,177 @@
+"""Elements of one rank: of its blocks by kind, and of the parameters outside the blocks.
+
+Blocks of one kind are equal, so one of each is counted and multiplied. Counts depend on the model, the adapter and the
+rank's :class:`ShardRule` alone, which many runs of a sweep and all neighbours in a search for ways out share: they are
+kept in caches by these arguments, and that is why models, families and rules are hashable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import prod
+
+from launcher.estimate.rank import adapters
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.shards import ShardRule, WeightCounts, counts_of, total
+from launcher.estimate.rank.tensors import Weight
+from launcher.spec import AdapterSpec, ModelSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualBlocks:
+    """Equal blocks: the family's word, one of their layers, their number and the elements of one."""
+
+    name: str
+    layer: int
+    count: int
+    elements: WeightCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCounts:
+    """Counts of elements of one rank, by the place of the weights in the model."""
+
+    blocks: tuple[EqualBlocks, ...]
+    embedding: WeightCounts
+    head: WeightCounts
+
+    @cached_property
+    def root(self) -> WeightCounts:
+        """Elements of the parameters outside the blocks: embedding and head."""
+        return self.embedding + self.head
+
+    @cached_property
+    def all_blocks(self) -> WeightCounts:
+        """Elements of all blocks of the rank."""
+        return total(alike.elements.times(alike.count) for alike in self.blocks)
+
+    @cached_property
+    def everything(self) -> WeightCounts:
+        """Elements of all parameters of the rank."""
+        return self.all_blocks + self.root
+
+    @cached_property
+    def largest_block(self) -> WeightCounts:
+        """Elements of the block that has most."""
+        return max(
+            (alike.elements for alike in self.blocks), key=lambda elements: elements.whole, default=WeightCounts()
+        )
+
+    @cached_property
+    def layers(self) -> int:
+        """Number of blocks on this rank."""
+        return sum(alike.count for alike in self.blocks)
+
+
+@lru_cache(maxsize=4096)
+def count_rank(
+    family: Family,
+    model: ModelSpec,
+    adapter: AdapterSpec,
+    vocabulary: int,
+    kinds: tuple[tuple[str, int, int], ...],
+    ends: tuple[bool, bool],
+    rule: ShardRule,
+) -> RankCounts:
+    """Count one rank's elements.
+
+    Args:
+        family: The model's family.
+        model: The model.
+        adapter: The adapter.
+        vocabulary: Rows of the token table, padded.
+        kinds: The rank's blocks, as :func:`kinds_of` gives them.
+        ends: True if the rank has the embedding, and True if it has the head.
+        rule: The rank's part of each weight.
+    """
+    table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
+    of_table = replace(rule, tensor=rule.embedding)
+    if not ends[0] and model.tie_word_embeddings:
+        # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
+        head.append(table[0])
+    return RankCounts(
+        blocks=tuple(
+            EqualBlocks(
+                name=name,
+                layer=layer,
+                count=count,
+                elements=_block_elements(family, model, adapter, layer, rule),
+            )
+            for name, layer, count in kinds
+        ),
+        embedding=counts_of(adapters.frozen(table, adapter), of_table) if ends[0] else WeightCounts(),
+        head=counts_of(adapters.frozen(head, adapter), rule) if ends[1] else WeightCounts(),
+    )
+
+
+@lru_cache(maxsize=4096)
+def kinds_of(
+    family: Family, model: ModelSpec, layers: tuple[int, ...], *, first_apart: bool
+) -> tuple[tuple[str, int, int], ...]:
+    """Each kind of block: its name, one of its layers, the same on every rank, and the number of its blocks.
+
+    Beside an adapter the model's first block is a kind of its own.
+    """
+    last, names = _last_of_kind(family, model)
+    found = Counter((names[layer], first_apart and layer == 0) for layer in layers)
+    return tuple((name, 0 if apart else last[name], count) for (name, apart), count in found.items())
+
+
+@lru_cache(maxsize=256)
+def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The last layer of each kind, and the kind of each layer."""
+    names = tuple(family.kind(model, layer) for layer in range(model.num_hidden_layers))
+    return {name: layer for layer, name in enumerate(names)}, names
+
+
+@lru_cache(maxsize=4096)
+def _block_elements(
+    family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, rule: ShardRule
+) -> WeightCounts:
+    return counts_of(adapters.weights(block_weights(family, model, layer), adapter), rule)
+
+
+@lru_cache(maxsize=256)
+def block_weights(family: Family, model: ModelSpec, layer: int) -> tuple[Weight, ...]:
+    """The weights of one block."""
+    return tuple(family.block(model, layer))
+
+
+def padded(vocabulary: int, multiple: int) -> int:
+    """The vocabulary, rounded up to a multiple."""
+    return -(-vocabulary // multiple) * multiple
+
+
+def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
+    """Parameters of the model, and those that one token meets: all but the routed experts that it is not sent to.
+
+    An adapter's parameters count among the model's.
+    """
+    return _parameter_counts(family, spec.model, spec.adapter)
+
+
+@lru_cache(maxsize=256)
+def outside_blocks(family: Family, model: ModelSpec) -> int:
+    """Parameters of the model outside the blocks."""
+    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    return sum(weight.elements for weight in outside)
+
+
+@lru_cache(maxsize=256)
+def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) -> tuple[int, int]:
+    total = active = outside_blocks(family, model)
+    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+        weights = adapters.weights(block_weights(family, model, layer), adapter)
+        idle = sum(_idle(weight, model.num_experts_per_tok) for weight in weights)
+        size = sum(weight.elements for weight in weights)
+        total += count * size
+        active += count * (size - idle)
+    return total, active
+
+
+def _idle(weight: Weight, choices: int) -> int:
+    if weight.split != "expert":
+        return 0
+    return (weight.copies - min(choices, weight.copies)) * prod(weight.shape)

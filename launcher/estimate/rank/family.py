@@ -1,0 +1,247 @@
+"""The protocol between a model family and the rest of the launcher; a family is a module of ``families``.
+
+It has the weights of a model's parts and the tensors that its blocks save (for the memory model), the class of
+``transformers`` that computes it and the ``config.json`` that describes it (for the workers and the importer), and
+facts that hold for all of its models (:class:`FamilyTraits`), so that nobody else has to ask which family it is.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNames:
+    """The names of a family's tensors in a Hugging Face folder, for what Megatron-core holds in other ways.
+
+    Attributes:
+        embedding: The token table.
+        positions: The table of learned positions; empty without one.
+        norm: The last norm.
+        head: The output projection.
+        block: A block, with a place for its number.
+        modules: Of the modules of a block that Megatron-core has one by one, by its names.
+        attention_inputs: The projections to queries, keys and values: three, or one that holds all of them.
+        mlp_inputs: The first projections of the MLP, the gate first.
+    """
+
+    embedding: str
+    positions: str
+    norm: str
+    head: str
+    block: str
+    modules: Mapping[str, str]
+    attention_inputs: tuple[str, ...]
+    mlp_inputs: tuple[str, ...]
+
+
+def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
+    return 0
+
+
+def _no_window(model: ModelSpec, layer: int) -> int | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTraits:
+    """Facts of all models of a family.
+
+    Attributes:
+        adapter_targets: The linear layers of a block that an adapter may wrap.
+        attention_output: The weight of the output projection of attention, whose input attention keeps in any case.
+        experts: True if its models may have routed experts.
+        balances_experts: True if a bias of each expert balances them, which are scored by a sigmoid.
+        latent_attention: True if its attention is multi-head latent attention.
+        output_bias: True if attention's output projection has a bias where the projections to its inputs have.
+        keeps_embeddings: True if the forward pass keeps the embeddings as long as it runs.
+        transposed: True if its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
+        not_linear: The part of its blocks that something else than ``torch.nn.Linear`` computes, so that what replaces
+            linear layers cannot cut or pack it; None where all of it is.
+        names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
+        model_types: The ``model_type`` of each ``config.json`` that it reads.
+        mask: Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
+        window: Tokens that a block's attention sees at most; None where it sees all before.
+        by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
+    """
+
+    adapter_targets: tuple[str, ...] = ()
+    attention_output: str = ""
+    experts: bool = False
+    balances_experts: bool = False
+    latent_attention: bool = False
+    output_bias: bool = False
+    keeps_embeddings: bool = False
+    transposed: bool = False
+    not_linear: str | None = "layers that the launcher does not know"
+    names: CheckpointNames | None = None
+    model_types: tuple[str, ...] = ()
+    mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
+    window: Callable[[ModelSpec, int], int | None] = _no_window
+    by_model_type: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersConfig:
+    """The configuration of a ``transformers`` model: its class by name, and what that is called with.
+
+    Attributes:
+        name: The class.
+        settings: Its arguments.
+        own_attention: True if it chooses among modules of its own by transformers' names of attention.
+        logits_factor: What the model multiplies its logits with.
+        logits_cap: The cap of its logits, beyond which a tanh bends them; None where there is none.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    own_attention: bool = False
+    logits_factor: float = 1.0
+    logits_cap: float | None = None
+
+
+class ConfigFile(Protocol):
+    """A Hugging Face ``config.json`` that is being read; what is wrong with a value is kept, and said at the end.
+
+    A key that the file does not have is what the class of ``transformers`` takes for it, then the default that is given
+    here; an explicit null is a value. What is read is entered as said by ``model.<to>``, by default of the same name.
+    """
+
+    @property
+    def model_type(self) -> str:
+        """Its ``model_type``."""
+        ...
+
+    def has(self, key: str) -> bool:
+        """True if the file has the key."""
+        ...
+
+    def reads(self, key: str) -> bool:
+        """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
+        ...
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, which is entered nowhere."""
+        ...
+
+    def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
+        """A count of at least 1; without any default the key must be there; ``null`` stands for an explicit null."""
+        ...
+
+    def number(self, key: str, default: float, *, to: str | None = None) -> float:
+        """A number."""
+        ...
+
+    def flag(self, key: str, default: bool, *, to: str | None = None) -> bool:
+        """True or false."""
+        ...
+
+    def activation(self, key: str, *, to: str | None = None) -> str:
+        """The activation function by our name."""
+        ...
+
+    def rotary(self) -> dict[str, Any]:
+        """``rope_theta`` and, where rotary positions are scaled, ``rope_parameters``."""
+        ...
+
+    def say(self, key: str, *settings: str) -> None:
+        """Enter a key as said by these settings of ``model``; default here too where none of them is set."""
+        ...
+
+    def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
+        """Enter a key as left out, with the effect as a clause."""
+        ...
+
+    def default(self, *entered: str) -> None:
+        """Enter keys with which a run here is what it is without them."""
+        ...
+
+    def error(self, key: str, rule: str, *ways: str) -> None:
+        """A value that cannot be had here."""
+        ...
+
+    def extra(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The file's values of those of some keys that it has, as they are; they are kept for the class."""
+        ...
+
+
+class Family(Protocol):
+    """A module of ``estimate.families``: pure functions, whose answers are kept by the module and the model."""
+
+    traits: FamilyTraits = FamilyTraits()
+
+    def __hash__(self) -> int:
+        """A module's or an object's own."""
+        return object.__hash__(self)
+
+    @abstractmethod
+    def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights before the first block."""
+        ...
+
+    @abstractmethod
+    def block(self, model: ModelSpec, layer: int) -> Sequence[Weight]:
+        """Weights of one block."""
+        ...
+
+    @abstractmethod
+    def head(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
+        """Weights after the last block; the output projection is absent where it is the embedding."""
+        ...
+
+    @abstractmethod
+    def kind(self, model: ModelSpec, layer: int) -> str:
+        """Name of a block's kind: blocks of the same kind are equal."""
+        ...
+
+    @abstractmethod
+    def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
+        """Tensors that the forward pass of one block saves."""
+        ...
+
+    @abstractmethod
+    def saves_input(self, model: ModelSpec, engine: EngineTraits) -> bool:
+        """True if the first norm of a block saves the block's input as it is, so that a checkpoint of it is shared."""
+        ...
+
+    @abstractmethod
+    def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
+        """Tensors saved between the last block and the output projection."""
+        ...
+
+    @abstractmethod
+    def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
+        """Tensors that the backward pass of one block adds at its peak, beyond those that the forward pass saved."""
+        ...
+
+    @abstractmethod
+    def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
+        """Tensors alive at the end of the backward pass of one block, in its first norm."""
+        ...
+
+    def transformers_config(self, model: ModelSpec) -> TransformersConfig | None:
+        """The ``transformers`` model that computes it; None where there is none that the workers build."""
+        return None
+
+    def not_computed(self, spec: RunSpec) -> Iterator[ConfigError]:
+        """Settings with which no class of ``transformers`` computes the model exactly as specified."""
+        yield from ()
+
+    def read_config(self, config: ConfigFile) -> dict[str, Any]:
+        """The keys of the group ``model`` that a ``config.json`` of one of its model types stands for."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=256)
+def transformers_config(family: Family, model: ModelSpec) -> TransformersConfig | None:
+    """The ``transformers`` model that computes a family's model, kept, since rules and formulas ask for it again."""
+    return family.transformers_config(model)

@@ -1,0 +1,85 @@
+"""The meaning of ``precision`` for a chosen backend; the memory model and the translation read the same one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from launcher.base.units import DTYPE_BYTES
+from launcher.spec import Dtype, PrecisionSpec
+from launcher.spec.values import Hashed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dtypes(Hashed):
+    """Number formats of the tensor classes of one run.
+
+    Attributes:
+        parameters: The parameters that the module holds between two steps.
+        compute: The matrix products of forward and backward.
+        gradients: Gradients as the backward pass hands them over.
+        accumulate: The buffer in which micro-batches and the optimizer meet the gradients.
+        master: A second, wider copy of the parameters for the optimizer; ``None`` where the parameters are that copy.
+        optimizer_states: Adam's two moments.
+        reduce: The collective that averages the gradients.
+        autocast: True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
+    """
+
+    __hash__ = Hashed.__hash__
+
+    parameters: Dtype
+    compute: Dtype
+    gradients: Dtype
+    accumulate: Dtype
+    master: Dtype | None
+    optimizer_states: Dtype
+    reduce: Dtype
+    autocast: bool = False
+
+    def size(self, of: str) -> int:
+        """Bytes of one element of the tensor class ``of``; 0 for a master copy that does not exist."""
+        name = getattr(self, of)
+        return 0 if name is None else DTYPE_BYTES[name]
+
+
+FP32 = Dtypes(
+    parameters="fp32",
+    compute="fp32",
+    gradients="fp32",
+    accumulate="fp32",
+    master=None,
+    optimizer_states="fp32",
+    reduce="fp32",
+)
+
+
+@lru_cache(maxsize=256)
+def beside_master(precision: PrecisionSpec, held: Dtype, gradients: Dtype) -> Dtypes:
+    """Parameters in ``held``, gradients in one format from first to last, and an fp32 master copy and moments.
+
+    In fp32 all of it is fp32, and the parameters are the master weights themselves.
+    """
+    if precision.compute == "fp32":
+        return refined(FP32, precision)
+    meaning = Dtypes(
+        parameters=held,
+        compute=precision.compute,
+        gradients=gradients,
+        accumulate=gradients,
+        master="fp32",
+        optimizer_states="fp32",
+        reduce=gradients,
+    )
+    return refined(meaning, precision)
+
+
+def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
+    """The backend's meaning with the formats that the user set in its place."""
+    changes: dict[str, Dtype | None] = {
+        field: value
+        for field in ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
+        if (value := getattr(precision, field)) is not None
+    }
+    if precision.master is not None:
+        changes["master"] = None if precision.master == "none" else precision.master
+    return replace(meaning, **changes) if changes else meaning  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""A rank, counted: elements of its weights and of their shards, tokens, bytes that a block saves.
+
+:func:`rank_model` joins the fold of the strategies (:class:`RankView`), the family's weights and saved tensors, the
+backend's number formats and traits, and an adapter. ``memory`` and the backends' overheads read the result; neither
+looks up a family or a strategy again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import lcm
+
+from launcher.estimate.rank import adapters, selective
+from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.shards import WeightCounts, shard_rule
+from launcher.estimate.rank.tensors import SavedTensor, Share
+from launcher.estimate.rank.view import RankView, rounded_up
+from launcher.spec import AdapterSpec, ModelSpec, RunSpec
+
+NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
+"""Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
+and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKind:
+    """Equal blocks of one rank.
+
+    Attributes:
+        name: The family's word for them.
+        count: How many of them the rank holds.
+        elements: Elements of one.
+        saved_if_trained: Tensors that the forward pass of one saves for one micro-batch where all of it is trained.
+        saved: Tensors that it saves in this run.
+        backward_extra: Tensors that its backward pass adds at its peak.
+        first_norm_backward: Tensors alive at the end of its backward pass, in its first norm.
+    """
+
+    name: str
+    count: int
+    elements: WeightCounts
+    saved_if_trained: tuple[SavedTensor, ...]
+    saved: tuple[SavedTensor, ...]
+    backward_extra: tuple[SavedTensor, ...]
+    first_norm_backward: tuple[SavedTensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankModel:
+    """One rank of one pipeline stage, counted.
+
+    Attributes:
+        spec: The run.
+        view: The rank's shares.
+        dtypes: The number formats of the backend's meaning of the precision.
+        engine: The implementation that runs.
+        family: The family of the model.
+        blocks: The kinds of blocks that it holds.
+        after_blocks: Tensors saved after the last block, where the rank has the head.
+        counts: The elements of all of it.
+        tokens: Tokens of one micro-batch on this rank.
+        vocabulary: The padded vocabulary, whole.
+    """
+
+    spec: RunSpec
+    view: RankView
+    dtypes: Dtypes
+    engine: EngineTraits
+    family: Family
+    blocks: tuple[BlockKind, ...]
+    after_blocks: tuple[SavedTensor, ...]
+    counts: RankCounts
+    tokens: int
+    vocabulary: int
+
+    @property
+    def embedding(self) -> WeightCounts:
+        """Elements of the parameters before the blocks."""
+        return self.counts.embedding
+
+    @property
+    def head(self) -> WeightCounts:
+        """Elements of the parameters after the blocks, with a tied token table's copy on another stage."""
+        return self.counts.head
+
+    @property
+    def root(self) -> WeightCounts:
+        """Elements of the parameters outside the blocks: embedding and head."""
+        return self.counts.root
+
+    @property
+    def all_blocks(self) -> WeightCounts:
+        """Elements of all blocks of the rank."""
+        return self.counts.all_blocks
+
+    @property
+    def elements(self) -> WeightCounts:
+        """Elements of all parameters of the rank."""
+        return self.counts.everything
+
+    @property
+    def largest_block(self) -> WeightCounts:
+        """Elements of the block that has most."""
+        return self.counts.largest_block
+
+    @cached_property
+    def _shares_of_rows(self) -> tuple[dict[Share, int], int]:
+        view = self.view
+        return _shares(view.residual, view.tensor, view.expert_tensor, self.spec.model.num_experts_per_tok)
+
+    @property
+    def layers(self) -> int:
+        """Number of blocks on this rank."""
+        return self.counts.layers
+
+    @property
+    def cuda(self) -> bool:
+        """True if the rank is a GPU."""
+        return self.spec.hardware.device == "cuda"
+
+    def compute_parameters(self, counts: WeightCounts) -> int | Fraction:
+        """Parameters of a group before sharding; one in 4 bits counts as the part of an element that it takes."""
+        if not counts.quantised:
+            return counts.whole
+        bits = NF4_BITS[self.spec.adapter.double_quant]
+        return counts.whole - counts.quantised + counts.quantised * bits / (8 * self.engine.size)
+
+    def token_bytes(self, rows: Iterable[SavedTensor]) -> int | Fraction:
+        """Bytes of saved rows for one token on this rank, exactly."""
+        weights, denominator = self._shares_of_rows
+        total = 0
+        for row in rows:
+            total += row.bytes * weights[row.share]
+        whole, rest = divmod(total, denominator)
+        return Fraction(total, denominator) if rest else whole
+
+
+@lru_cache(maxsize=1024)
+def _shares(
+    residual: Fraction, tensor: Fraction, expert_tensor: Fraction, choices: int
+) -> tuple[dict[Share, int], int]:
+    """A rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact.
+
+    A token goes to so many ``choices`` of experts, spread evenly.
+    """
+    shares: dict[Share, Fraction] = {
+        "token": Fraction(1),
+        "residual": residual,
+        "tensor": tensor,
+        "routed": choices * tensor / expert_tensor,
+        "routed_tensor": choices * tensor,
+    }
+    denominator = lcm(*(share.denominator for share in shares.values()))
+    return {name: int(share * denominator) for name, share in shares.items()}, denominator
+
+
+def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, engine: EngineTraits) -> RankModel:
+    """Count a rank: its weights, its tokens, and the tensors that its blocks save."""
+    model, ends = spec.model, (view.embedding, view.head)
+    vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
+    kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
+    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, shard_rule(view, engine))
+    return RankModel(
+        spec=spec,
+        view=view,
+        dtypes=dtypes,
+        engine=engine,
+        family=family,
+        blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
+        after_blocks=_after_blocks(family, model, engine, spec) if view.head else (),
+        counts=counts,
+        tokens=spec.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
+        vocabulary=vocabulary,
+    )
+
+
+def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: RunSpec) -> tuple[SavedTensor, ...]:
+    return adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
+
+
+def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks) -> BlockKind:
+    saved_if_trained, saved, backward_extra, first_norm_backward = _rows(
+        family,
+        spec.model,
+        spec.adapter,
+        alike.layer,
+        engine,
+        keeps_products=spec.checkpointing.mode == "selective",
+        splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
+    )
+    return BlockKind(
+        name=alike.name,
+        count=alike.count,
+        elements=alike.elements,
+        saved_if_trained=saved_if_trained,
+        saved=saved,
+        backward_extra=backward_extra,
+        first_norm_backward=first_norm_backward,
+    )
+
+
+type _Rows = tuple[SavedTensor, ...]
+
+
+@lru_cache(maxsize=1024)
+def _rows(
+    family: Family,
+    model: ModelSpec,
+    adapter: AdapterSpec,
+    layer: int,
+    engine: EngineTraits,
+    *,
+    keeps_products: bool,
+    splits_stream: bool,
+) -> tuple[_Rows, _Rows, _Rows, _Rows]:
+    """The rows of a :class:`BlockKind`, in the order of its attributes."""
+    block, first_norm_backward = block_weights(family, model, layer), tuple(family.first_norm_backward(model, engine))
+    saved_if_trained = tuple(family.saved(model, layer, engine))
+    backward_extra = tuple(family.backward_extra(model, layer, engine))
+    saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=layer == 0)
+    backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, adapter)
+    if keeps_products:
+        saved = (*saved, *selective.products(block, model, adapter, engine, splits_stream=splits_stream))
+    return saved_if_trained, saved, backward_extra, first_norm_backward
+
+
+@lru_cache(maxsize=1024)
+def _rows_after_blocks(family: Family, model: ModelSpec, engine: EngineTraits) -> _Rows:
+    return tuple(family.after_blocks(model, engine))

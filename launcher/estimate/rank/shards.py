@@ -1,0 +1,234 @@
+"""Elements of a group of weights on one rank: all of its model-parallel part, and the shards that it keeps.
+
+Each weight is cut twice: by tensor and expert parallelism, which splits one dimension, and then by ZeRO or FSDP, whose
+shards are rows of each tensor (FSDP2) or parts of one flat buffer. Either is rounded up, as the rank with most has it.
+A :class:`WeightCounts` holds every count that some formula needs, since a group of weights is counted once and read
+often; groups are joined by sums, maxima and, where order matters, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Weight
+from launcher.estimate.rank.view import ONE, RankView, StateShares, rounded_up
+from launcher.spec.values import Hashed
+
+DRAWN_ELEMENTS = 2**20
+"""The worker draws values of a parameter in blocks of rows of about so many elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCounts:
+    """Counts of elements.
+
+    Attributes:
+        dense: Before sharding, without routed experts.
+        expert: Of routed experts, before sharding.
+        trained: Those of both that receive gradients; the rest is frozen.
+        quantised: Those of both that are held in 4 bits.
+        parameters: Of the shards of parameters.
+        quantised_parameters: Those of the shards that are held in 4 bits.
+        gradients: Of the shards of gradients.
+        optimizer: Of the shards that the optimizer steps.
+        factors: Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
+        largest: Of the largest weight, before sharding.
+        largest_trained: Of the largest weight that receives gradients.
+        last_trained: Of the last matrix that receives gradients, the first whose gradient exists.
+        drawn: Of the largest block of rows that the worker draws values for at once.
+        largest_quantised: Of the largest weight that is held in 4 bits.
+        largest_shard: Of the largest shard that the optimizer steps.
+        matrices: Of each matrix that receives gradients, in the order of the model, before sharding.
+    """
+
+    dense: int = 0
+    expert: int = 0
+    trained: int = 0
+    quantised: int = 0
+    parameters: int = 0
+    quantised_parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    factors: int = 0
+    largest: int = 0
+    largest_trained: int = 0
+    last_trained: int = 0
+    drawn: int = 0
+    largest_quantised: int = 0
+    largest_shard: int = 0
+    matrices: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> int:
+        """Elements before sharding."""
+        return self.dense + self.expert
+
+    def __add__(self, other: WeightCounts) -> WeightCounts:
+        return total((self, other))
+
+    def times(self, count: int) -> WeightCounts:
+        """Counts of ``count`` equal groups together."""
+        if not count:
+            return WeightCounts()
+        sizes = zip(_OF_SEVERAL.items(), _read(self), strict=True)
+        return WeightCounts(**{name: size * count if of in (sum, _joined) else size for (name, of), size in sizes})
+
+
+def total(parts: Iterable[WeightCounts]) -> WeightCounts:
+    """The elements of several groups together."""
+    columns = zip(*map(_read, parts), strict=True)
+    return WeightCounts(**{name: of(column) for (name, of), column in zip(_OF_SEVERAL.items(), columns, strict=False)})
+
+
+def _last(numbers: Iterable[int]) -> int:
+    """The last number that is not 0; 0 without one."""
+    return next(filter(None, reversed(tuple(numbers))), 0)
+
+
+def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The tuples joined, one after the other."""
+    return tuple(chain.from_iterable(tuples))
+
+
+_LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "largest_shard")
+_OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
+    **{field.name: sum for field in fields(WeightCounts)},
+    **dict.fromkeys(_LARGEST, max),
+    "last_trained": _last,
+    "matrices": _joined,
+}
+"""The function that joins each count of several groups."""
+
+_read = attrgetter(*_OF_SEVERAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRule(Hashed):
+    """The rule by which a rank's shard of a weight follows from its shape.
+
+    Attributes:
+        tensor: Its share of every split weight.
+        embedding: Its share of the token embedding.
+        experts: Its share of the routed experts of a layer.
+        expert_tensor: Its share of each of those experts.
+        states: Its shares of its dense parameters, their gradients and optimizer states.
+        expert_states: The same for its routed experts.
+        joined: True if one tensor holds all experts of a layer.
+        rows: True if shards are cut by rows of each tensor, False if from one flat buffer.
+    """
+
+    __hash__ = Hashed.__hash__
+
+    tensor: Fraction
+    embedding: Fraction
+    experts: Fraction
+    expert_tensor: Fraction
+    states: StateShares
+    expert_states: StateShares
+    joined: bool
+    rows: bool
+
+
+def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
+    """The shard rule of one rank; the same object for equal ones, since counts are looked up by it."""
+    return _shard_rule(view.tensor, view.experts, view.expert_tensor, view.states, view.expert_states, engine)
+
+
+@lru_cache(maxsize=1024)
+def _shard_rule(
+    tensor: Fraction,
+    experts: Fraction,
+    expert_tensor: Fraction,
+    states: StateShares,
+    expert_states: StateShares,
+    engine: EngineTraits,
+) -> ShardRule:
+    return ShardRule(
+        tensor=tensor,
+        embedding=ONE if engine.whole_embedding else tensor,
+        experts=experts,
+        expert_tensor=expert_tensor,
+        states=states,
+        expert_states=expert_states,
+        joined=engine.library == "transformers",
+        rows=engine.shard_rows,
+    )
+
+
+def counts_of(weights: Sequence[Weight], rule: ShardRule) -> WeightCounts:
+    """The elements of some weights on one rank."""
+    return total(_elements(weight, rule) for weight in weights)
+
+
+def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
+    expert = weight.split == "expert"
+    local = _local_shape(weight, rule)
+    copies = rounded_up(weight.copies, rule.experts) if expert else 1
+    if expert and rule.joined:
+        local, copies = (copies, *local), 1
+    states = rule.expert_states if expert else rule.states
+
+    def shard(share: Fraction) -> int:
+        if rule.rows:
+            # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
+            return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
+        return rounded_up(whole, share)
+
+    one, trains = prod(local), not weight.frozen
+    whole, matrix = copies * one, trains and len(local) > 1
+    parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
+    return WeightCounts(
+        dense=0 if expert else whole,
+        expert=whole if expert else 0,
+        trained=whole if trains else 0,
+        quantised=whole if weight.quantised else 0,
+        parameters=parameters,
+        quantised_parameters=parameters if weight.quantised else 0,
+        gradients=shard(states.gradients) if trains else 0,
+        optimizer=stepped,
+        factors=_factors(copies, local, states.optimizer, rule) if trains else 0,
+        largest=one,
+        largest_trained=one if trains else 0,
+        last_trained=one if matrix else 0,
+        drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
+        largest_quantised=one if weight.quantised else 0,
+        largest_shard=stepped // copies,
+        matrices=(one,) * copies if matrix else (),
+    )
+
+
+def _factors(copies: int, local: tuple[int, ...], share: Fraction, rule: ShardRule) -> int:
+    """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
+
+    Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
+    """
+    if share.numerator < share.denominator and not rule.rows:
+        return rounded_up(copies * prod(local), share)
+    rows = (rounded_up(local[0], share), *local[1:])
+    if len(rows) == 1:
+        return copies * rows[0]
+    return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
+
+
+def _drawn(shape: tuple[int, ...]) -> int:
+    """Whole rows, as many as fit a block of ``DRAWN_ELEMENTS``, one at least (``launcher/worker/model/initial.py``)."""
+    width = prod(shape[1:])
+    return min(shape[0], max(1, DRAWN_ELEMENTS // max(1, width))) * width
+
+
+def _local_shape(weight: Weight, rule: ShardRule) -> tuple[int, ...]:
+    """The shape after tensor parallelism."""
+    if weight.split == "replicated":
+        return weight.shape
+    share = rule.tensor if weight.split == "tensor" else rule.expert_tensor
+    return tuple(
+        rounded_up(size, share) if index == weight.dimension else size for index, size in enumerate(weight.shape)
+    )

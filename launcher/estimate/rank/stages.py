@@ -1,0 +1,211 @@
+"""The stages of a pipeline: the layers of each, and the micro-batches that it holds at once.
+
+The layers are cut into ``pipeline x virtual_pipeline`` chunks (:func:`chunk_sizes`), and stage ``r`` has every
+``pipeline``-th of them from the ``r``-th on. The schedule decides how many micro-batches' activations a stage holds at
+once (:func:`in_flight`), in units of all its layers, so that interleaving, in which a micro-batch is held in some
+chunks and not in others, gives a fraction. The rules demand that layers divide as the schedule needs; the worker and
+the translation read the same sizes from here.
+
+Most stages of a long pipeline are equal, and most layouts of a search share their stages: what follows from a
+:class:`Cut` or a :class:`Flow` is kept in caches by these, and :func:`alike` says which stages have to be counted.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from launcher.estimate.rank.counts import kinds_of
+from launcher.estimate.rank.family import Family
+from launcher.spec import ModelSpec, RunSpec
+
+
+class Cut(NamedTuple):
+    """All that the layers of each stage follow from.
+
+    Attributes:
+        layers: Of the model.
+        stages: Pipeline stages.
+        chunks: Model chunks of a stage.
+        first: Layers of the first stage, where it has a size by name.
+        last: Those of the last one.
+        embedding: 1 if the embedding counts for a layer, else 0.
+        loss: 1 if the loss does.
+        mirrored: True if each rank runs a stage and the mirrored one (DualPipe, arXiv:2412.19437).
+    """
+
+    layers: int
+    stages: int
+    chunks: int
+    first: int | None
+    last: int | None
+    embedding: int
+    loss: int
+    mirrored: bool
+
+    @property
+    def counted(self) -> int:
+        """Layers that the stages share, with the embedding and the loss where they count for one."""
+        return self.layers + self.embedding + self.loss
+
+    def ends(self, stage: int) -> tuple[bool, bool]:
+        """True if a stage has the embedding, and True if it has the head."""
+        first, last = stage == 0, stage == self.stages - 1
+        return first or (self.mirrored and last), last or (self.mirrored and first)
+
+
+class Flow(NamedTuple):
+    """All that the micro-batches follow from that a stage holds at once.
+
+    Attributes:
+        cut: The layers.
+        schedule: The order of the passes.
+        micro_batches: Of an optimizer step.
+        group: Micro-batches that an interleaved chunk takes in turn.
+        ahead: Chunks that are run ahead of the schedule.
+    """
+
+    cut: Cut
+    schedule: str
+    micro_batches: int
+    group: int
+    ahead: int
+
+
+def cut_of(spec: RunSpec) -> Cut:
+    """The cut of a run's layers.
+
+    The embedding counts for a layer with ``--account-for-embedding-in-pipeline-split``, and the loss with
+    ``--account-for-loss-in-pipeline-split`` (Megatron-core ``transformer_block.py``, ``get_num_layers_to_build``).
+    """
+    parallel, backend = spec.parallel, spec.backend
+    return Cut(
+        spec.model.num_hidden_layers,
+        parallel.pipeline,
+        parallel.virtual_pipeline,
+        parallel.first_stage_layers,
+        parallel.last_stage_layers,
+        1 if backend.argument("account-for-embedding-in-pipeline-split") else 0,
+        1 if backend.argument("account-for-loss-in-pipeline-split") else 0,
+        parallel.schedule == "dualpipe",
+    )
+
+
+def flow_of(spec: RunSpec) -> Flow:
+    """The micro-batches of a run."""
+    ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
+    return Flow(cut_of(spec), spec.parallel.schedule, spec.gradient_accumulation, spec.pipeline_round, ahead)
+
+
+def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
+    """Layers of each of the ``pipeline x virtual_pipeline`` model chunks in the order of the model.
+
+    Layers that do not divide go to the earliest chunks. Sizes that the first and the last stage have by name are shared
+    out among their chunks.
+    """
+    return _chunk_sizes(cut_of(spec))
+
+
+@lru_cache(maxsize=1024)
+def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
+    sizes: list[int | None] = [None] * (cut.stages * cut.chunks)
+    for stage, size in ((0, cut.first), (cut.stages - 1, cut.last)):
+        if size is not None:
+            sizes[stage :: cut.stages] = _shared_out(size, cut.chunks)
+    left = max(0, cut.counted - sum(size for size in sizes if size is not None))
+    shares = iter(_shared_out(left, max(1, sizes.count(None))))
+    result = [next(shares) if size is None else size for size in sizes]
+    result[0] -= cut.embedding
+    result[-1] -= cut.loss
+    return tuple(result)
+
+
+def _shared_out(layers: int, places: int) -> list[int]:
+    """As evenly as they go, the earliest places first."""
+    share, extra = divmod(layers, places)
+    return [share + 1] * extra + [share] * (places - extra)
+
+
+def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:
+    """Indices of the layers of one stage; with interleaving every ``pipeline``-th chunk."""
+    return _stage_layers(cut_of(spec))[stage]
+
+
+@lru_cache(maxsize=1024)
+def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
+    """The layers of each stage."""
+    stages: list[list[int]] = [[] for _ in range(cut.stages)]
+    start = 0
+    for chunk, size in enumerate(_chunk_sizes(cut)):
+        stages[chunk % cut.stages] += range(start, start + size)
+        start += size
+    return tuple(map(tuple, stages))
+
+
+def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
+    """Indices of the layers that a rank of one stage runs: DualPipe's those of two stages."""
+    layers = _stage_layers(cut)
+    return layers[stage] + layers[cut.stages - 1 - stage] if cut.mirrored else layers[stage]
+
+
+def in_flight(flow: Flow, stage: int) -> Fraction:
+    """Micro-batches whose activations a stage holds at once, in units of all its layers.
+
+    1F1B: ``min(m, p - r)``. GPipe: all. Interleaved: the warm-up of Megatron-core ``get_pp_rank_microbatches``,
+    ``2 (p - r - 1) + (v - 1) g`` chunks, and the one that follows; a round ``g`` has ``p`` micro-batches unless
+    ``--microbatch-group-size-per-virtual-pipeline-stage`` says otherwise, and with
+    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. Zero bubble: ZB-H1, the memory of 1F1B's first
+    stage on every stage (arXiv:2401.10241, table 2). DualPipe: ``p + 1`` stages' worth, of the two that a rank runs.
+    """
+    stages, chunks, micro_batches = flow.cut.stages, flow.cut.chunks, flow.micro_batches
+    if flow.schedule == "gpipe":
+        return Fraction(micro_batches)
+    if flow.schedule == "zero_bubble":
+        return Fraction(min(micro_batches, stages))
+    if flow.schedule == "dualpipe":
+        return min(Fraction(micro_batches), Fraction(stages + 1, 2))
+    if chunks > 1:
+        warm_up = 2 * (stages - stage - 1) + (chunks - 1) * flow.group + flow.ahead
+        return _chunks_in_flight(flow.cut, stage, min(warm_up + 1, micro_batches * chunks), flow.group)
+    return Fraction(min(micro_batches, stages - stage))
+
+
+@lru_cache(maxsize=8192)
+def _chunks_in_flight(cut: Cut, stage: int, forwards: int, group: int) -> Fraction:
+    """The layers of the first so many forward passes, which take the chunks in turn, a round of micro-batches each."""
+    own = _chunk_sizes(cut)[stage :: cut.stages]
+    run = [own[number // group % len(own)] for number in range(forwards)]
+    return Fraction(sum(run), sum(own)) if sum(own) else Fraction(forwards, len(own))
+
+
+@lru_cache(maxsize=1024)
+def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> tuple[int, ...]:
+    """For each stage the first one with the same kinds of layers, in the same order, and the same ends of the model."""
+    firsts: dict[object, int] = {}
+    return tuple(
+        firsts.setdefault((_kinds(family, model, cut, stage, first_apart=first_apart), cut.ends(stage)), stage)
+        for stage in range(cut.stages)
+    )
+
+
+@lru_cache(maxsize=4096)
+def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, ...]:
+    """Of the inner stages with the same kinds of layers, that with the most micro-batches in flight, the first of such.
+
+    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first.
+    """
+    found: dict[object, int] = {}
+    for stage in range(flow.cut.stages):
+        outer = stage == 0 or any(flow.cut.ends(stage))
+        kinds = _kinds(family, model, flow.cut, stage, first_apart=True)
+        key = stage if outer else frozenset((name, count) for name, _, count in kinds)
+        if key not in found or in_flight(flow, found[key]) < in_flight(flow, stage):
+            found[key] = stage
+    return tuple(found.values())
+
+
+def _kinds(
+    family: Family, model: ModelSpec, cut: Cut, stage: int, *, first_apart: bool
+) -> tuple[tuple[str, int, int], ...]:
+    return kinds_of(family, model, rank_layers(cut, stage), first_apart=first_apart)

@@ -1,0 +1,158 @@
+"""Shares of one rank of one pipeline stage: of the model, of the batch and of the sequence.
+
+A strategy narrows a view; each multiplies a share of its own or the product of degrees, so their order does not matter.
+The fold begins with a rank that holds and sees everything (:func:`whole`). Shares are exact fractions: the shares of
+all ranks add up to the batch and the sequence, and sizes are rounded where elements are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from launcher.spec import RunSpec
+from launcher.spec.values import Hashed
+
+ONE = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateShares(Hashed):
+    """Shares of the model states that a rank keeps of what its model-parallel position holds (ZeRO, FSDP)."""
+
+    __hash__ = Hashed.__hash__
+
+    parameters: Fraction = ONE
+    gradients: Fraction = ONE
+    optimizer: Fraction = ONE
+
+
+_UNSHARDED = StateShares()
+
+
+class RankView(NamedTuple):
+    """One rank of one pipeline stage; a tuple, since the fold replaces a part of it in each of its steps.
+
+    Attributes:
+        stage: Its pipeline stage, from 0.
+        stages: Pipeline stages in all.
+        layers: Indices of the model's blocks that it runs.
+        embedding: True if it holds the token embedding.
+        head: True if it holds the last norm and the output projection, and computes the loss.
+        in_flight: Micro-batches whose activations of all its layers are held at once; a fraction with interleaving.
+        batch: Its share of the global batch.
+        tokens: Its share of the tokens of one sequence.
+        residual: The further share of the tokens in norms and in the residual stream (Megatron's sequence parallelism).
+        tensor: Its share of every split weight, of the heads and of the feed-forward width.
+        experts: Its share of the routed experts of a layer.
+        expert_tensor: Its share of each of those experts.
+        states: Its shares of its dense parameters, their gradients and optimizer states.
+        expert_states: The same for its routed experts, which have fewer data-parallel copies.
+    """
+
+    stage: int
+    stages: int
+    layers: tuple[int, ...]
+    embedding: bool
+    head: bool
+    in_flight: Fraction
+    batch: Fraction
+    tokens: Fraction
+    residual: Fraction
+    tensor: Fraction
+    experts: Fraction
+    expert_tensor: Fraction
+    states: StateShares
+    expert_states: StateShares
+
+
+@lru_cache(maxsize=1024)
+def part_of(share: Fraction, ranks: int) -> Fraction:
+    """One of so many equal parts of a share; the same object each time, since views are compared in caches."""
+    return share / ranks
+
+
+def rounded_up(size: int, share: Fraction) -> int:
+    """A share of a size, rounded up; in whole numbers, since this is most of an estimate's time."""
+    return -(-size * share.numerator // share.denominator)
+
+
+class Strategy(Protocol):
+    """A module of ``launcher.estimate.strategies`` as the memory model sees it.
+
+    One whose share differs from stage to stage of a pipeline says ``BY_STAGE = True``.
+    """
+
+    @property
+    def apply(self) -> Apply:
+        """``apply(view, spec) -> view``: the view with this strategy's share taken."""
+        ...
+
+
+class Apply(Protocol):
+    """The function by which a strategy narrows a view."""
+
+    def __call__(self, view: RankView, spec: RunSpec) -> RankView:
+        """Return the narrowed view."""
+        ...
+
+
+def whole(spec: RunSpec, stage: int = 0) -> RankView:
+    """A rank that holds all of the model and sees all of the batch, one micro-batch at a time."""
+    return RankView(
+        stage=stage,
+        stages=spec.parallel.pipeline,
+        layers=_all_layers(spec.model.num_hidden_layers),
+        embedding=True,
+        head=True,
+        in_flight=ONE,
+        batch=ONE,
+        tokens=ONE,
+        residual=ONE,
+        tensor=ONE,
+        experts=ONE,
+        expert_tensor=ONE,
+        states=_UNSHARDED,
+        expert_states=_UNSHARDED,
+    )
+
+
+@lru_cache(maxsize=256)
+def _all_layers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
+def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankView:
+    """The fold of all strategies over the whole model, for a rank of one pipeline stage."""
+    (view,) = views(spec, strategies, (stage,))
+    return view
+
+
+def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] | None = None) -> tuple[RankView, ...]:
+    """One rank of each of these pipeline stages, by default of all; shares that are equal on all are folded once.
+
+    Args:
+        spec: The run.
+        strategies: The strategies, in any order.
+        stages: The stages, in the order of the result.
+    """
+    shared, by_stage = _parted(tuple(strategies))
+    common = _folded(whole(spec), spec, shared)
+    numbers = range(spec.parallel.pipeline) if stages is None else stages
+    return tuple(_folded(common._replace(stage=stage) if stage else common, spec, by_stage) for stage in numbers)
+
+
+@lru_cache(maxsize=64)
+def _parted(strategies: tuple[Strategy, ...]) -> tuple[tuple[Strategy, ...], tuple[Strategy, ...]]:
+    """The strategies that give the same shares on every stage, and the others."""
+    by_stage = tuple(one for one in strategies if getattr(one, "BY_STAGE", False))
+    return tuple(one for one in strategies if one not in by_stage), by_stage
+
+
+def _folded(view: RankView, spec: RunSpec, strategies: Iterable[Strategy]) -> RankView:
+    for strategy in strategies:
+        view = strategy.apply(view, spec)
+    return view

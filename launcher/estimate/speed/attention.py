@@ -1,0 +1,196 @@
+"""Time of attention on one card: fused kernels by their measured throughput, unfused ones by products and passes.
+
+A fused kernel gives every multiprocessor blocks of 128 queries of one head. It takes its start, its share of all work,
+the end in which the last blocks run alone (why few heads starve), and the bytes of queries, keys, values and outputs.
+``attention.json`` has the constants of the cards whose kernels were measured, by the size of a head, with their source
+and how far the form is off; ``python -m benchmarks.speed.fits.attention --data DIR`` writes it. A card without a table
+takes those of the nearest generation, times how its best matrix product compares with that card's (``stand_in``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.estimate.rank.execution import AttentionKernel
+from launcher.estimate.speed import gemm
+from launcher.estimate.speed.card import Card
+from launcher.spec.values import Dtype
+
+CONSTANTS = Path(__file__).with_name("attention.json")
+
+_GENERATIONS = ((12.0, "A100-SXM-80GB"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (0.0, "A100-SXM-80GB"))
+"""The measured card of a compute capability and above; 12 (RTX PRO 6000) has the instructions of an A100 alone."""
+
+_BLOCK = 128
+"""Queries of a block."""
+
+_BACKWARD = 2.5 / (0.98 / 1.13)
+"""Five products where the forward pass has two, at 0.98 / 1.13 of its throughput: SimuMax's a100_pcie.json (Apache-2.0,
+MooreThreads/SimuMax@4dcaae51)."""
+
+_FLASH_2 = {9: 1 / 1.6, 10: 1 / 1.6 * (989.4 / 132) / (2250 / 148)}
+"""FlashAttention 2 relative to a generation's own kernel. On Hopper FlashAttention 3 is 1.5 to 2.0 times as fast
+forward and 1.5 to 1.75 times backward (Shah et al. 2024, section 4.1). It has no instructions of Blackwell: assumed is
+that a multiprocessor does there what it does on Hopper. What torch chooses (sdpa) is this kernel up to Hopper, then
+cuDNN's."""
+
+_FLASH_1 = 1 / 2
+"""FlashAttention relative to FlashAttention 2, whose work is split better and which is about twice as fast
+(arXiv:2307.08691, abstract). It has no instructions of Hopper either."""
+
+_FORWARD_PASSES = {"fused_softmax": 4, "unfused": 10}
+"""Times that the scores' elements cross the memory in 2 bytes, besides those of the products: softmax and dropout read
+and write once each; unfused are scale and mask (4), softmax to fp32 (3) and its cast back (3)."""
+
+_BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 10}
+"""The same backward: dropout (2) and softmax (3); unfused are the cast (3), softmax in fp32 (5) and the scale (2)."""
+
+
+class Kernel(NamedTuple):
+    """The fused kernel of one card and head size.
+
+    Attributes:
+        start: Seconds before and after the work itself.
+        pair: Seconds of one multiprocessor for one query and key, for each element of the head.
+        tail: Share of a longest block in which not all multiprocessors have work.
+        byte: Seconds of a byte that is read or written.
+    """
+
+    start: float
+    pair: float
+    tail: float
+    byte: float
+
+
+class Sizes(NamedTuple):
+    """The sizes of a rank's attention over one micro-batch.
+
+    Attributes:
+        batch: Sequences.
+        sizes: Sizes of queries.
+        kv_sizes: Sizes of keys and values.
+        queries: Tokens of a sequence on this rank.
+        keys: Tokens that a query sees at most: the window's where there is one.
+        query_dim: Elements of a head of queries and keys.
+        value_dim: Elements of a head of values.
+        causal: True if a query sees no token behind it.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    query_dim: int
+    value_dim: int
+    causal: bool
+
+    @property
+    def scores(self) -> int:
+        """Pairs of a query and a key, in all heads, none masked."""
+        return self.batch * self.heads * self.queries * self.keys
+
+
+@lru_cache(maxsize=16384)
+def forward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
+    """Seconds of the forward pass of attention over all heads of a rank; fp8 leaves attention in bf16."""
+    if not sizes.scores:
+        return 0.0
+    if kernel in _FORWARD_PASSES:
+        return _scores(sizes, dtype, card) + _passes(_FORWARD_PASSES[kernel], sizes.scores, card)
+    found = kernel_of(max(sizes.query_dim, sizes.value_dim), kernel, dtype, card)
+    return kernel_seconds(sizes, card.cores, found)
+
+
+@lru_cache(maxsize=16384)
+def backward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: Card) -> float:
+    """Seconds of its backward pass."""
+    if kernel in _BACKWARD_PASSES and sizes.scores:
+        return 2 * _scores(sizes, dtype, card) + _passes(_BACKWARD_PASSES[kernel], sizes.scores, card)
+    return _BACKWARD * forward_seconds(sizes, kernel, dtype, card)
+
+
+def kernel_seconds(sizes: Sizes, cores: int, kernel: Kernel) -> float:
+    """Seconds of a fused kernel: ``start + pair x (pairs / cores + tail x longest block) + bytes / bandwidth``.
+
+    A causal mask leaves half of the pairs, and the longest block sees all keys.
+    """
+    elements = sizes.query_dim + sizes.value_dim
+    pairs = sizes.scores * (0.5 if sizes.causal else 1.0)
+    work = kernel.pair * elements * (pairs / cores + kernel.tail * min(_BLOCK, sizes.queries) * sizes.keys)
+    moved = 2 * sizes.batch * (sizes.heads * sizes.queries + sizes.kv_heads * sizes.keys) * elements
+    return kernel.start + work + kernel.byte * moved
+
+
+def stand_in(card: Card) -> str | None:
+    """The card whose measured kernels stand in for this one's; None where its own were measured."""
+    measured = _measured(card)
+    return None if card.name in _constants()["cards"][measured]["options"] else measured
+
+
+def source(card: Card) -> str:
+    """Where a term of attention has its numbers from, with the card that stands in where there is one."""
+    other = stand_in(card)
+    return "launcher/estimate/speed/attention.json" + (f" (kernels of {other} stand in)" if other else "")
+
+
+@lru_cache(maxsize=256)
+def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) -> Kernel:
+    """The constants of a fused kernel: of the least measured size of a head that holds this one."""
+    entry = _constants()["cards"][_measured(card)]
+    heads = {int(size): found for size, found in entry["heads"].items()}
+    found = heads[min((size for size in heads if size >= head_dim), default=max(heads))]
+    share = found["share"] * _relative(card, entry)
+    if kernel == "flash_1":
+        share *= _FLASH_1
+    if kernel in ("flash_1", "flash_2") or (kernel == "sdpa" and card.capability < 10):
+        share *= _second(card)
+    peak = card.peak("bf16" if dtype == "fp8" else dtype)
+    return kernel_from({**found, "share": share}, peak, card.memory_bandwidth, card.cores)
+
+
+def kernel_from(found: Mapping[str, float], peak: float, memory_bandwidth: float, cores: int) -> Kernel:
+    """The kernel that a record of constants describes: 2 FLOPs for a query, a key and an element of the head."""
+    return Kernel(
+        start=found["start_seconds"],
+        pair=2 * cores / (found["share"] * peak),
+        tail=found["tail"],
+        byte=1 / (found["memory_share"] * memory_bandwidth),
+    )
+
+
+def _scores(sizes: Sizes, dtype: Dtype, card: Card) -> float:
+    """Seconds of both products of every head, scores and outputs, whose small depth and width cost as any other's."""
+    kind: Dtype = "bf16" if dtype == "fp8" else dtype
+    rows = sizes.batch * sizes.heads * sizes.queries
+    scores = gemm.seconds(rows, sizes.keys, sizes.query_dim, kind, card)
+    return scores + gemm.seconds(rows, sizes.value_dim, sizes.keys, kind, card)
+
+
+def _passes(passes: int, elements: int, card: Card) -> float:
+    return card.memory_seconds(2.0 * passes * elements)
+
+
+def _measured(card: Card) -> str:
+    cards = _constants()["cards"]
+    own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
+    return own or next(name for least, name in _GENERATIONS if card.capability >= least)
+
+
+def _relative(card: Card, entry: Mapping[str, Any]) -> float:
+    """How a card's best product compares with the measured card's, both as shares of their peaks."""
+    return 1.0 if card.name in entry["options"] else gemm.best_share(card) / float(entry["best_product"])
+
+
+def _second(card: Card) -> float:
+    return _FLASH_2.get(int(card.capability), 1.0)
+
+
+@cache
+def _constants() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+    return content

@@ -1,0 +1,330 @@
+"""One block over one micro-batch: its forward and backward pass and what checkpointing computes again.
+
+Products and attention come from measured tables (``gemm``, ``attention``, ``grouped``), everything else is bytes that
+memory moves: each kernel that an engine has not fused reads and writes its tensors once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.family import Family
+from launcher.estimate.speed import attention, collectives, experts, gemm
+from launcher.estimate.speed.passes import NOTHING, Pass
+from launcher.estimate.speed.products import Product, products
+from launcher.estimate.speed.shape import Shape
+from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
+
+_DEQUANTISED = 2.6
+"""Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
+
+
+class BlockPasses(NamedTuple):
+    """The passes of one block: forward, backward, and the forward of what is computed again."""
+
+    forward: Pass
+    backward: Pass
+    again: Pass
+
+
+class BlockKey(NamedTuple):
+    """The model's side of a block."""
+
+    family: Family
+    model: ModelSpec
+    adapter: AdapterSpec
+    layer: int
+
+
+@lru_cache(maxsize=8192)
+def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> BlockPasses:
+    """The passes of one block.
+
+    Args:
+        key: The block.
+        shape: The rank's part of a micro-batch.
+        checkpointing: Of the activations.
+    """
+    own, forward, backward = _both(key, shape)
+    return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
+
+
+@lru_cache(maxsize=8192)
+def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]:
+    """The products of one block, and its forward and backward pass, which are the same with any checkpointing."""
+    own = products(*key, joined=shape.execution.fused_projections)
+    matrix, matrix_back = _products(own, key.model, shape)
+    scores, scores_back = _attention(key, shape)
+    rest = _memory(key, own, shape)
+    regions = sum(1 for one in own if one.split == 1 and (not one.experts or shape.expert_tensor > 1))
+    regions = min(regions, 2) if key.model.num_experts else regions
+    tensor = _tensor(key.model, regions, shape)
+    routed = any(one.experts for one in own)
+    expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
+    forward = _sum(matrix, scores, rest, tensor, expert)
+    # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
+    traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
+    backward = _sum(matrix_back, scores_back, rest.times(2.0), traffic_back, expert)
+    return own, forward, backward
+
+
+def _sum(*parts: Pass) -> Pass:
+    whole = NOTHING
+    for part in parts:
+        whole = whole.plus(part)
+    return whole
+
+
+def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple[Pass, Pass]:
+    """Forward, and backward: the gradient of the input, and that of the weight where it is trained."""
+    forward = backward = flops = flops_back = 0.0
+    for one in own:
+        if one.experts:
+            ahead, behind, work = experts.product(one, model, shape)
+        else:
+            ahead, behind, work = _product(one, shape)
+        forward, backward = forward + ahead, backward + behind
+        flops, flops_back = flops + work, flops_back + work * (2 if one.trained else 1)
+    count = float(len(own))
+    return (
+        Pass(products=forward, product_flops=flops, launches=count),
+        Pass(products=backward, product_flops=flops_back, launches=2 * count),
+    )
+
+
+def _local(one: Product, ranks: int) -> tuple[int, int]:
+    """Outputs and inputs on one rank."""
+    n = -(-one.outputs // ranks) if one.split == 0 else one.outputs
+    k = -(-one.inputs // ranks) if one.split == 1 else one.inputs
+    return n, k
+
+
+def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
+    n, k = _local(one, shape.tensor)
+    # What no tensor parallel rank shares works on its part of a split sequence.
+    m = shape.tokens if one.split is not None or not shape.split_sequence else shape.tokens // shape.tensor
+    dtype, card = shape.dtype, shape.card
+    forward = gemm.seconds(m, n, k, dtype, card)
+    backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if one.trained else 0.0)
+    return forward, backward, 2.0 * m * n * k
+
+
+def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
+    """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
+    model, execution = key.model, shape.execution
+    ranks = shape.tensor * shape.ulysses
+    kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
+    keys, causal = _seen(key, shape, kernel)
+    query_dim, value_dim = head_sizes(model)
+    sizes = attention.Sizes(
+        batch=shape.sequences,
+        heads=-(-model.num_attention_heads // ranks),
+        kv_heads=max(1, model.key_value_heads // ranks),
+        queries=shape.queries * shape.ulysses,
+        keys=keys,
+        query_dim=query_dim,
+        value_dim=value_dim,
+        causal=causal,
+    )
+    how = (kernel, "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card)
+    forward, backward = attention.forward_seconds(sizes, *how), attention.backward_seconds(sizes, *how)
+    flops = (1.0 if causal else 2.0) * sizes.scores * (query_dim + value_dim)
+    launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)
+    ahead = Pass(attention=forward, attention_flops=flops, launches=launches)
+    behind = Pass(attention=backward, attention_flops=2.5 * flops, launches=2 * launches)
+    ring, ring_bytes = _ring(model, shape, forward)
+    ring_back, _ = _ring(model, shape, backward, tensors=2)
+    swap, swap_bytes = _ulysses(model, shape)
+    ahead = ahead._replace(context=ring + swap, context_bytes=ring_bytes + swap_bytes)
+    behind = behind._replace(context=ring_back + swap, context_bytes=2 * ring_bytes + swap_bytes)
+    return ahead, behind
+
+
+def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
+    """Keys of a sequence whose causal triangle has as many pairs as the kernel counts, or all of them and False.
+
+    A window ``w`` leaves ``s w - w^2 / 2`` pairs of ``s`` tokens. FlashAttention knows it; torch's kernels are given a
+    mask instead, and count every pair.
+    """
+    window = key.family.traits.window(key.model, key.layer)
+    if window is None or window >= shape.keys:
+        return shape.keys, True
+    if kernel.startswith("flash"):
+        return max(1, round(window * (2 - window / shape.keys))), True
+    return shape.keys, kernel != "sdpa"
+
+
+def head_sizes(model: ModelSpec) -> tuple[int, int]:
+    """Elements of a query head and of a value head."""
+    if model.kv_lora_rank:
+        return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
+    return model.head_size, model.head_size
+
+
+def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> tuple[float, float]:
+    """Keys and values sent round the context ranks, ``c - 1`` times; each message hides behind a chunk's attention."""
+    if shape.context == 1:
+        return 0.0, 0.0
+    size = tensors * 2.0 * shape.tokens * model.key_value_size * shape.size / shape.tensor
+    group = shape.group(shape.context, shape.tensor)
+    one = collectives.seconds("send", size, group, shape.network)
+    return (shape.context - 1) * max(0.0, one - compute / shape.context), (shape.context - 1) * size
+
+
+def _ulysses(model: ModelSpec, shape: Shape) -> tuple[float, float]:
+    """Four all-to-alls: queries, keys, values and the result (arXiv:2309.14509)."""
+    if shape.ulysses == 1:
+        return 0.0, 0.0
+    group = shape.group(shape.ulysses, shape.tensor)
+    size = shape.tokens * shape.size / shape.tensor
+    each = (model.query_size, model.key_value_size, model.key_value_size, model.query_size)
+    whole = sum(collectives.seconds("all_to_all", size * width, group, shape.network) for width in each)
+    return whole, size * sum(each)
+
+
+def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
+    """Everything between the products: bytes of one forward pass, and kernels."""
+    model, execution = key.model, shape.execution
+    moved = launches = 0.0
+    parts = (_norms(key, shape), _residual(model, shape), _rotary(model, shape), _activation(own, model, shape))
+    for size, kernels in chain.from_iterable(parts):
+        moved, launches = moved + size, launches + kernels
+    if shape.autocast:
+        weights = sum(w.elements for w in block_weights(key.family, model, key.layer)) / shape.tensor
+        moved, launches = moved + weights * (4 + shape.size), launches + len(own)
+    if key.adapter.name == "qlora":
+        quantised = sum(one.outputs * one.inputs * max(1, one.experts) for one in own if not one.trained)
+        moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
+    if execution.compiled:
+        launches /= 2
+    return _moved([(moved, launches)], shape)
+
+
+def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:
+    """Bytes and kernels as a pass."""
+    moved = launches = 0.0
+    for size, kernels in passes:
+        moved, launches = moved + size, launches + kernels
+    return Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=launches)
+
+
+def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
+    """Norms over the tokens of the residual stream."""
+    model, execution = key.model, shape.execution
+    norms = sum(
+        "norm" in weight.name or ".ln_" in f".{weight.name}"
+        for weight in block_weights(key.family, model, key.layer)
+        if weight.shape == (model.hidden_size,) and not weight.name.endswith("bias")
+    )
+    elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
+    one_kernel = execution.fused_norm or execution.compiled or model.normalization == "layernorm"
+    yield norms * elements * (2 * z if one_kernel else 4 * z + 24), norms * (1 if one_kernel else 7)
+
+
+def _residual(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The residual sums with bias and dropout."""
+    execution = shape.execution
+    elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
+    if execution.compiled:
+        yield 2 * elements * 2 * z, 0
+        return
+    drops = model.dropout > 0
+    if execution.fused_residual:
+        yield 2 * elements * (3 * z + drops), 2
+    else:
+        yield 2 * elements * (3 * z + drops * (2 * z + 1) + 2 * z * model.mlp_bias), 2 + 2 * drops + 2 * model.mlp_bias
+
+
+def _rotary(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The rotation of queries and keys, and their copies before attention."""
+    width = (model.query_size + model.key_value_size) / shape.tensor
+    elements, z = shape.tokens * width, shape.size
+    if model.position_embedding == "rope":
+        one_kernel = shape.execution.fused_rotary or shape.execution.compiled
+        yield elements * z * (2 if one_kernel else 10), 2 if one_kernel else 10
+    if not shape.execution.compiled:
+        yield elements * z * 2, 4
+
+
+def _activation(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+    """The activation inside the MLP, of all tokens or of the routed ones."""
+    z, gates = shape.size, 2 if model.gated else 1
+    one_kernel = shape.execution.fused_activation or shape.execution.compiled
+    for one in own:
+        if not one.activated:
+            continue
+        routed = model.num_experts_per_tok * shape.expert_tensor / shape.tensor if one.experts else 1.0
+        elements = shape.tokens * routed * one.inputs / (shape.expert_tensor if one.experts else shape.tensor)
+        yield elements * z * ((gates + 1) if one_kernel else 2 * gates + 1), 1 if one_kernel else gates + 1
+
+
+def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
+    """Collectives of a forward pass: an all-reduce a region, or an all-gather and a reduce-scatter of the sequence."""
+    if shape.tensor == 1:
+        return NOTHING
+    size = float(shape.tokens * model.hidden_size * shape.residual_size)
+    group = shape.group(shape.tensor, 1)
+    if shape.split_sequence:
+        kinds: tuple[collectives.Kind, ...] = ("all_gather", "reduce_scatter")
+    else:
+        kinds = ("all_reduce",)
+    one = sum(collectives.seconds(kind, size, group, shape.network) for kind in kinds)
+    left = regions * one * (1 - shape.execution.tensor_overlap)
+    return Pass(tensor=left, tensor_bytes=regions * size * len(kinds), launches=float(regions * len(kinds)))
+
+
+def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape, how: CheckpointingSpec) -> Pass:
+    """The forward pass that the backward pass repeats: none of it, all, or what is selected."""
+    if how.mode == "none":
+        return NOTHING
+    if how.mode == "full":
+        return forward
+    return _modules(key, own, shape, how) if shape.megatron else _operators(key, own, forward, shape)
+
+
+def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:
+    """All but every second product, torch's own attention and the sums over tensor parallel ranks, which are kept.
+
+    ``launcher/worker/model/recompute.py``; the grouped products of experts are not kept.
+    """
+    dense = [one for one in own if not one.experts]
+    repeated = (*dense[1::2], *(one for one in own if one.experts))
+    matrix, _ = _products(repeated, key.model, shape)
+    kept = shape.execution.attention == "sdpa" and not shape.scores
+    return forward._replace(
+        products=matrix.products,
+        product_flops=matrix.product_flops,
+        attention=0.0 if kept else forward.attention,
+        attention_flops=0.0 if kept else forward.attention_flops,
+        tensor=0.0,
+        tensor_bytes=0.0,
+        context=0.0 if kept else forward.context,
+        context_bytes=0.0 if kept else forward.context_bytes,
+    )
+
+
+def _modules(key: BlockKey, own: tuple[Product, ...], shape: Shape, how: CheckpointingSpec) -> Pass:
+    """Megatron-core's ``--recompute-modules``, by default attention alone (arXiv:2205.05198, section 5)."""
+    routed, repeated = any(one.experts for one in own), NOTHING
+    names = how.modules or ("core_attn",)
+    if "core_attn" in names:
+        scores, _ = _attention(key, shape)
+        repeated = repeated.plus(scores._replace(context=0.0, context_bytes=0.0))
+    whole = ("moe" if routed else "mlp") in names
+    if whole:
+        inside = tuple(one for one in own if one.part in ("mlp", "experts"))
+        repeated = repeated.plus(_products(inside, key.model, shape)[0])
+        if routed:
+            repeated = repeated.plus(experts.exchange(key.model, shape)).plus(experts.sorting(key.model, shape))
+    if whole or (routed and "moe_act" in names):
+        repeated = repeated.plus(_moved(_activation(own, key.model, shape), shape))
+    if "mla_up_proj" in names:
+        up = tuple(one for one in own if one.part == "up_projection")
+        repeated = repeated.plus(_products(up, key.model, shape)[0])
+    if "layernorm" in names:
+        repeated = repeated.plus(_moved(_norms(key, shape), shape))
+    return repeated

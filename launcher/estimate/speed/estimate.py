@@ -1,0 +1,319 @@
+"""The time of a step, put together: every stage's passes, the schedule, the traffic of the states, the optimizer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from launcher.estimate.rank import engine as engines
+from launcher.estimate.rank import execution as executions
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.model import RankModel, rank_model
+from launcher.estimate.rank.stages import cut_of, rank_layers
+from launcher.estimate.rank.view import RankView, Strategy, view_of
+from launcher.estimate.speed import attention, experts, gemm, offload, pipeline, states
+from launcher.estimate.speed.calibration import UNCALIBRATED, constant
+from launcher.estimate.speed.card import Card, card_of, lacking
+from launcher.estimate.speed.network import Network, network_of
+from launcher.estimate.speed.result import Constant, SpeedEstimate
+from launcher.estimate.speed.shape import shape_of
+from launcher.estimate.speed.stage import Line, Stage, line_of
+from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
+from launcher.estimate.speed.work import model_flops
+from launcher.spec import RunSpec
+
+CROWDED = 0.88
+"""Share of a card's memory from which on the allocator may have to free what it keeps and ask again.
+
+Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 69 GiB or more had a tenth to a third of
+the speed of the others; how often the allocator asks again nobody can say beforehand.
+"""
+
+RETRYING = 0.1
+"""The speed of such runs, of what the same run has with room to spare."""
+
+
+class Backend(Protocol):
+    """The questions of the model of speed to a backend."""
+
+    @abstractmethod
+    def dtypes(self, spec: RunSpec) -> Dtypes:
+        """Its meaning of ``precision=``, format by format."""
+        ...
+
+    @abstractmethod
+    def engine(self, spec: RunSpec) -> EngineTraits:
+        """The implementation that runs."""
+        ...
+
+    def execution(self, spec: RunSpec) -> Execution | None:
+        """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
+        return None
+
+
+class Timed(NamedTuple):
+    """A run whose stages are timed.
+
+    Attributes:
+        execution: How the engine executes a step.
+        engine: The implementation that runs.
+        dtypes: The number formats.
+        card: The GPU.
+        network: Its links.
+        view: One rank of the first stage.
+        line: The stages of the pipeline.
+    """
+
+    execution: Execution
+    engine: EngineTraits
+    dtypes: Dtypes
+    card: Card
+    network: Network
+    view: RankView
+    line: Line
+
+
+class Step(NamedTuple):
+    """The terms of a step as the tables give them, their sum, and the constant of measured runs."""
+
+    terms: tuple[SpeedTerm, ...]
+    seconds: float
+    factor: Constant
+
+
+def unknown(spec: RunSpec, backend: Backend) -> str | None:
+    """The reason why the speed of a run cannot be said; None where it can."""
+    return _unknown(spec, backend.execution(spec), card_of(spec.hardware), network_of(spec))
+
+
+def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, network: Network | None) -> str | None:
+    if execution is None:
+        return f"nothing is known of how {spec.backend.name} executes a step"
+    if spec.hardware.device != "cuda":
+        return "the speed of a CPU is not modelled"
+    if spec.judges_no_model:
+        return "what the script trains is not known"
+    if card is None:
+        return f"figures of {spec.hardware.title} are not known: {', '.join(lacking(spec.hardware))}"
+    if network is None:
+        return "the links between its GPUs are not known (hardware.link_bandwidth, cluster.network_bandwidth)"
+    return offload.unknown(spec)
+
+
+def estimate(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    crowding: float | None = None,
+    calibrated: bool = True,
+    measured: Constant | None = None,
+) -> SpeedEstimate | None:
+    """Predict the time of a step.
+
+    Args:
+        spec: The run; its degrees divide what they must.
+        family: The module of ``launcher.estimate.families`` that ``model.family`` names.
+        strategies: All modules of ``launcher.estimate.strategies``.
+        backend: The backend of the run.
+        crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
+        calibrated: True to multiply with what was measured of the framework on the GPU.
+        measured: The constant of the user's own measured runs, in place of the shipped one.
+
+    Returns:
+        The estimate; None where :func:`unknown` says why there is none.
+    """
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
+    crowded = crowding is not None and crowding >= CROWDED
+    needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
+    bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
+    return SpeedEstimate(
+        step_seconds=raw / factor.value,
+        tokens=spec.global_batch_size * spec.sequence_length,
+        gpus=spec.gpus,
+        model_flops=needed,
+        hardware_flops=max(needed, _computed(spec, timed.line.stages)),
+        peak_flops=timed.card.peak(timed.dtypes.compute),
+        bubble=bubble / raw,
+        terms=tuple(one.times(1 / factor.value) for one in terms),
+        stages=tuple(
+            replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.line.stages)
+        ),
+        constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
+        crowded=crowded,
+    )
+
+
+def step_seconds(
+    spec: RunSpec,
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+    measured: Constant | None = None,
+) -> float | None:
+    """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
+    return step.seconds / step.factor.value
+
+
+def least_seconds(
+    spec: RunSpec,
+    chunkings: Iterable[tuple[str, int]],
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+    measured: Constant | None = None,
+) -> float | None:
+    """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
+
+    Args:
+        spec: The run.
+        chunkings: The schedules, each with its model chunks on a stage.
+        family: As :func:`estimate` has it.
+        strategies: As there.
+        backend: As there.
+        calibrated: As there.
+        measured: As there.
+    """
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    factor, line = _factor(spec, timed, measured, calibrated=calibrated), timed.line
+    times = [stage.time for stage in line.stages]
+    idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
+    return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
+
+
+def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
+    """The stages of a run; None where :func:`unknown` says why."""
+    card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
+    reason = _unknown(spec, execution, card, network)
+    if card is None or network is None or execution is None or reason is not None:
+        return None
+    execution, engine, dtypes = executions.kept(execution), engines.kept(backend.engine(spec)), backend.dtypes(spec)
+    view = view_of(spec, strategies, 0)
+    shape = shape_of(spec, view, dtypes, engine, executions.of_passes(execution), card, network)
+    return Timed(execution, engine, dtypes, card, network, view, line_of(spec, family, engine, shape))
+
+
+def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, factor: Constant) -> Step:
+    terms = max(
+        ([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, family, strategies, timed)), key=_exposed
+    )
+    terms.append(states.waiting(spec.gpus, _exposed(terms)))
+    return Step(tuple(terms), _exposed(terms), factor)
+
+
+def _exposed(terms: Iterable[SpeedTerm]) -> float:
+    return sum(one.exposed_seconds for one in terms)
+
+
+def _critical(
+    spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed
+) -> Iterator[tuple[Stage, RankModel]]:
+    """The stages that may take longest: that with the longest passes, and those that hold more parameters.
+
+    One with shorter passes and no more parameters has no more traffic, and hides nearly as much of it: at most as much
+    less as its passes are shorter.
+    """
+
+    def ranked(stage: int) -> RankModel:
+        view = view_of(spec, strategies, stage) if stage else timed.view
+        return rank_model(spec, view, family, timed.dtypes, timed.engine)
+
+    slowest = timed.line.slowest
+    own = ranked(slowest.time.stage)
+    yield slowest, own
+    cut, uniform = cut_of(spec), spec.model.first_dense_layers == 0
+    most = len(own.view.layers), sum(cut.ends(slowest.time.stage))
+    for stage in {one.time.stage: one for one in timed.line.stages}.values():
+        place = stage.time.stage
+        if uniform and len(rank_layers(cut, place)) <= most[0] and sum(cut.ends(place)) <= most[1]:
+            continue
+        rank = ranked(place)
+        if rank.elements.parameters > own.elements.parameters:
+            yield stage, rank
+
+
+def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrated: bool) -> Constant:
+    if measured is not None:
+        return measured
+    if not calibrated:
+        return UNCALIBRATED
+    execution, experts_ = timed.execution, spec.model.num_experts > 0
+    return constant(execution.framework, timed.card.name, execution.related, experts=experts_)
+
+
+def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
+    """The parts of a step on one stage, of which ``rank`` is one."""
+    execution, card = timed.execution, timed.card
+    spec, m = rank.spec, rank.spec.gradient_accumulation
+    yield from _passes(spec, stage, m, card, execution)
+    if len(timed.line.stages) > 1:
+        times = [one.time for one in timed.line.stages]
+        yield pipeline.bubble(spec, times, stage.time)
+        yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
+    compute = states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
+    yield from states.accumulation(rank, execution, card, m)
+    traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
+    yield from traffic
+    if not offload.updates_on_host(rank):
+        yield from states.optimizer(rank, execution, card)
+    waited = sum(one.exposed_seconds for one in traffic)
+    yield from offload.offload(rank, execution, card, compute, m, waited)
+    yield from offload.saved(rank, card)
+
+
+def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
+    """The micro-batches of a step on one stage, by what they go to."""
+    both, again = stage.both, stage.again
+    products, pairs, passes = gemm.source(card), attention.source(card), "launcher/estimate/speed/passes.py"
+    block = "launcher/estimate/speed/block.py"
+    words = f"products of both passes{experts.words(spec, execution)}"
+    yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)
+    yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
+    yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
+    yield term("loss", "cross entropy", "m * t_loss", "launcher/estimate/speed/ends.py", m=m, t_loss=both.loss)
+    yield term("recompute", "computed again", "m * t_again", block, m=m, t_again=again.compute)
+    for part in ("tensor", "context", "expert"):
+        seconds = getattr(both, part) + getattr(again, part)
+        size = getattr(both, f"{part}_bytes") + getattr(again, f"{part}_bytes")
+        if seconds or size:
+            yield term(
+                part, "collectives of both passes", "m * t", "launcher/estimate/speed/collectives.json",
+                moved=m * size, group=f"{part} parallel", m=m, t=seconds,
+            )  # fmt: skip
+    gpu = both.gpu + again.gpu
+    waited = max(0.0, stage.time.seconds - gpu)
+    yield term("host", "the host starts kernels", "m * t_host", block, m=m, t_host=waited)
+
+
+def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
+    """A part by its work, in FLOPs or bytes of a micro-batch, and the rate at which the tables have it done."""
+    if seconds:
+        yield term(part, what, "m * work / rate", source, m=m, work=work, rate=work / seconds)
+
+
+def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
+    """FLOPs of a step that are computed; those of a fused kernel's own repetition left out (``0.8 x 2.5 = 2``)."""
+    ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
+    ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
+    back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)
+    again = sum(one.again.product_flops + one.again.attention_flops for one in stages)
+    return ranks * (ahead + back + again)

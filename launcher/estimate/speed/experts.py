@@ -1,0 +1,120 @@
+"""Routed experts of one layer: their products, the tokens' way to the experts' ranks and back, and their sorting.
+
+A token goes to ``k`` of ``E`` experts, which lie on ``R`` ranks. NCCL's all-to-all sends a copy to each expert. DeepEP
+and HybridEP send one to each rank that has any of them, and over the network one to each domain, from where it is
+handed on (deepseek-ai/DeepEP README, "forwarding data from the RDMA domain to the NVLink domain"). Of even routing a
+group of ranks that has ``e`` of the experts is met by ``1 - C(E - e, k) / C(E, k)`` of the tokens.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.speed import collectives, gemm, grouped
+from launcher.estimate.speed.card import MEMORY_SHARE
+from launcher.estimate.speed.passes import NOTHING, Pass
+from launcher.estimate.speed.products import Product
+from launcher.estimate.speed.shape import Shape
+from launcher.spec import ModelSpec, RunSpec
+
+USABLE = 0.9
+"""Share of a NIC's bandwidth that DeepEP's kernels reach: of 50 GB/s, with EP16 on two nodes of H100, 90 GB/s of which
+half leaves the node, and with EP32 on four 61 GB/s of which three quarters do (DeepEP V2)."""
+
+SCATTERED = 0.19
+"""Share of the memory's bandwidth that an index's gathers and scatters of tokens reach (MooreThreads/SimuMax@4dcaae51,
+``a100_pcie.json``, permute)."""
+
+
+def routed(model: ModelSpec, shape: Shape) -> float:
+    """Copies of tokens that the experts of a rank take, of even routing."""
+    return shape.tokens * model.num_experts_per_tok * shape.expert_tensor / shape.tensor
+
+
+def product(one: Product, model: ModelSpec, shape: Shape) -> tuple[float, float, float]:
+    """Seconds of a product of all experts of a rank, forward and backward, and its FLOPs.
+
+    Each has an even share of the tokens; ``Execution.uneven_experts`` says how much longer the busiest rank takes.
+    """
+    n = -(-one.outputs // shape.expert_tensor) if one.split == 0 else one.outputs
+    k = -(-one.inputs // shape.expert_tensor) if one.split == 1 else one.inputs
+    local = -(-one.experts // shape.expert)
+    copies = routed(model, shape)
+    forward, backward = _of_all(copies / local, local, n, k, shape), _of_all(copies / local, local, k, n, shape)
+    uneven = shape.execution.uneven_experts if shape.expert > 1 else 1.0
+    return uneven * forward, uneven * (backward + forward * one.trained), 2.0 * copies * n * k
+
+
+def _of_all(tokens: float, local: int, n: int, k: int, shape: Shape) -> float:
+    """Seconds of one product of each expert: together, or one after the other."""
+    if shape.execution.blockwise_experts:
+        return local * gemm.seconds(max(1, round(tokens)), n, k, shape.dtype, shape.card)
+    return grouped.seconds(tokens, local, n, k, shape.dtype, shape.card)
+
+
+def words(spec: RunSpec, execution: Execution) -> str:
+    """The clause of the products' term that says of a factor for uneven routing; empty without one."""
+    if not spec.model.num_experts or spec.parallel.expert == 1 or execution.uneven_experts == 1:
+        return ""
+    return f", of experts {execution.uneven_experts:g} times as long for uneven routing"
+
+
+def met(model: ModelSpec, groups: int) -> float:
+    """Groups of ranks that have any of a token's experts, where so many groups share all of them."""
+    experts, top = model.num_experts, model.num_experts_per_tok
+    own = max(1, experts // groups)
+    found = groups * (1 - comb(experts - own, top) / comb(experts, top))
+    return min(found, float(model.topk_group)) if model.topk_group and groups > 1 else found
+
+
+def sorting(model: ModelSpec, shape: Shape) -> Pass:
+    """Tokens copied into the order of their experts, and their results added up; the backward pass does the reverse.
+
+    An all-to-all has them sorted twice, by expert before and by rank after it, and so on the way back: each reads and
+    writes every copy. DeepEP's tokens are copied from one for each rank, HybridEP's in the exchange itself
+    (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
+    """
+    copies = routed(model, shape)
+    each = copies * model.hidden_size * shape.size
+    if shape.expert == 1:
+        passes, kernels = 4.0, 4.0
+    elif shape.execution.dispatcher == "all_to_all":
+        passes, kernels = 8.0, 8.0
+    elif shape.execution.dispatcher == "deepep":
+        passes, kernels = 2.0 + 2.0 * met(model, shape.expert) / model.num_experts_per_tok, 4.0
+    else:
+        passes, kernels = 2.0, 2.0
+    moved = passes * each
+    share = MEMORY_SHARE if shape.execution.fused_permutation else SCATTERED
+    # The router's own kernels: its softmax, the choice of the best, and the counts of each expert.
+    return Pass(moved=moved, memory=moved / (share * shape.card.memory_bandwidth), launches=kernels + 6)
+
+
+def exchange(model: ModelSpec, shape: Shape) -> Pass:
+    """Tokens to the ranks of their experts, and the results back, as far as nothing hides them."""
+    if shape.expert == 1:
+        return NOTHING
+    one, size = _copied(model, shape) if shape.execution.dispatcher == "all_to_all" else _forwarded(model, shape)
+    left = 1 - shape.execution.expert_overlap
+    return Pass(expert=2 * one * left, expert_bytes=2 * size, launches=8)
+
+
+def _copied(model: ModelSpec, shape: Shape) -> tuple[float, float]:
+    """Seconds and bytes of an all-to-all with a copy for each expert."""
+    size = routed(model, shape) * model.hidden_size * shape.size
+    group = shape.group(shape.expert, shape.expert_tensor)
+    return collectives.seconds("all_to_all", size, group, shape.network), size
+
+
+def _forwarded(model: ModelSpec, shape: Shape) -> tuple[float, float]:
+    """Seconds and bytes of one copy for each rank, of which what leaves a domain is one for each other domain."""
+    group = shape.group(shape.expert, shape.expert_tensor)
+    token = routed(model, shape) / model.num_experts_per_tok * model.hidden_size * shape.size
+    size = token * met(model, shape.expert)
+    inside = collectives.Group(group.inside, group.inside)
+    within = collectives.seconds("all_to_all", size, inside, shape.network) if group.inside > 1 else 0.0
+    if group.domains == 1:
+        return within, size
+    leaves = token * met(model, group.domains) * (group.domains - 1) / group.domains
+    return max(within, collectives.forwarded(leaves, group.domains, USABLE, shape.network)), size

@@ -1,0 +1,175 @@
+"""Time of a matrix product on one card, by its tiles and waves.
+
+The result is cut into tiles, each multiprocessor works on one at a time, and a wave is one tile of each: the last wave
+is as long as a full one. Of each tile's size one share of the card's peak is a constant, and the library takes the
+size that is fastest. ``gemm.json`` has these constants for the cards whose kernels were measured, their source and how
+far the form is off; ``python -m benchmarks.speed.fits.gemm --data DIR`` writes it. Any other card takes those of the
+nearest generation with its own peak, multiprocessors and bandwidth (``stand_in``).
+
+A product in fp8 has its share of the casts besides. Casts of weights are left out: one a step, however many
+micro-batches.
+
+Left out: clocks that fall in a long run under full power, and layouts (transposed operands run like plain ones).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.estimate.speed.card import Card
+from launcher.spec.values import Dtype
+
+CONSTANTS = Path(__file__).with_name("gemm.json")
+
+_GENERATIONS = (
+    (12.0, "RTX-PRO-6000"),
+    (10.3, "B300-SXM"),
+    (10.0, "B200-SXM"),
+    (9.0, "H100-SXM-80GB"),
+    (8.6, "L40S"),
+    (0.0, "A100-SXM-80GB"),
+)
+"""The measured card of a compute capability and above: whose kernels stand in for those of a card without a table."""
+
+_SPLIT_TILE = 128
+"""Side of the tile whose depth is split over multiprocessors when the result has too few tiles for all of them."""
+
+_CAST_BYTES = 4 * 4 / 12
+"""Bytes that casts move for each element of a product's first operand, on average over the twelve of a layer.
+
+Transformer Engine's norms and activations write fp8 at once (LayerNormLinear, LayerNormMLP). Kernels of their own are
+the casts of attention's output and of the gradients of three outputs (attention's products, the MLP's second), which
+read 2 bytes and write the rows and the columns in 1 each.
+"""
+
+
+class Kernel(NamedTuple):
+    """The products of one card in one format.
+
+    Attributes:
+        start: Seconds before and after the work itself.
+        depth: What the loop over ``k`` costs besides, in steps of ``k``: it fills and drains the pipeline.
+        split_depth: The same of adding up the parts of a split ``k``.
+        smooth: Share of the last wave's idle time that the library fills.
+        cores: Multiprocessors.
+        tiles: Height, width, and seconds that one wave of such tiles takes for a step of ``k``.
+        split: Seconds of a wave of split tiles for a step of ``k``.
+        byte: Seconds of a byte that is read or written.
+        operand: Bytes of an element of both operands.
+        result: Bytes of an element of the result.
+        cast: Bytes moved for each element of the first operand to bring it into the format.
+    """
+
+    start: float
+    depth: float
+    split_depth: float
+    smooth: float
+    cores: int
+    tiles: tuple[tuple[int, int, float], ...]
+    split: float
+    byte: float
+    operand: int
+    result: int
+    cast: float
+
+
+@lru_cache(maxsize=65536)
+def seconds(m: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
+    """Seconds of one product of ``(m, k)`` and ``(k, n)``; 0 of an empty one.
+
+    ``start + max(least over tiles of waves x seconds of a wave, bytes / bandwidth) + cast``, where a wave of
+    ``cores`` tiles takes ``cores x tile x 2 (k + depth) / (share x peak)``.
+    """
+    return kernel_seconds(m, n, k, kernel_of(dtype, card)) if m > 0 and n > 0 and k > 0 else 0.0
+
+
+def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
+    """The same by the constants of one kernel, without a memory of what was asked."""
+    cores, smooth = kernel.cores, kernel.smooth
+    best = inf
+    for height, width, wave in kernel.tiles:
+        tiles = -(-m // height) * -(-n // width)
+        waves = (1 - smooth) * -(-tiles // cores) + smooth * tiles / cores if tiles > cores else 1.0
+        if waves * wave < best:
+            best = waves * wave
+    best *= k + kernel.depth
+    tiles = -(-m // _SPLIT_TILE) * -(-n // _SPLIT_TILE)
+    if 2 * tiles <= cores:
+        best = min(best, kernel.split * (k / (cores // tiles) + kernel.depth + kernel.split_depth))
+    moved = kernel.byte * (kernel.operand * k * (m + n) + kernel.result * m * n)
+    return kernel.start + max(best, moved) + kernel.byte * kernel.cast * m * k
+
+
+def stand_in(card: Card) -> str | None:
+    """The card whose measured kernels stand in for this one's; None where its own were measured."""
+    measured = _measured("bf16", card)
+    return None if card.name in constants()["cards"][measured]["options"] else measured
+
+
+def source(card: Card) -> str:
+    """Where a term of products has its numbers from, with the card that stands in where there is one."""
+    other = stand_in(card)
+    return "launcher/estimate/speed/gemm.json" + (f" (kernels of {other} stand in)" if other else "")
+
+
+def best_share(card: Card) -> float:
+    """Share of the card's bf16 peak that its best tiles reach, start, depth and last wave apart."""
+    shares: dict[str, float] = _fitted("bf16", card)["tile_shares"]
+    return max(shares.values())
+
+
+@lru_cache(maxsize=256)
+def kernel_of(dtype: Dtype, card: Card) -> Kernel:
+    """The constants of a format on a card; a card without fp8 multiplies in bf16."""
+    found = _fitted(dtype, card)
+    return kernel_from(found, dtype if found["format"] == "fp8" or dtype != "fp8" else "bf16", card)
+
+
+def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
+    """The kernel that a record of constants describes, on a card's peak, multiprocessors and bandwidth."""
+    peak, cores = card.peak(dtype), card.cores
+    waves = [(*_sides(name), share) for name, share in found["tile_shares"].items()]
+    tiles = tuple((high, wide, 2.0 * cores * high * wide / (peak * share)) for high, wide, share in waves)
+    return Kernel(
+        start=found["start_seconds"],
+        depth=found["depth"],
+        split_depth=found["split_depth"],
+        smooth=found["smooth"],
+        cores=cores,
+        tiles=tiles,
+        split=2.0 * cores * _SPLIT_TILE**2 / (peak * found["split_share"]),
+        byte=1 / (found["memory_share"] * card.memory_bandwidth),
+        operand={"fp32": 4, "fp8": 1}.get(dtype, 2),
+        result=4 if dtype == "fp32" else 2,
+        cast=_CAST_BYTES if dtype == "fp8" else 0.0,
+    )
+
+
+def _sides(name: str) -> tuple[int, int]:
+    height, width = name.split("x")
+    return int(height), int(width)
+
+
+def _fitted(dtype: Dtype, card: Card) -> dict[str, Any]:
+    formats: dict[str, Any] = constants()["cards"][_measured(dtype, card)]["formats"]
+    name = "fp8" if dtype == "fp8" and card.fp8 else "bf16"
+    return {**formats[name], "format": name}
+
+
+def _measured(dtype: Dtype, card: Card) -> str:
+    cards = constants()["cards"]
+    own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
+    found = own or next(name for least, name in _GENERATIONS if card.capability >= least)
+    return found if dtype != "fp8" or not card.fp8 or "fp8" in cards[found]["formats"] else "H100-SXM-80GB"
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """The content of ``gemm.json``."""
+    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+    return content

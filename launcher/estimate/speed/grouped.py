@@ -1,0 +1,84 @@
+"""Time of the grouped products of routed experts: the form of ``gemm`` over the tiles of all experts of a rank.
+
+Each expert's rows begin a tile of their own, so that it leaves half a tile empty on average, and every weight is read
+however few tokens it meets. ``grouped.json`` has what a grouped kernel reaches relative to the tiles of one product of
+the same card, measured on H100 in bf16 and on H800 in fp8, with the source and how far the form is off; ``python -m
+benchmarks.speed.fits.grouped --data DIR`` writes it. Other cards take the same relative to their own products.
+
+Left out: tokens that are not spread evenly over the experts, of which the busiest rank makes the others wait.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.estimate.speed import gemm
+from launcher.estimate.speed.card import Card
+from launcher.spec.values import Dtype
+
+CONSTANTS = Path(__file__).with_name("grouped.json")
+
+
+class Kernel(NamedTuple):
+    """The grouped products of one card in one format.
+
+    Attributes:
+        one: Those of one product, of which the tiles, the start and the sizes of elements are taken.
+        ratio: Throughput of a wave relative to it.
+        depth: What the loop over ``k`` costs besides, in steps of ``k``.
+        smooth: Share of the last wave's idle time that is filled.
+        byte: Seconds of a byte that is read or written.
+    """
+
+    one: gemm.Kernel
+    ratio: float
+    depth: float
+    smooth: float
+    byte: float
+
+
+@lru_cache(maxsize=16384)
+def seconds(tokens_per_expert: float, experts: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
+    """Seconds of the products of all experts of a rank, each of ``(tokens, k)`` and ``(k, n)``; 0 of none."""
+    if tokens_per_expert <= 0 or experts <= 0 or n <= 0 or k <= 0:
+        return 0.0
+    kernel = kernel_of(dtype, card)
+    cast = kernel.one.byte * kernel.one.cast * tokens_per_expert * experts * k
+    return kernel.one.start + kernel_seconds(tokens_per_expert, experts, n, k, kernel) + cast
+
+
+def kernel_seconds(tokens: float, experts: int, n: int, k: int, kernel: Kernel) -> float:
+    """``max(least over tiles of waves x seconds of a wave / ratio, bytes / bandwidth)`` as of one product.
+
+    An expert has ``tokens / height + 1/2`` rows of tiles on average, and one at least.
+    """
+    one, smooth = kernel.one, kernel.smooth
+    waves = []
+    for height, width, wave in one.tiles:
+        tiles = experts * max(1.0, tokens / height + 0.5) * -(-n // width)
+        turns = (1 - smooth) * -(-tiles // one.cores) + smooth * tiles / one.cores if tiles > one.cores else 1.0
+        waves.append(turns * wave)
+    moved = experts * (one.operand * k * (n + tokens) + one.result * tokens * n)
+    return max(min(waves) * (k + kernel.depth) / kernel.ratio, moved * kernel.byte)
+
+
+@lru_cache(maxsize=256)
+def kernel_of(dtype: Dtype, card: Card) -> Kernel:
+    """The constants of a format on a card; a card without fp8 multiplies in bf16."""
+    found = _constants()["formats"]["fp8" if dtype == "fp8" and card.fp8 else "bf16"]
+    return kernel_from(found, gemm.kernel_of(dtype, card), card.memory_bandwidth)
+
+
+def kernel_from(found: dict[str, Any], one: gemm.Kernel, memory_bandwidth: float) -> Kernel:
+    """The kernel that a record of constants describes."""
+    byte = 1 / (found["memory_share"] * memory_bandwidth)
+    return Kernel(one=one, ratio=found["ratio"], depth=found["depth"], smooth=found["smooth"], byte=byte)
+
+
+@cache
+def _constants() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+    return content

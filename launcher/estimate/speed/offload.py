@@ -1,0 +1,151 @@
+"""Time that offloading takes: weights and gradients over PCIe (a Grace's C2C), and the optimizer's step on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.optimizer_moments import moment_bytes
+from launcher.estimate.speed.card import Card
+from launcher.estimate.speed.states import Compute
+from launcher.estimate.speed.terms import SpeedTerm, term
+from launcher.spec import RunSpec
+
+PCIE_SHARE = 0.8
+"""Share of ``hardware.pcie_bandwidth`` that copies of pinned memory reach.
+
+Between the 0.90 that the coding and the headers of packets of 256 bytes leave (PCI Express Base Specification 4.0) and
+the 0.75 that ZeRO-Infinity reports of PCIe 3.0, 12 of 16 GB/s (arXiv:2104.07857). Not measured here.
+"""
+
+HOST_ADAM, HOST_ADAM_UNFUSED = 0.24e-9, 1.4e-9
+"""Seconds a parameter, of a node's processors together: DeepSpeed's CPU-Adam and torch's own without a fused kernel.
+
+ZeRO-Offload, arXiv:2101.06840, table 4: 0.22 and 1.39 s for one billion, 2.57 and 14.76 s for ten, on a DGX-2 (two
+Xeon Platinum 8168). Newer hosts have more memory bandwidth, by which these go: they are faster by what nobody stated.
+"""
+
+HIDDEN = 0.9
+"""Share of the passes behind which copies hide; the first block's weights and the last one's gradients stay."""
+
+_SOURCE = "ZeRO-Offload, arXiv:2101.06840; deepspeed/runtime/zero (0.19), CPUOffloadPolicy of FSDP2"
+
+
+def unknown(spec: RunSpec) -> str | None:
+    """The reason why the time of a run's offloading cannot be said."""
+    for part in ("parameters", "optimizer"):
+        if getattr(spec.zero, f"offload_{part}") == "nvme":
+            return f"the bandwidth of the nodes' NVMe disks is not known (zero.offload_{part}=nvme)"
+    return None
+
+
+def updates_on_host(rank: RankModel) -> bool:
+    """True if the optimizer's step runs on the host: where its states are, or the weights that it updates."""
+    zero = rank.spec.zero
+    return zero.offload_optimizer != "none" or (zero.offload_parameters != "none" and rank.dtypes.master is None)
+
+
+def offload(
+    rank: RankModel, execution: Execution, card: Card, compute: Compute, steps: int, waited: float
+) -> Iterator[SpeedTerm]:
+    """Copies between host and device, and the step on the host, over one step.
+
+    The network and PCIe in both directions work at once, so that of what each takes longer than the passes only the
+    longest is waited for.
+
+    Args:
+        rank: The rank.
+        execution: How the engine executes it.
+        card: Its GPU.
+        compute: Of one micro-batch.
+        steps: Micro-batches of a step.
+        waited: Seconds that the step waits for the traffic of data parallelism.
+    """
+    rate = PCIE_SHARE * card.pcie_bandwidth
+    if rank.spec.zero.offload_parameters != "none":
+        weights = _weights_in(rank, execution, rate, compute, steps, waited)
+        waited += weights.exposed_seconds
+        yield weights
+    if updates_on_host(rank):
+        yield _gradients_out(rank, execution, rate, compute, steps, waited)
+        yield from _step(rank, execution, rate)
+    elif rank.spec.zero.offload_parameters != "none":
+        yield _weights_out(rank, rate)
+
+
+def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
+    """A rank's part of a checkpoint copied to the host, shared out over the steps between two.
+
+    What writing it takes is not counted: the storage's bandwidth is not known.
+    """
+    spec, dtypes = rank.spec, rank.dtypes
+    if spec.save.every is None:
+        return
+    each = dtypes.size("master") + moment_bytes(spec.optimizer.name, 1, 0, dtypes.size("optimizer_states"))
+    yield term(
+        "checkpoint", "checkpoints copied to the host, not written", "(z * P + k * P_opt) / (rate * steps)",
+        "launcher/estimate/speed/offload.py", z=dtypes.size("parameters"), P=rank.elements.parameters, k=each,
+        P_opt=rank.elements.optimizer, rate=PCIE_SHARE * card.pcie_bandwidth, steps=spec.save.every,
+    )  # fmt: skip
+
+
+def _weights_in(
+    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+) -> SpeedTerm:
+    """The rank's shard of the weights, to the device for each pass of each micro-batch, before it is gathered.
+
+    Nothing hides the copy of the block that comes first.
+    """
+    size, shard = rank.dtypes.size("parameters"), rank.elements.parameters
+    seconds = 2 * steps * size * shard / rate
+    hidden = HIDDEN * steps * (compute.forward + compute.backward) + waited if execution.parameter_overlap else 0.0
+    first = seconds / max(1, rank.layers)
+    return term(
+        "offload", "weights from the host, for both passes", "2 * m * z * P / rate", _SOURCE,
+        exposed=max(first, seconds - hidden), m=steps, z=size, P=shard, rate=rate,
+    )  # fmt: skip
+
+
+def _weights_out(rank: RankModel, rate: float) -> SpeedTerm:
+    """The rank's shard of the weights, back to the host after the device has stepped it."""
+    return term(
+        "offload", "updated weights to the host", "z * P / rate", _SOURCE,
+        z=rank.dtypes.size("parameters"), P=rank.elements.optimizer, rate=rate,
+    )  # fmt: skip
+
+
+def _gradients_out(
+    rank: RankModel, execution: Execution, rate: float, compute: Compute, steps: int, waited: float
+) -> SpeedTerm:
+    """Gradients of the rank's shard, to the host after each micro-batch.
+
+    With a master copy (DeepSpeed) the sum so far comes back to be added to, ``2 m - 1`` copies in the gradients' own
+    format, and the last is written in fp32; without one (FSDP2) the host adds up what it gets.
+    """
+    shard = rank.elements.optimizer
+    if rank.dtypes.master is None:
+        each = rank.dtypes.size("accumulate") * steps
+    else:
+        each = rank.dtypes.size("gradients") * (2 * steps - 1 if steps > 1 else 0) + 4
+    seconds = each * shard / rate
+    hidden = HIDDEN * steps * compute.backward + waited if execution.gradient_overlap else 0.0
+    return term(
+        "offload", "gradients to the host", "k * P / rate", _SOURCE,
+        exposed=max(0.0, seconds - hidden), k=each, P=shard, rate=rate,
+    )  # fmt: skip
+
+
+def _step(rank: RankModel, execution: Execution, rate: float) -> Iterator[SpeedTerm]:
+    """The optimizer on the host, whose processors a node's ranks share, and the new weights back to the device."""
+    spec, shard = rank.spec, rank.elements.optimizer
+    ranks = min(spec.gpus, spec.cluster.gpus_per_node)
+    each = HOST_ADAM if execution.fused_optimizer else HOST_ADAM_UNFUSED
+    yield term(
+        "offload", "the optimizer's step on the host", "n * t * P", _SOURCE, n=ranks, t=each, P=shard,
+    )  # fmt: skip
+    if spec.zero.offload_parameters == "none":
+        yield term(
+            "offload", "updated weights to the device", "z * P / rate", _SOURCE,
+            z=rank.engine.size, P=shard, rate=rate,
+        )  # fmt: skip

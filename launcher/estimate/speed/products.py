@@ -1,0 +1,85 @@
+"""The matrix products of a block, from its weights: one for each matrix, those of one input joined where engines do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from launcher.estimate.rank import adapters
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.tensors import Weight
+from launcher.spec import AdapterSpec, ModelSpec
+
+type Part = Literal["attention", "up_projection", "mlp", "experts"]
+
+
+class Product(NamedTuple):
+    """One product of a block, before it is split.
+
+    Attributes:
+        outputs: Columns of its result.
+        inputs: Rows of its weight.
+        split: The side that tensor parallel ranks share: 0 the outputs, 1 the inputs, None neither.
+        experts: Routed experts of the layer that have one each; 0 for a product of all tokens.
+        trained: True if its weight gets a gradient.
+        activated: True if it reads the MLP's activation.
+        part: The module that it belongs to, for selective recomputation.
+    """
+
+    outputs: int
+    inputs: int
+    split: int | None
+    experts: int
+    trained: bool
+    activated: bool
+    part: Part
+
+
+@lru_cache(maxsize=1024)
+def products(
+    family: Family, model: ModelSpec, adapter: AdapterSpec, layer: int, *, joined: bool
+) -> tuple[Product, ...]:
+    """The products of one block.
+
+    Args:
+        family: The model's family.
+        model: The model.
+        adapter: The adapter, whose matrices are products of their own.
+        layer: The block.
+        joined: True if projections of one input are one product.
+    """
+    weights = [w for w in adapters.weights(block_weights(family, model, layer), adapter) if len(w.shape) > 1]
+    output = family.traits.attention_output
+    own = [(_product(weight, output), weight.name.removesuffix(".weight").rpartition(".")[0]) for weight in weights]
+    return tuple(_joined(own)) if joined else tuple(product for product, _ in own)
+
+
+def _product(weight: Weight, attention_output: str) -> Product:
+    split = None if weight.split == "replicated" else weight.dimension
+    experts = weight.copies if weight.split == "expert" else 0
+    activated = split == 1 and weight.name != attention_output
+    return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated, _part(weight))
+
+
+def _part(weight: Weight) -> Part:
+    """Projections up from latent attention's ranks are its own part; what is neither an expert nor of an MLP is its."""
+    if weight.split == "expert":
+        return "experts"
+    module = adapters.module(weight)
+    if "mlp" in weight.name.split("."):
+        return "mlp"
+    return "up_projection" if module.endswith("_b_proj") else "attention"
+
+
+def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:
+    """Neighbours of one module and one input whose outputs are split alike: queries, keys and values; gate and up."""
+    last, place = own[0]
+    for one, here in own[1:]:
+        if here == place and one.split == 0 and one._replace(outputs=last.outputs) == last:
+            last = last._replace(outputs=last.outputs + one.outputs)
+        else:
+            yield last
+            last, place = one, here
+    yield last

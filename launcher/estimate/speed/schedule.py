@@ -1,0 +1,178 @@
+"""The order of passes of a pipeline's schedule, and when each of them starts and ends: a step simulated.
+
+``passes`` says what a stage runs one after the other, as the engines' own schedules do; ``timeline`` lets every stage
+run its order as early as the others' results reach it. The end of the last pass is the exact time of the passes of a
+step, also for uneven stages and for messages that are waited for, where ``speed.pipeline`` has a closed form.
+The simulation takes about two microseconds a pass, and belongs where a pipeline is looked at closely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from launcher.estimate.speed.result import StageTime
+from launcher.spec import RunSpec
+
+type Kind = Literal["forward", "backward", "weights"]
+"""``backward`` is the whole backward pass; of zero bubble that of the inputs, which ``weights`` comes after."""
+
+
+class Pass(NamedTuple):
+    """One pass of a micro-batch through one model chunk of a stage."""
+
+    kind: Kind
+    micro_batch: int
+    chunk: int
+
+
+class Timed(NamedTuple):
+    """A pass with its time, in seconds from the step's start.
+
+    Attributes:
+        what: The pass.
+        start: Its start.
+        end: Its end.
+        sent: The moment at which what it sends onwards has arrived; its end, where nothing is sent.
+    """
+
+    what: Pass
+    start: float
+    end: float
+    sent: float
+
+
+type Timeline = tuple[tuple[Timed, ...], ...]
+"""The passes of each stage in its order."""
+
+
+def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
+    """What each stage runs, in its order.
+
+    1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then one forward and one backward pass take turns
+    (arXiv:2104.04473, section 2.2). GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns
+    by rounds, with a warm-up of ``2 (p - r - 1) + (v - 1) g`` (Megatron-core ``pipeline_parallel/schedules.py``,
+    ``torch.distributed.pipelining`` ``ScheduleInterleaved1F1B``). Zero bubble: ZB-H1, 1F1B whose stage ``r`` runs the
+    weights' share of a backward pass ``r`` micro-batches later (arXiv:2401.10241, section 2; torch's
+    ``ScheduleInterleavedZeroBubble`` with one chunk).
+
+    Returns:
+        An order for each stage; None for DualPipe, whose ranks run two stages at once and overlap passes of both.
+    """
+    if spec.parallel.schedule == "dualpipe":
+        return None
+    return tuple(_order(spec, stage) for stage in range(spec.parallel.pipeline))
+
+
+def _order(spec: RunSpec, stage: int) -> tuple[Pass, ...]:
+    """One stage's passes: forward ones until it is warm, then by turns, and backward ones until none is left."""
+    forward, backward = _turns(spec, "forward"), _turns(spec, "backward")
+    warm_up = min(len(forward), _warm_up(spec, stage))
+    order, waiting = list(forward[:warm_up]), 0
+    split = spec.parallel.schedule == "zero_bubble"
+    for number, one in enumerate(backward):
+        order += [*forward[warm_up + number : warm_up + number + 1], one]
+        if split and number >= stage:
+            order.append(backward[waiting]._replace(kind="weights"))
+            waiting += 1
+    if split:
+        order += [one._replace(kind="weights") for one in backward[waiting:]]
+    return tuple(order)
+
+
+def _turns(spec: RunSpec, kind: Kind) -> list[Pass]:
+    """All passes of a kind: a round of micro-batches through one chunk, then the same through the next."""
+    chunks, size, count = spec.parallel.virtual_pipeline, spec.pipeline_round, spec.gradient_accumulation
+    through = range(chunks) if kind == "forward" else range(chunks - 1, -1, -1)
+    return [
+        Pass(kind, micro_batch, chunk)
+        for first in range(0, count, size)
+        for chunk in through
+        for micro_batch in range(first, min(first + size, count))
+    ]
+
+
+def _warm_up(spec: RunSpec, stage: int) -> int:
+    """Forward passes of a stage before its first backward pass, without the one that comes right before it."""
+    parallel = spec.parallel
+    left = parallel.pipeline - stage - 1
+    if parallel.schedule == "gpipe":
+        return spec.gradient_accumulation
+    if parallel.virtual_pipeline == 1:
+        return left
+    ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
+    return 2 * left + (parallel.virtual_pipeline - 1) * spec.pipeline_round + ahead
+
+
+def simulated(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> Timeline | None:
+    """The passes of a step in time (:func:`timeline`); None where the schedule has no order of single passes."""
+    orders = passes(spec)
+    return None if orders is None else timeline(stages, orders, overlaps=overlaps)
+
+
+def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, overlaps: bool = False) -> Timeline:
+    """When each pass of each stage runs.
+
+    A forward pass waits for the same micro-batch's of the stage before, and of the first stage's later chunks for the
+    last stage's chunk before; backward passes the other way around. Chunks of a stage take equal shares of its time,
+    and of a backward pass that is split the inputs and the weights take a half each.
+
+    Args:
+        stages: One rank of each stage.
+        orders: What each of them runs, of :func:`passes`.
+        overlaps: True where a stage goes on while it sends; else it waits until the message has arrived.
+    """
+    last = (len(orders) - 1, max(one.chunk for one in orders[0]))
+    split = any(one.kind == "weights" for one in orders[0])
+    durations = [_durations(stage, last[1] + 1, split=split) for stage in stages]
+    arrived: dict[tuple[int, Pass], float] = {}
+    done: list[list[Timed]] = [[] for _ in orders]
+    free = [0.0] * len(orders)
+    ready = list(range(len(orders)))
+    while ready:
+        stage = ready.pop()
+        for one in orders[stage][len(done[stage]) :]:
+            needed = arrived.get((stage, one), 0.0 if _begins(one, stage, last) else None)
+            if needed is None:
+                break  # Its input is not there yet; the stage that sends it calls this one again.
+            start = max(free[stage], needed)
+            end = start + durations[stage][one.kind]
+            to = _receiver(one, stage, last)
+            sent = end if to is None else end + stages[stage].send_seconds
+            free[stage] = end if overlaps else sent
+            done[stage].append(Timed(one, start, end, sent))
+            if to is not None:
+                arrived[to] = sent
+                ready.append(to[0])
+    return tuple(map(tuple, done))
+
+
+def makespan(times: Timeline) -> float:
+    """Seconds from the start of the first pass to the end of the last one."""
+    return max(one.end for row in times for one in row)
+
+
+def idle(row: Sequence[Timed], until: float, *, overlaps: bool = False) -> float:
+    """Seconds up to a moment in which a stage neither computes nor waits for what it sends."""
+    return until - sum((one.end if overlaps else one.sent) - one.start for one in row)
+
+
+def _durations(stage: StageTime, chunks: int, *, split: bool) -> dict[Kind, float]:
+    backward = stage.backward_seconds / (2 if split else 1) / chunks
+    return {"forward": stage.forward_seconds / chunks, "backward": backward, "weights": backward}
+
+
+def _begins(one: Pass, stage: int, last: tuple[int, int]) -> bool:
+    """True for a pass that waits for no other stage: the model's first chunk forwards, its last one backwards."""
+    place = (stage, one.chunk)
+    return one.kind == "weights" or place == ((0, 0) if one.kind == "forward" else last)
+
+
+def _receiver(one: Pass, stage: int, last: tuple[int, int]) -> tuple[int, Pass] | None:
+    """The stage and its pass that wait for what a pass makes; none of the model's ends."""
+    place = (stage, one.chunk)
+    if one.kind == "weights" or place == (last if one.kind == "forward" else (0, 0)):
+        return None
+    if one.kind == "forward":
+        return (stage + 1, one) if stage < last[0] else (0, one._replace(chunk=one.chunk + 1))
+    return (stage - 1, one) if stage > 0 else (last[0], one._replace(chunk=one.chunk - 1))

@@ -1,0 +1,106 @@
+"""One rank's part of one micro-batch, as far as its time depends on it; a key by which equal blocks are timed once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.view import RankView, rounded_up
+from launcher.estimate.speed.card import Card
+from launcher.estimate.speed.collectives import Group, group_of
+from launcher.estimate.speed.network import Network
+from launcher.spec import RunSpec
+from launcher.spec.values import Dtype
+
+
+class Shape(NamedTuple):
+    """One rank's part of one micro-batch.
+
+    Attributes:
+        sequences: Sequences of the micro-batch.
+        queries: Tokens of one of them on this rank, heads split over Ulysses ranks counted by tokens.
+        keys: Tokens of a whole sequence.
+        tensor: Tensor parallel ranks.
+        split_sequence: True if the residual stream is split over them (Megatron's sequence parallelism).
+        context: Context parallel ranks.
+        ulysses: Ulysses ranks.
+        expert: Expert parallel ranks.
+        expert_tensor: Ranks that share each routed expert.
+        dtype: The compute format.
+        size: Bytes of its elements.
+        residual_size: Bytes of an element of the residual stream.
+        megatron: True if Megatron-core's modules run.
+        autocast: True if each linear casts its weight and input.
+        scores: True if attention stores its scores.
+        execution: How the engine executes it.
+        card: The GPU.
+        network: Its links.
+    """
+
+    sequences: int
+    queries: int
+    keys: int
+    tensor: int
+    split_sequence: bool
+    context: int
+    ulysses: int
+    expert: int
+    expert_tensor: int
+    dtype: Dtype
+    size: int
+    residual_size: int
+    megatron: bool
+    autocast: bool
+    scores: bool
+    execution: Execution
+    card: Card
+    network: Network
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on this rank, not split over tensor parallel ranks."""
+        return self.sequences * self.queries
+
+    @property
+    def residual_tokens(self) -> float:
+        """Tokens of the residual stream on this rank."""
+        return self.tokens / self.tensor if self.split_sequence else self.tokens
+
+    def group(self, ranks: int, stride: int) -> Group:
+        """Ranks that lie ``stride`` apart."""
+        return group_of(ranks, stride, self.network)
+
+
+def shape_of(
+    spec: RunSpec,
+    view: RankView,
+    dtypes: Dtypes,
+    engine: EngineTraits,
+    execution: Execution,
+    card: Card,
+    network: Network,
+) -> Shape:
+    """The shape of a rank's micro-batch."""
+    parallel = spec.parallel
+    return Shape(
+        sequences=spec.micro_batch_size,
+        queries=rounded_up(spec.sequence_length, view.tokens),
+        keys=spec.sequence_length,
+        tensor=parallel.tensor,
+        split_sequence=parallel.sequence,
+        context=parallel.context,
+        ulysses=parallel.ulysses,
+        expert=parallel.expert,
+        expert_tensor=parallel.expert_tensor or parallel.tensor,
+        dtype=dtypes.compute,
+        size=engine.size,
+        residual_size=engine.residual_size,
+        megatron=engine.library == "megatron",
+        autocast=engine.autocast,
+        scores=engine.scores,
+        execution=execution,
+        card=card,
+        network=network,
+    )

@@ -1,0 +1,110 @@
+"""One row of an estimate of speed: seconds of one part of a step, by this expression, from this source.
+
+As of memory the printed formula is the formula (``launcher.base.formula``). ``seconds`` is what the part takes,
+``exposed_seconds`` what of it nothing else hides: those of all terms add up to the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
+
+from launcher.base import formula
+
+type StepPart = Literal[
+    "matrix_products",
+    "attention",
+    "memory_bound",
+    "loss",
+    "recompute",
+    "host",
+    "tensor",
+    "context",
+    "expert",
+    "pipeline",
+    "bubble",
+    "data",
+    "optimizer",
+    "offload",
+    "checkpoint",
+    "waiting",
+]
+
+PARTS: tuple[StepPart, ...] = get_args(StepPart.__value__)
+
+COMMUNICATION: tuple[StepPart, ...] = ("tensor", "context", "expert", "pipeline", "data")
+"""Parts that are traffic between ranks."""
+
+type Number = int | float
+
+
+class SpeedTerm(NamedTuple):
+    """Seconds of one part of a step on one rank.
+
+    Attributes:
+        part: The part that it is added to.
+        seconds: The value of the expression.
+        exposed_seconds: What of it the step waits for.
+        what: Words for it.
+        expression: The formula, over names.
+        values: The names' values.
+        source: Where the formula or the measured table stands.
+        bytes: Bytes that one rank moves in the step, where it is traffic.
+        group: The ranks that it is among, in words.
+    """
+
+    part: StepPart
+    seconds: float
+    exposed_seconds: float
+    what: str
+    expression: str
+    values: Mapping[str, Number]
+    source: str
+    bytes: float = 0.0
+    group: str = ""
+
+    @property
+    def formula(self) -> str:
+        """Words for it, and its expression with numbers."""
+        numbers = formula.printed(self.expression, lambda name: formula.said(self.values[name]))
+        return f"{self.what}: {numbers}"
+
+    def times(self, factor: float) -> SpeedTerm:
+        """The same term, so many times as long."""
+        seconds, exposed = self.seconds * factor, self.exposed_seconds * factor
+        return SpeedTerm(
+            self.part, seconds, exposed, self.what, self.expression, self.values, self.source, self.bytes, self.group
+        )
+
+
+def term(
+    part: StepPart,
+    what: str,
+    expression: str,
+    source: str,
+    /,
+    *,
+    exposed: float | None = None,
+    moved: float = 0.0,
+    group: str = "",
+    **values: Number,
+) -> SpeedTerm:
+    """A term of a formula.
+
+    Args:
+        part: The part that it belongs to.
+        what: Words for it.
+        expression: Seconds over the names of ``values``.
+        source: Where it stands.
+        exposed: Seconds that the step waits for; all of them where it is not given.
+        moved: Bytes that one rank moves in the step, where it is traffic.
+        group: The ranks that the traffic is among.
+        values: The value of each name; ``speed.symbols`` has their legend.
+    """
+    seconds = float(formula.evaluated(expression, values))
+    shown = seconds if exposed is None else min(exposed, seconds)
+    return _MADE(SpeedTerm, (part, seconds, shown, what, expression, values, source, moved, group))
+
+
+_MADE = tuple.__new__
+"""Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen."""

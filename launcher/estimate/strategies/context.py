@@ -1,0 +1,38 @@
+"""Context parallelism: the tokens of one sequence are split over ranks in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.view import RankView, part_of
+from launcher.spec import RunSpec, nearest
+
+
+def apply(view: RankView, spec: RunSpec) -> RankView:
+    """The rank's share of the tokens of a sequence."""
+    if spec.parallel.context == 1:
+        return view
+    return view._replace(tokens=part_of(view.tokens, spec.parallel.context))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Two equal chunks of the sequence for every rank, one from each end, so that a causal mask loads all alike.
+
+    Both engines that have it ask for this: Megatron-LM ``training/arguments.py`` (``seq_length %
+    (context_parallel_size * 2)``) and ``torch.distributed.tensor.experimental.context_parallel`` (load balance).
+    """
+    if _divides(spec):
+        return
+    length, degree = spec.sequence_length, spec.parallel.context
+    rule = f"must be a multiple of 2 x context {degree} = {2 * degree}: every rank takes a chunk from each end"
+    legal = nearest.nearest(
+        spec, "train.sequence_length", nearest.multiples_around(length, 2 * degree), _divides, limit=2
+    )
+    smaller = nearest.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
+    yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
+
+
+def _divides(spec: RunSpec) -> bool:
+    return spec.parallel.context == 1 or spec.sequence_length % (2 * spec.parallel.context) == 0

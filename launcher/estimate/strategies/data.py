@@ -1,0 +1,25 @@
+"""Data parallelism: every data rank sees its own part of the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.view import RankView, part_of
+from launcher.spec import RunSpec, nearest
+
+
+def apply(view: RankView, spec: RunSpec) -> RankView:
+    """The rank's share of the global batch."""
+    if spec.data_degree == 1:
+        return view
+    return view._replace(batch=part_of(view.batch, spec.data_degree))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Replicas of the sharded model are made of whole data ranks."""
+    replicas, data = spec.parallel.replicate, spec.data_degree
+    if data % replicas:
+        rule = f"replicas of the sharded model must divide the data degree {data}"
+        legal = nearest.nearest(spec, "parallel.replicate", nearest.divisors(data), lambda _: True)
+        yield ConfigError("parallel.replicate", replicas, rule, legal)

@@ -1,0 +1,49 @@
+"""Expert parallelism: the routed experts of a layer are shared out among ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.view import RankView, part_of
+from launcher.spec import RunSpec, nearest
+
+
+def apply(view: RankView, spec: RunSpec) -> RankView:
+    """The rank's share of the routed experts."""
+    if spec.parallel.expert == 1:
+        return view
+    return view._replace(experts=part_of(view.experts, spec.parallel.expert))
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Equal numbers of experts on every rank of a group, and groups that divide the world."""
+    degree, experts = spec.parallel.expert, spec.model.num_experts
+    if degree == 1:
+        return
+    if not experts:
+        rule = "expert parallel ranks share the experts of a layer, and the model has none (model.num_experts=0)"
+        yield ConfigError("parallel.expert", degree, rule, ["parallel.expert=1"])
+        return
+    if experts % degree:
+        rule = f"expert parallel ranks must divide the {experts} experts"
+        legal = nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), lambda _: True)
+        yield ConfigError("parallel.expert", degree, rule, legal)
+    if not _divides_world(spec):
+        inside, stages = spec.parallel.expert_tensor or spec.parallel.tensor, spec.parallel.pipeline
+        rule = (
+            f"expert {degree} x expert_tensor {inside} x pipeline {stages} = {degree * inside * stages} ranks"
+            f" hold one copy of the experts; it must divide the world of {spec.gpus}"
+        )
+        legal = chain(
+            nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), _divides_world),
+            nearest.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
+        )
+        yield ConfigError("parallel.expert", degree, rule, legal)
+
+
+def _divides_world(spec: RunSpec) -> bool:
+    parallel = spec.parallel
+    inside = parallel.expert_tensor or parallel.tensor
+    return spec.gpus % (parallel.expert * inside * parallel.pipeline) == 0

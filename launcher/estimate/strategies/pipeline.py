@@ -1,0 +1,146 @@
+"""Pipeline parallelism: consecutive layers on consecutive stages, several micro-batches in flight.
+
+Which layers a stage has and how many micro-batches it holds at once is told by ``launcher.estimate.rank.stages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from launcher.base.errors import ConfigError
+from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers, stage_layers
+from launcher.estimate.rank.view import ONE, RankView
+from launcher.spec import RunSpec, edit, nearest
+from launcher.spec.change import batches_typed
+from launcher.spec.run import ROUND
+
+BY_STAGE = True
+"""What a rank has depends on its stage."""
+
+
+def apply(view: RankView, spec: RunSpec) -> RankView:
+    """The rank's layers, whether it is the first or the last stage, and the micro-batches that it holds at once."""
+    if spec.parallel.pipeline == 1:
+        return view
+    flow = flow_of(spec)
+    embedding, head = flow.cut.ends(view.stage)
+    held = in_flight(flow, view.stage)
+    return view._replace(
+        layers=rank_layers(flow.cut, view.stage),
+        embedding=embedding,
+        head=head,
+        in_flight=held if view.in_flight is ONE else view.in_flight * held,
+    )
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Whole layers on every stage, in as many equal chunks as the schedule asks for."""
+    if spec.parallel.pipeline == 1:
+        yield from _without_stages(spec)
+        return
+    if not _shares_out(spec):
+        yield _uneven(spec)
+    elif not _whole_chunks(spec):
+        yield _uneven_chunks(spec)
+    yield from _schedule(spec)
+
+
+def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings of a pipeline that does not exist."""
+    idle = {"virtual_pipeline": 1, "first_stage_layers": None, "last_stage_layers": None, "schedule": "1f1b"}
+    for name, neutral in idle.items():
+        value, path = getattr(spec.parallel, name), f"parallel.{name}"
+        if value != neutral:
+            rule = "it belongs to a pipeline, and parallel.pipeline is 1"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=2"])
+
+
+def _shares_out(spec: RunSpec) -> bool:
+    """True if the stages without a size of their own get equal numbers of layers, at least one each."""
+    named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
+    left, stages = cut_of(spec).counted - sum(named), spec.parallel.pipeline - len(named)
+    if stages == 0:
+        return left == 0
+    return left >= stages and left % stages == 0
+
+
+def _whole_chunks(spec: RunSpec) -> bool:
+    parallel, layers = spec.parallel, cut_of(spec).counted
+    named = [size for size in (parallel.first_stage_layers, parallel.last_stage_layers) if size is not None]
+    stages = parallel.pipeline - len(named)
+    sizes = [*named, (layers - sum(named)) // stages] if stages else named
+    return all(size % parallel.virtual_pipeline == 0 for size in sizes)
+
+
+def _uneven(spec: RunSpec) -> ConfigError:
+    layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
+    first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
+    legal = nearest.nearest(spec, "parallel.pipeline", nearest.divisors(layers), _shares_out)
+    if first is None and last is None:
+        rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
+        ends = range(1, layers)
+        own = nearest.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
+    path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
+    rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
+    sizes = nearest.nearest(spec, path, range(1, layers), _shares_out, limit=2)
+    return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
+
+
+def _uneven_chunks(spec: RunSpec) -> ConfigError:
+    chunks, path = spec.parallel.virtual_pipeline, "parallel.virtual_pipeline"
+    whole = edit.changed(spec, path, 1)
+    per_stage = sorted({len(stage_layers(whole, stage)) for stage in range(spec.parallel.pipeline)})
+    rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
+    return ConfigError(path, chunks, rule, nearest.nearest(spec, path, nearest.divisors(max(per_stage)), _whole_chunks))
+
+
+def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
+    schedule, chunks = spec.parallel.schedule, spec.parallel.virtual_pipeline
+    if schedule == "interleaved" and chunks == 1:
+        per_stage = spec.model.num_hidden_layers // spec.parallel.pipeline
+        legal = nearest.nearest(spec, "parallel.virtual_pipeline", nearest.divisors(per_stage), _whole_chunks, limit=2)
+        rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
+        yield ConfigError("parallel.schedule", schedule, rule, chain(legal, ("parallel.schedule=1f1b",)))
+    if schedule not in ("1f1b", "interleaved") and chunks > 1:
+        rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
+        way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
+        yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
+    elif chunks > 1 and not _full_rounds(spec, spec.gradient_accumulation):
+        yield _broken_rounds(spec)
+
+
+def _full_rounds(spec: RunSpec, count: int) -> bool:
+    """Rounds of the pipeline's length at least, the last one too (Megatron-core ``pipeline_parallel/schedules.py``)."""
+    stages, size = spec.parallel.pipeline, spec.pipeline_round
+    return stages <= size <= count and (count % size == 0 or count % size >= stages)
+
+
+def _broken_rounds(spec: RunSpec) -> ConfigError:
+    """Interleaving sends micro-batches in groups of the pipeline's length (arXiv:2104.04473, section 2.2)."""
+    stages, count, size = spec.parallel.pipeline, spec.gradient_accumulation, spec.pipeline_round
+    needed = (
+        f"a multiple of pipeline {stages} micro-batches"
+        if size == stages
+        else f"rounds of {size} micro-batches (--{ROUND}), of pipeline {stages} at least and so the last one"
+    )
+    rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
+    counts = sorted(nearest.multiples_around(count, size), key=lambda other: abs(other - count))
+    legal = (batches_typed(spec, other, spec.micro_batch_size) for other in counts if _full_rounds(spec, other))
+    way_out = chain(islice(legal, 2), ("parallel.virtual_pipeline=1",))
+    return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """A pipeline that is never full: the idle share of 1F1B is (p-1)/(m v + p-1) (arXiv:2104.04473, section 2.2)."""
+    stages, count = spec.parallel.pipeline, spec.gradient_accumulation
+    if count >= stages:
+        return
+    idle = (stages - 1) / (count * spec.parallel.virtual_pipeline + stages - 1)
+    rule = (
+        f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so each"
+        f" stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
+    )
+    way_out = [batches_typed(spec, 4 * stages, spec.micro_batch_size)]
+    yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)

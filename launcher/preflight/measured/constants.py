@@ -1,0 +1,153 @@
+"""The constant of a run by the measured runs of the same card, framework and cluster, models with experts apart.
+
+Of each layout the newest run counts, with one vote; from three layouts on the median of measured / uncorrected speed
+takes the place of the shipped constant. Runs that were predicted beside another calibration do not count, since what a
+constant corrects was another prediction then. Versions of a framework are not told apart: what is measured anew takes
+the place of what was measured before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from launcher import backends
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.card import card_of
+from launcher.estimate.speed.result import Constant
+from launcher.preflight.measured.row import Row
+from launcher.spec import RunSpec
+
+LEAST_LAYOUTS = 3
+"""Of fewer the median is that of one run or two, which may be unlike the run that is asked about."""
+
+_WEIGHT = calibration.LEAST_ROWS
+"""Runs that the shipped band counts as: the fewest for which one is shipped."""
+
+_Z = 1.645
+"""Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band."""
+
+
+class Key(NamedTuple):
+    """What runs have in common whose constant is the same."""
+
+    hardware: str
+    framework: str
+    experts: bool
+    cluster: str
+    link_bandwidth: float | None
+    network_bandwidth: float | None
+    network_latency: float | None
+
+    @classmethod
+    def of(cls, row: Row) -> Key:
+        """That of a measured run."""
+        return cls(*(getattr(row, name) for name in cls._fields))
+
+
+class Own(NamedTuple):
+    """The measured runs of one key.
+
+    Attributes:
+        value: The median of their ratios.
+        deviation: The standard deviation of the logarithms of the ratios over it.
+        runs: The runs, one of each layout.
+        nodes: The nodes of the largest.
+    """
+
+    value: float
+    deviation: float
+    runs: int
+    nodes: int
+
+
+def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
+    """The keys of which enough was measured."""
+    layouts: dict[Key, dict[str, Row]] = {}
+    for row in rows:
+        if counts(row):
+            layouts.setdefault(Key.of(row), {})[row.layout] = row
+    return {key: _own(list(found.values())) for key, found in layouts.items() if len(found) >= LEAST_LAYOUTS}
+
+
+def counts(row: Row) -> bool:
+    """True if a run may be in a constant."""
+    return why_not(row) is None
+
+
+def why_not(row: Row) -> str | None:
+    """The reason why a run is in no constant; None where it may be."""
+    if row.left_out is not None:
+        return row.left_out
+    if row.ratio is None:
+        return "its speed was not predicted" if row.predicted.uncorrected is None else "its speed was not measured"
+    if row.calibration != calibration.version():
+        return "it was predicted by another version of the model of speed"
+    return None
+
+
+def _own(rows: Sequence[Row]) -> Own:
+    from statistics import median, stdev  # Late, because most checks have no measured runs.
+
+    ratios = [row.ratio or math.nan for row in rows]
+    value = median(ratios)
+    deviation = stdev(math.log(ratio / value) for ratio in ratios)
+    return Own(value=value, deviation=deviation, runs=len(rows), nodes=max(row.nodes for row in rows))
+
+
+def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
+    """The constant of a run; None where too little was measured of its key."""
+    card, execution = card_of(spec.hardware), backends.of(spec).execution(spec)
+    if card is None or execution is None:
+        return None
+    experts = spec.model.num_experts > 0
+    own = table.get(key_of(spec, card.name, execution.framework))
+    if own is None:
+        return None
+    shipped = calibration.constant(execution.framework, card.name, execution.related, experts=experts)
+    kind = ", models with experts" if experts else ""
+    found = banded(own, shipped, f"{execution.framework} on {card.name}{kind}, this cluster")
+    if spec.cluster.nodes <= own.nodes or not shipped.rows:
+        return found
+    return replace(found, low=min(found.low, shipped.low), high=max(found.high, shipped.high))
+
+
+def key_of(spec: RunSpec, hardware: str, framework: str) -> Key:
+    """The key of a run."""
+    cluster, own = spec.cluster, spec.cluster.network_bandwidth
+    network = spec.hardware.network_bandwidth if own is None else own
+    return Key(
+        hardware=hardware,
+        framework=framework,
+        experts=spec.model.num_experts > 0,
+        cluster=cluster.kind,
+        link_bandwidth=spec.hardware.link_bandwidth,
+        network_bandwidth=network,
+        network_latency=cluster.network_latency,
+    )
+
+
+def banded(own: Own, shipped: Constant, whose: str) -> Constant:
+    """The constant of measured runs with its band, ``w^2 = (k a^2 + n (z s)^2) / (k + n)`` on each side.
+
+    Args:
+        own: The ``n`` runs, whose ratios deviate by ``s``.
+        shipped: Its band is ``a`` wide, both as logarithms; it counts as ``k`` runs, so that few runs that happen to
+            agree make no narrow band, and many that are alike make one of their own width.
+        whose: The runs in words.
+    """
+    weight = _WEIGHT if shipped.rows else 0
+
+    def width(end: float) -> float:
+        return math.sqrt((weight * math.log(end) ** 2 + own.runs * (_Z * own.deviation) ** 2) / (weight + own.runs))
+
+    return Constant(
+        value=own.value,
+        low=math.exp(-width(min(1.0, shipped.low))),
+        high=math.exp(width(max(1.0, shipped.high))),
+        rows=own.runs,
+        whose=whose,
+        here=True,
+    )

@@ -1,0 +1,99 @@
+"""The measured runs that the estimates of one command rest on.
+
+What reads them is imported where there are some: most commands have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.estimate.speed.result import Constant
+from launcher.spec import ClusterSpec, RunSpec
+
+if TYPE_CHECKING:
+    from launcher.preflight.measured.constants import Key, Own
+    from launcher.preflight.measured.row import Row
+    from launcher.preflight.measured.storage import Storage
+
+NAME = "measurements.jsonl"
+
+
+def place(cluster: ClusterSpec) -> Path:
+    """The file that ``cluster.measurements`` names, ``~/`` being the user's home; the user's own where it is null."""
+    named = cluster.measurements
+    if named is not None:
+        return Path.home() / named.removeprefix("~/") if named.startswith("~/") else Path(named)
+    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
+
+    return user_state_path("launch") / NAME
+
+
+class Measured:
+    """Gives what measured runs say of speed and of storage; each file is read once."""
+
+    def __init__(self) -> None:
+        """Begin with no file read."""
+        self._tables: dict[str | None, Mapping[Key, Own]] = {}
+        self._rows: dict[str | None, tuple[Row, ...]] = {}
+        self._told: list[str] = []
+
+    def __call__(self, spec: RunSpec) -> Constant | None:
+        """The constant of a run; None where too little was measured, and the shipped one is taken."""
+        if spec.hardware.device != "cuda":
+            return None
+        table = self.read(spec.cluster)
+        if not table:
+            return None
+        from launcher.preflight.measured.constants import constant_of
+
+        return constant_of(spec, table)
+
+    def read(self, cluster: ClusterSpec) -> Mapping[Key, Own]:
+        """What was measured of a cluster, by the file that it names; read the first time that it is asked for."""
+        named = cluster.measurements
+        if named not in self._tables:
+            rows = self._known(cluster)
+            if rows:
+                from launcher.preflight.measured import constants
+
+            self._tables[named] = constants.of_rows(rows) if rows else {}
+        return self._tables[named]
+
+    def storage(self, spec: RunSpec, checkpoint_bytes: int) -> Storage | None:
+        """How fast the runs of its cluster wrote checkpoints such as that of a run; None where none says it."""
+        rows = self._known(spec.cluster)
+        if not rows:
+            return None
+        from launcher.preflight.measured.storage import of_rows
+
+        return of_rows(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Say once what was found wrong with the files."""
+        while self._told:
+            say(f"launch: {self._told.pop(0)}")
+
+    def _known(self, cluster: ClusterSpec) -> tuple[Row, ...]:
+        named = cluster.measurements
+        if named not in self._rows:
+            self._rows[named] = self._read(place(cluster))
+        return self._rows[named]
+
+    def _read(self, path: Path) -> tuple[Row, ...]:
+        try:
+            path.stat()
+            from launcher.preflight.measured import file
+
+            found = file.load(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            self._told.append(f"the measured runs of {path} cannot be read: {error.strerror or error}")
+            return ()
+        if found.unreadable:
+            count = len(found.unreadable)
+            lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
+            self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
+        return found.rows

@@ -1,1 +1,0 @@
-"""Text that people read: numbers with their units, and what would act on a terminal written out."""
