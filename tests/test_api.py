@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import pickle
 import re
 import signal
 import subprocess
@@ -27,7 +26,6 @@ from launcher.estimate.memory.result import Peak
 from launcher.job import torchrun
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir.state import RunState
-from launcher.submission.node_task import NodeTask
 from tests.support.helpers import ROOT, assert_golden
 
 UNFIT = ["model=llama3_8b", "parallel=fsdp", "hardware=rtx4090", "cluster.gpus_per_node=8"]
@@ -267,13 +265,6 @@ def test_checks_in_threads_agree_and_leave_hydra_as_it_was() -> None:
         assert GlobalHydra.instance().hydra is own
     assert found == ["fits"] * 3
     assert not GlobalHydra.instance().is_initialized()
-
-
-def test_submit_is_the_function_also_once_an_old_job_has_looked_for_its_task() -> None:
-    assert type(pickle.loads(b"\x80\x02clauncher.submit\nNodeTask\n)\x81.")) is NodeTask
-    for submit in (launcher.submit, sys.modules["launcher.submit"]):
-        with pytest.raises(ConfigErrors, match="precison"):
-            submit(WRONG)  # type: ignore[operator]
 
 
 def test_the_contract_names_every_function_keyword_and_member() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import VERBS, main
-from launcher.completion import vocabulary
+from launcher.cli.completion import vocabulary
 from launcher.spec.parse import known_keys
 from tests.support.helpers import ROOT
 

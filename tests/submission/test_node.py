@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -17,7 +16,6 @@ from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.rundir import attempts, process, state, status
 from launcher.submission import node
-from launcher.submission.node_task import NodeTask
 from launcher.submission.place import SlurmPlace
 
 
@@ -160,8 +158,3 @@ def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert status.find(["a", "runs/a"], tmp_path) == [run, run]
     with pytest.raises(FileNotFoundError, match="nope"):
         status.find(["nope"], tmp_path)
-
-
-def test_a_job_that_was_queued_before_the_task_moved_still_finds_it() -> None:
-    task = pickle.loads(b"\x80\x02clauncher.submit\nNodeTask\n)\x81.")
-    assert type(task) is NodeTask

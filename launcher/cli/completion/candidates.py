@@ -26,7 +26,7 @@ class Completer:
     """The candidates for the last word of a command line, in a folder.
 
     Attributes:
-        vocabulary: What ``launcher.completion.vocabulary`` has gathered.
+        vocabulary: What ``launcher.cli.completion.vocabulary`` has gathered.
         conf: The folders of configuration, the user's first.
         recipes: The folders of recipes, the user's first.
     """

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
-        from launcher.completion.answer import answer
+        from launcher.cli.completion.answer import answer
 
         return answer(words[1:], VERBS)
     try:
@@ -156,7 +156,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     _require_a_folder()
     if not words or (verb is None and {"-h", "--help"} & set(words)):
-        from launcher.commands._overview import text
+        from launcher.cli.overview import text
 
         print(text(VERBS))
         return 0

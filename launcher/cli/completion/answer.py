@@ -7,8 +7,8 @@ cursor, because it splits words at ``=``, and the part of the last word that it 
 import os
 import sys
 
-from launcher.completion import vocabulary
-from launcher.completion.candidates import Completer
+from launcher.cli.completion import vocabulary
+from launcher.cli.completion.candidates import Completer
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
 if TYPE_CHECKING:
