@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import json
 import math
@@ -217,6 +218,36 @@ def end_of(path: Path, most: int) -> str:
             return file.read(most).decode(errors="replace")
     except OSError:
         return ""
+
+
+def json_objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; what is none is passed over, such as the line that is being written."""
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            content = json.loads(line)
+            if isinstance(content, dict):
+                yield content
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file from its first line on; none where it is missing or cannot be read."""
+    with contextlib.suppress(OSError), io.TextIOWrapper(opened(path), errors="replace") as file:
+        yield from json_objects(file)
+
+
+def lock(descriptor: int) -> bool | None:
+    """Lock an open file without waiting; the lock goes when the file is closed.
+
+    Returns:
+        True if it is ours, False if another process has it, None where the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def bytes_in(folder: Path) -> int:

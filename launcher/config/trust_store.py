@@ -98,13 +98,7 @@ def _store(name: str = NAME) -> Path:
 
 
 def _entries() -> Iterator[dict[str, Any]]:
-    for line in _text(_store()).splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # A write that a full disk or a crash has cut short.
-            continue
-        if isinstance(entry, dict):
-            yield entry
+    return files.json_objects(_text(_store()).splitlines())
 
 
 def _old(name: str) -> dict[str, str]:

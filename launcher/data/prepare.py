@@ -8,7 +8,6 @@ wait for it; where the file system has no locks each writes a folder of its own,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from launcher.base import machine
+from launcher.base import files, machine
 from launcher.base.errors import DataError, SubmitError
 from launcher.base.files import write_atomically
 from launcher.data import token_folder
@@ -260,20 +259,12 @@ def _alone(path: Path, waits: Callable[[], None] | None) -> Iterator[bool]:
     """Let one process at a time make a folder; yields False where the file system has no locks."""
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told and waits is not None:
-                    waits()
-                told = True
-                time.sleep(_LOOK_S)
-            except OSError:
-                yield False
-                return
-            else:
-                yield True
-                return
+        while (held := files.lock(lock.fileno())) is False:
+            if not told and waits is not None:
+                waits()
+            told = True
+            time.sleep(_LOOK_S)
+        yield held is not None
 
 
 def _remove_halves(path: Path) -> None:

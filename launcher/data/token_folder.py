@@ -9,7 +9,6 @@ trains on the same tokens although its files have changed since; it is also what
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import re
 import shutil
@@ -240,9 +239,7 @@ def _held(path: Path) -> Iterator[bool | None]:
         held: bool | None = True
         try:
             lock = stack.enter_context(path.open("a"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held = False
+            held = files.lock(lock.fileno())
         except OSError:
             held = None
         yield held

@@ -62,9 +62,7 @@ def news(directory: Path) -> list[dict[str, Any]]:
 
 
 def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            content = json.loads(line)
-            texts = isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("kind", "text"))
-            if texts and isinstance(content.get("rank"), int | None):
-                yield {**content, "text": secret.hidden(content["text"])}
+    for content in files.json_objects(lines):
+        texts = all(isinstance(content.get(key), str) for key in ("kind", "text"))
+        if texts and isinstance(content.get("rank"), int | None):
+            yield {**content, "text": secret.hidden(content["text"])}

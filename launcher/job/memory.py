@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -222,9 +221,9 @@ def record(content: Mapping[str, Any]) -> MemoryRecord:
 
 
 def _understood(lines: Iterable[str]) -> Iterator[MemoryRecord]:
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            yield record(json.loads(line))
+    for content in files.json_objects(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            yield record(content)
 
 
 def _out_of_memory(content: Mapping[str, Any]) -> OutOfMemory:

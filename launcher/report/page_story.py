@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launcher.base import files
 from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag
 from launcher.charts.look import CATEGORIES, LIMIT
 from launcher.charts.page import Chart, Section
 from launcher.job.events import MILESTONES
-from launcher.report.lines import of_file
 from launcher.report.page_source import Source
 from launcher.rundir import contents
 
@@ -319,5 +319,5 @@ def _beside(seconds: float, middle: float) -> str:
 
 def _rank_seconds(source: Source) -> list[list[float]]:
     """Seconds of each rank by the lines of ``rank_times.jsonl``; none where there is no such file."""
-    found = (row.get("seconds") for row in of_file(source.folder / "rank_times.jsonl"))
+    found = (row.get("seconds") for row in files.json_lines(source.folder / "rank_times.jsonl"))
     return [line for line in found if isinstance(line, list) and all(map(contents.is_number, line))]

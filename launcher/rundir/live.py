@@ -8,7 +8,6 @@ None.
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -187,9 +186,9 @@ def _slowest(run: Path) -> Slowest | None:
 def _newest_times(run: Path) -> list[list[float]]:
     """The newest lines of ``rank_times.jsonl``, seconds by rank."""
     found = []
-    for line in files.last_lines(run / _TIMES, _END_BYTES)[-_WINDOW:]:
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-            found.append([float(each) for each in json.loads(line)["seconds"]])
+    for row in files.json_objects(files.last_lines(run / _TIMES, _END_BYTES)[-_WINDOW:]):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            found.append([float(each) for each in row["seconds"]])
     return [times for times in found if times]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +81,7 @@ def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # The line that is being written, or half of one.
-            content = json.loads(line)
-            if isinstance(content, dict) and _step(content) is not None:
-                yield content
+    return (row for row in files.json_objects(lines) if _step(row) is not None)
 
 
 def last_step_of(run: Path) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,11 +25,8 @@ def steps(run: Path) -> list[dict[str, Any]]:
 def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The lines of metrics that hold a loss; a user's script may leave out all else, and a step is then counted."""
     count = 0
-    for line in lines:
-        row: Any = None
-        with contextlib.suppress(ValueError, RecursionError):  # The line that is being written.
-            row = json.loads(line)
-        if isinstance(row, dict) and is_number(row.get("loss")):
+    for row in files.json_objects(lines):
+        if is_number(row.get("loss")):
             count += 1
             yield {**row, "step": _whole(row.get("step"), count)}
 

@@ -7,15 +7,16 @@ which the file ``latest_checkpointed_iteration.txt`` beside them names the newes
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base import files
 from launcher.base.errors import LauncherError
-from launcher.base.files import last_lines, load_json, read_text
+from launcher.base.files import load_json, read_text
 
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -157,10 +158,7 @@ def _best(run: Path, name: str, found: list[Saved]) -> Path:
 def _evaluated(run: Path) -> dict[int, float]:
     """The loss on held-out samples by step, from ``metrics.jsonl``."""
     losses = {}
-    for line in last_lines(run / "metrics.jsonl"):
-        try:
-            row = json.loads(line)
+    for row in files.json_objects(files.last_lines(run / "metrics.jsonl")):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             losses[int(row["step"])] = float(row["eval_loss"])
-        except (ValueError, KeyError, TypeError):
-            continue
     return losses

@@ -9,7 +9,6 @@ the last few megabytes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -132,24 +131,14 @@ def _locked(path: Path, flags: int) -> Iterator[int]:
     while time.monotonic() < until:
         descriptor = files.descriptor(path, flags)
         try:
-            if _lock(descriptor) and _is_still(path, descriptor):
+            # Without locks at once, since a row is one write at the end.
+            if files.lock(descriptor) is not False and _is_still(path, descriptor):
                 yield descriptor
                 return
         finally:
             os.close(descriptor)
         time.sleep(_POLL_S)
     raise OSError(0, "others hold its lock")
-
-
-def _lock(descriptor: int) -> bool:
-    """True if the file is ours now; on a file system without locks at once, since a row is one write at the end."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
