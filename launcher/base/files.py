@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -248,6 +249,49 @@ def lock(descriptor: int) -> bool | None:
     except OSError:
         return None
     return True
+
+
+class Tail:
+    """A file that grows: what is new in it since the last call, whatever happens to it.
+
+    One that became shorter, or was put in place of another (a rotated log, metrics that a resumed worker has cut), is
+    read from its start, and :attr:`restarted` says so of what has just been returned. At most :data:`MOST_OF_A_LOG`
+    bytes are read at once.
+    """
+
+    def __init__(self, path: Path, *, from_start: bool) -> None:
+        """Begin at the file's start, or at its end of now."""
+        self._path, self._offset, self._inode = path, 0, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.restarted = False
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            self._offset, self._inode = 0 if from_start else facts.st_size, facts.st_ino
+
+    def lines(self, *, ended: bool = False) -> list[str]:
+        """Whole lines since the last call; with ``ended`` also a last one that has no end."""
+        data = self._new()
+        whole = data if ended else data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+    def text(self) -> str:
+        """All characters since the last call; one whose bytes are cut between two calls comes with the later."""
+        data = self._new()
+        self._offset += len(data)
+        return self._decoder.decode(data)
+
+    def _new(self) -> bytes:
+        try:
+            with opened(self._path) as file:
+                facts = os.fstat(file.fileno())
+                known = self._inode in (0, facts.st_ino) and facts.st_size >= self._offset
+                self.restarted, self._inode = not known, facts.st_ino
+                self._offset = self._offset if known else 0
+                file.seek(self._offset)
+                return file.read(MOST_OF_A_LOG)
+        except OSError:
+            return b""
 
 
 def bytes_in(folder: Path) -> int:

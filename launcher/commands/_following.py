@@ -9,7 +9,6 @@ worker has cut the lines after its checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import sys
@@ -98,21 +97,11 @@ def _say(text: str) -> None:
 
 def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
     """New whole lines of ``metrics.jsonl`` until the run has ended; an empty list when nothing is new."""
-    path, offset = directory / "metrics.jsonl", 0
-    with contextlib.suppress(OSError):
-        offset = path.stat().st_size if (directory / "checkpoints").exists() and path.exists() else 0
+    resumed = (directory / "checkpoints").exists()
+    metrics = files.Tail(directory / "metrics.jsonl", from_start=not resumed)
     while True:
         ended = status.read(directory).state in state.ENDED
-        text = ""
-        with contextlib.suppress(OSError), files.opened(path) as file:
-            if path.stat().st_size < offset:
-                offset = 0  # A resumed worker has cut the lines after its checkpoint.
-            file.seek(offset)
-            data = file.read(files.MOST_OF_A_LOG)
-            whole = data[: data.rfind(b"\n") + 1]
-            offset += len(whole)
-            text = whole.decode(errors="replace")
-        yield list(results.training(text.splitlines()))
+        yield list(results.training(metrics.lines()))
         if ended:
             return
         time.sleep(_POLL_S)

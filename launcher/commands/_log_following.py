@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.base.files import Tail
 from launcher.commands._common import say
 from launcher.rundir import contents, output, progress, state, status
-from launcher.rundir.output import Tail
 from launcher.rundir.state import RunState
 
 _POLL_S = 0.3

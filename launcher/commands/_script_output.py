@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,8 +17,7 @@ class Printed:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._old = set(directory.glob(_RANK_0))
-        self._read: dict[Path, int] = {}
-        self._decoders: dict[Path, codecs.IncrementalDecoder] = {}
+        self._tails: dict[Path, files.Tail] = {}
 
     def show(self, _: list[dict[str, Any]] | None) -> None:
         """Print what is new; its metrics are the script's own to print."""
@@ -28,14 +26,6 @@ class Printed:
             self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))
 
     def _pass_on(self, path: Path, to: TextIO) -> None:
-        try:
-            with files.opened(path) as file:
-                file.seek(self._read.get(path, 0))
-                data = file.read(files.MOST_OF_A_LOG)
-        except OSError:
-            return
-        # A character of several bytes may be cut between two looks.
-        decoder = self._decoders.setdefault(path, codecs.getincrementaldecoder("utf-8")(errors="replace"))
-        self._read[path] = self._read.get(path, 0) + len(data)
-        to.write(terminal.coloured(decoder.decode(data)))
+        tail = self._tails.setdefault(path, files.Tail(path, from_start=True))
+        to.write(terminal.coloured(tail.text()))
         to.flush()

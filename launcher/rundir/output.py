@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,38 +80,6 @@ def count(paths: Sequence[Path]) -> int:
         with contextlib.suppress(OSError), files.opened(path) as file:
             found += sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
     return found
-
-
-class Tail:
-    """A file that grows: its new whole lines, whatever happens to it.
-
-    One that became shorter, or was put in place of another (a rotated log, metrics that a resumed worker has cut), is
-    read from its start, and :attr:`restarted` says so of the lines that :meth:`lines` has just returned.
-    """
-
-    def __init__(self, path: Path, *, from_start: bool) -> None:
-        """Begin at the file's start, or at its end of now."""
-        self._path, self._offset, self._inode = path, 0, 0
-        self.restarted = False
-        with contextlib.suppress(OSError):
-            facts = path.stat()
-            self._offset, self._inode = 0 if from_start else facts.st_size, facts.st_ino
-
-    def lines(self, *, ended: bool = False) -> list[str]:
-        """Whole lines since the last call; with ``ended`` also a last one that has no end."""
-        try:
-            with files.opened(self._path) as file:
-                facts = os.fstat(file.fileno())
-                known = self._inode in (0, facts.st_ino) and facts.st_size >= self._offset
-                self.restarted, self._inode = not known, facts.st_ino
-                self._offset = self._offset if known else 0
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        whole = data if ended else data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.decode(errors="replace").splitlines()
 
 
 def _of_the_array(directory: Path) -> Iterator[Path]:

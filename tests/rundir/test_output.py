@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from launcher.base import files
+from launcher.base.files import Tail
 from launcher.rundir import output
-from launcher.rundir.output import Tail
 from tests.support.recorded_runs import recorded
 
 
