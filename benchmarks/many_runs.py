@@ -22,12 +22,12 @@ from typing import Any
 
 from benchmarks.reporting import keep
 from launcher.base import machine
+from launcher.base.process import Process
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.rundir import home, state
-from launcher.rundir.process import Process
 from launcher.rundir.record import record
 
 RUNS = 10_000

@@ -106,7 +106,7 @@ def measured(lines: Iterable[str], folder: Path) -> dict[str, Any]:
     """Answer points in a process of its own: seconds to the first answer, points a second after it, memory."""
     path = folder / "points.jsonl"
     path.write_text("".join(f"{line}\n" for line in lines))
-    command = [sys.executable, "-m", "launcher.cli", "check", "--points", str(path)]
+    command = [sys.executable, "-m", "launcher", "check", "--points", str(path)]
     start, verdicts = time.perf_counter(), Counter[str]()
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None:
@@ -127,7 +127,7 @@ def measured(lines: Iterable[str], folder: Path) -> dict[str, Any]:
 
 def one_by_one(lines: Iterable[str], folder: Path) -> dict[str, float]:
     """Milliseconds from a point's line to its answer, for a program that waits for each, and so of one process."""
-    command = [sys.executable, "-m", "launcher.cli", "check", "--points", "-"]
+    command = [sys.executable, "-m", "launcher", "check", "--points", "-"]
     times = []
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:

@@ -96,7 +96,7 @@ def _metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def _ran(words: tuple[str, ...], folder: Path) -> str:
-    command = [sys.executable, "-P", "-m", "launcher.cli", *words]
+    command = [sys.executable, "-P", "-m", "launcher", *words]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -254,7 +254,8 @@ def test_a_family_and_a_backend_are_one_file_each_of_the_launchers_folder(packag
     text, word = ONE_FILE[package]
     (tmp_path / package).mkdir()
     (tmp_path / package / "added.py").write_text(text)
-    longer = f"import launcher.{package} as room; room.__path__.append({str(tmp_path / package)!r}); {LAUNCH}"
+    room = {"families": "launcher.estimate.families", "backends": "launcher.backends"}[package]
+    longer = f"import {room} as room; room.__path__.append({str(tmp_path / package)!r}); {LAUNCH}"
     found = judged({"shipped": TINY, "added": (*TINY, word)}, tmp_path, program=longer)
     assert [answer["errors"] for answer in found.values()] == [[], []]
     assert found["added"]["peak"] != found["shipped"]["peak"]

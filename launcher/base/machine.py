@@ -252,3 +252,12 @@ def cxx() -> str | None:
 def node() -> str:
     """This node's name, on Slurm as Slurm knows it: a host's own name may be a longer one."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def processor() -> str | None:
+    """The processor's product name by ``/proc/cpuinfo``; None where it has none there."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1].strip() if found else None

@@ -279,7 +279,3 @@ def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
         print(as_line(invalid_as_json(error.errors)))
     print(errors_as_text(error.errors), file=sys.stderr)
     return error.exit_status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

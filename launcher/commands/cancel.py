@@ -2,7 +2,7 @@
 
 The request is a file in the run's folder, which the run's own node finds, so a run can be cancelled from any host that
 sees the folder. No process is signalled from here, but for torchrun of a run that is to be killed, or that has no
-keeper of this version: then only if it is the process that was recorded (``launcher.rundir.process``).
+keeper of this version: then only if it is the process that was recorded (``launcher.base.process``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    script = (FOLDER / "completion" / f"launch.{options.shell}").read_text()
+    script = (FOLDER / "cli" / "completion" / f"launch.{options.shell}").read_text()
     if options.json:
         print_json({"schema": 1, "completion": {"shell": options.shell, "script": script}})
     else:

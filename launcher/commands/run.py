@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.base.process import Process
 from launcher.commands import _preview
 from launcher.commands._common import (
     add_engine,
@@ -54,7 +55,6 @@ from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_json, as_text, findings_as_text, heading
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, loading, lock, state, status
-from launcher.rundir.process import Process
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts

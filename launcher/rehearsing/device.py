@@ -52,7 +52,13 @@ def here() -> Device:
         gpu = facts.gpus[0]
         memory = gpu.memory_bytes - (gpu.reserved_bytes or 0)
         return Device(kind="cuda", name=gpu.name, memory_bytes=memory, host_memory_bytes=host, cpus=cpus)
-    return Device(kind="cpu", name=_processor(), memory_bytes=_free(host), host_memory_bytes=host, cpus=cpus)
+    return Device(
+        kind="cpu",
+        name=machine.processor() or os.uname().machine,
+        memory_bytes=_free(host),
+        host_memory_bytes=host,
+        cpus=cpus,
+    )
 
 
 def fitted(spec: RunSpec, device: Device) -> RunSpec:
@@ -108,14 +114,6 @@ def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
 def environment(spec: RunSpec, device: Device) -> dict[str, str]:
     """Variables of the rehearsed rank beside its job's: a processor in a GPU's place may use all of its cores."""
     return {"OMP_NUM_THREADS": str(device.cpus)} if device.stands_in(spec) else {}
-
-
-def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else os.uname().machine
 
 
 def _free(limit: int, meminfo: Path = Path("/proc/meminfo")) -> int:

@@ -1,7 +1,7 @@
 """Who keeps a run on a machine, and what can be told of them from here.
 
 A run on a machine has a keeper, the process that waits for its end and writes how it ended, and the keeper's agent,
-torchrun. Both are recorded as a :class:`~launcher.rundir.process.Process`; older records hold a bare pid, which counts
+torchrun. Both are recorded as a :class:`~launcher.base.process.Process`; older records hold a bare pid, which counts
 only where that process was started for this run. What cannot be seen from here is told by the run's heartbeat.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
+from launcher.base.process import Process, alive, is_pid, speaks_of
 from launcher.base.units import duration
 from launcher.rundir import lease, names
-from launcher.rundir.process import Process, alive, is_pid, speaks_of
 from launcher.rundir.state import SUBMISSION, State
 
 _DIGITS = 10

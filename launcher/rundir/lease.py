@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.base import files
-from launcher.rundir.process import Process
+from launcher.base.process import Process
 
 FILE = "heartbeat.json"
 FRESH_S = 60.0

@@ -144,15 +144,12 @@ def environment() -> dict[str, str]:
 def hardware(facts: machine.Machine) -> dict[str, Any]:
     """This machine: its processor, GPUs and memory."""
     gpus = [gpu.name for gpu in facts.gpus]
-    return {"processor": _processor(), "cpus": facts.cpus, "gpus": gpus, "host_memory_bytes": facts.host_memory_bytes}
-
-
-def _processor() -> str | None:
-    try:
-        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return match[1].strip() if match is not None else None
+    return {
+        "processor": machine.processor(),
+        "cpus": facts.cpus,
+        "gpus": gpus,
+        "host_memory_bytes": facts.host_memory_bytes,
+    }
 
 
 def data(data: DataSpec) -> dict[str, Any] | None:

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.base import files, machine
+from launcher.base import files, machine, process
 from launcher.job import beat, host
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
-from launcher.rundir import failure, process
+from launcher.rundir import failure
 
 _LOOK_S = 1.0
 _NEARLY_FULL = 0.8

@@ -21,8 +21,8 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import JobFailed
+from launcher.base.process import Process
 from launcher.rundir import attempts, contents, failure, lease, out_of_memory, state
-from launcher.rundir.process import Process
 from launcher.submission import ending, hanging, preparing, processes
 from launcher.submission.killing import Killing
 from launcher.submission.place import SlurmPlace

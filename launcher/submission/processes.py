@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.base.process import children, marked
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
-from launcher.rundir.process import children, marked
 from launcher.submission.place import SlurmPlace
 
 

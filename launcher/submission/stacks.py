@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
+from launcher.base import process as processes
 from launcher.job import beat
 from launcher.job.beat import Beat
-from launcher.rundir import process as processes
 
 _PATIENCE_S = 4.0
 _PYSPY_S = 8.0

@@ -24,9 +24,9 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigErrors, Refused, SubmitError
+from launcher.base.process import Process
 from launcher.job import events
 from launcher.rundir import attempts, contents, lease, state, status
-from launcher.rundir.process import Process
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts, moving, safe_path

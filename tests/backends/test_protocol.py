@@ -26,8 +26,8 @@ OTHER_THINGS = {
     "commands/check.py": "the kinds of files that --deepspeed and --megatron-args name",
     "config/synonyms.py": "words of other tools, among them those that name an engine",
     "job/versions.py": "a distribution on PyPI",
-    "package.py": "an extra of this distribution",
-    "rank/engine.py": "the library whose modules run",
+    "base/package.py": "an extra of this distribution",
+    "estimate/rank/engine.py": "the library whose modules run",
     "rundir/measuring.py": "a distribution on PyPI",
     "rundir/provenance.py": "a distribution on PyPI",
 }

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from launcher.base.process import Process
 from launcher.rundir import state
-from launcher.rundir.process import Process
 from tests.support.recorded_runs import line
 from tests.support.slurm_runs import launch
 

@@ -83,7 +83,7 @@ def test_no_line_takes_another_down(tmp_path: Path) -> None:
 
 
 def test_a_program_that_waits_for_each_answer_gets_it() -> None:
-    words = [sys.executable, "-m", "launcher.cli", "check", "--points", "-"]
+    words = [sys.executable, "-m", "launcher", "check", "--points", "-"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

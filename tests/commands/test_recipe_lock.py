@@ -46,7 +46,7 @@ def written(path: Path, *overrides: str) -> Path:
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher.cli", *words]
+    command = [sys.executable, "-m", "launcher", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from launcher.base.process import alive
 from launcher.rundir import contents, lock, status
-from launcher.rundir.process import alive
 from tests.support import hostile
 
 LAUNCH = str(Path(sys.executable).with_name("launch"))

@@ -242,6 +242,6 @@ def test_the_scripts_are_printed_and_shipped(capsys: pytest.CaptureFixture[str])
         assert main(["completion", shell, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document == {"schema": 1, "completion": {"shell": shell, "script": script}}
-        assert (ROOT / "launcher" / "completion" / f"launch.{shell}").read_text() == script
+        assert (ROOT / "launcher" / "cli" / "completion" / f"launch.{shell}").read_text() == script
     assert main(["completion", "tcsh"]) == 2
     assert "invalid choice: 'tcsh'" in capsys.readouterr().err

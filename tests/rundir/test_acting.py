@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from launcher.base import files
+from launcher.base.process import Process
 from launcher.cli import main
 from launcher.rundir import acting, status
-from launcher.rundir.process import Process
 from tests.support import resuming
 from tests.support.helpers import make_spec
 from tests.support.training import SMALL

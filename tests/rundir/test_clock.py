@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.process import Process
 from launcher.rundir import attempts, lease
-from launcher.rundir.process import Process
 from launcher.worker import process
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch

@@ -14,9 +14,9 @@ from typing import NoReturn
 import pytest
 
 from launcher import api
+from launcher.base.process import Process
 from launcher.preflight.plan import Plan
 from launcher.rundir import lease, record, state, status
-from launcher.rundir.process import Process
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import launch, wait
 from tests.support.small_disk import mounted

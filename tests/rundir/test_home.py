@@ -14,10 +14,10 @@ import pytest
 import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
 from launcher.base import machine
+from launcher.base.process import Process
 from launcher.data import token_folder
 from launcher.job.job import RUN
 from launcher.rundir import acting, contents, home, lease, lock, state, status
-from launcher.rundir.process import Process
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST
 from tests.support.recorded_runs import recorded

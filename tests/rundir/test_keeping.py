@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from launcher.base import files
+from launcher.base.process import Process
 from launcher.rundir import acting, lease, state
-from launcher.rundir.process import Process
 from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import Answer, launch

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.base import files
+from launcher.base.process import Process
 from launcher.rundir import lease
-from launcher.rundir.process import Process
 
 
 def test_a_heartbeat_is_renewed_as_long_as_the_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

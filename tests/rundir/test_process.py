@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir.process import Process, children, marked, speaks_of
+from launcher.base.process import Process, children, marked, speaks_of
 
 
 @pytest.fixture
@@ -70,9 +70,7 @@ def test_another_namespace_is_told_from_this_one_and_a_reboot_from_another_host(
     spaces = ["unshare", "--pid", "--fork", "--mount-proc", "--uts"]
     if subprocess.run([*spaces, "true"], capture_output=True, check=False).returncode:
         pytest.skip("namespaces cannot be made here: that takes root")
-    program = (
-        "import json, os; from launcher.rundir.process import Process; print(json.dumps(Process.here().as_dict()))"
-    )
+    program = "import json, os; from launcher.base.process import Process; print(json.dumps(Process.here().as_dict()))"
     shell = f"hostname elsewhere && exec {sys.executable} -c '{program}'"
     done = subprocess.run([*spaces, "sh", "-c", shell], capture_output=True, text=True, check=True)
     inside = Process.recorded(json.loads(done.stdout))

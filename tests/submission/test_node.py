@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base import files
+from launcher.base import files, process
 from launcher.base.errors import JobFailed
-from launcher.rundir import attempts, process, state, status
+from launcher.rundir import attempts, state, status
 from launcher.submission import node
 from launcher.submission.place import SlurmPlace
 

@@ -36,7 +36,9 @@ def _classes_of_families(trees: list[ast.Module]) -> Iterator[ast.FunctionDef]:
     """What a family's class of ``transformers`` is called with, for a worker that asks for it."""
     asked = "transformers_config"
     if any(isinstance(node, ast.Attribute) and node.attr == asked for tree in trees for node in ast.walk(tree)):
-        families = [ast.parse(path.read_text()) for path in sorted((_ROOT / "launcher" / "families").glob("*.py"))]
+        families = [
+            ast.parse(path.read_text()) for path in sorted((_ROOT / "launcher" / "estimate" / "families").glob("*.py"))
+        ]
         found = [node for tree in families for node in tree.body if isinstance(node, ast.FunctionDef)]
         classes = [function for function in found if function.name == asked]
         parts = {node.attr for function in classes for node in ast.walk(function) if isinstance(node, ast.Attribute)}

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from launcher.base.errors import ConfigErrors, SubmitError
+from launcher.base.process import Process
 from launcher.cli import main
 from launcher.config.axes import Axes, Axis, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.rundir import state
-from launcher.rundir.process import Process
 from launcher.submission.submit import one_at_a_time, resubmit
 from launcher.sweeping import samplers, sweep, table
 from launcher.sweeping.samplers import Tried
@@ -237,7 +237,7 @@ def test_tpe_comes_closer_than_chance_and_learns_from_what_is_left_out() -> None
 
 
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher.cli", *words]
+    command = [sys.executable, "-m", "launcher", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 

@@ -173,7 +173,7 @@ def test_a_closed_stdout_is_said_before_anything_is_done(
 
 
 def test_streams_that_are_closed_or_full_end_with_a_status_and_no_traceback(folder: Path) -> None:
-    launch = f"{sys.executable} -m launcher.cli"
+    launch = f"{sys.executable} -m launcher"
     script = f"""
         {launch} completion bash >&-; echo $?
         {launch} completion bash >/dev/full; echo $?

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from launcher.base.process import Process
 from launcher.job import events
 from launcher.preflight import assess, stored
 from launcher.rundir import contents, state
-from launcher.rundir.process import Process
 from launcher.saved import headers, paused
 from launcher.saved.find import STATE
 from launcher.spec import edit

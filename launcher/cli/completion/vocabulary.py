@@ -76,13 +76,14 @@ def _shipped(kind: str) -> str:
 def _stamp() -> "list[Any]":
     """Times of all that the vocabulary is made of."""
     found: list[Any] = [sys.version, os.environ.get("XDG_STATE_HOME")]
-    folders = [f"{PACKAGE}/{room}" for room in ("commands", "spec", "backends", "families", "importers")]
+    folders = [f"{PACKAGE}/{room}" for room in ("commands", "spec", "backends", "estimate/families", "importers")]
     for folder in folders:
         with os.scandir(folder) as entries:
             found += sorted([entry.name, entry.stat().st_mtime_ns] for entry in entries if entry.name.endswith(".py"))
     groups = conf()
     packages = [path for path in sys.path if path.endswith("-packages")]
-    places = [f"{PACKAGE}/cli.py", *packages, *(f"{groups}/{name}/_base.yaml" for name in sorted(os.listdir(groups)))]  # noqa: PTH208
+    bases = [f"{groups}/{name}/_base.yaml" for name in sorted(os.listdir(groups))]  # noqa: PTH208
+    places = [f"{PACKAGE}/cli/__init__.py", *packages, *bases]
     return [*found, *(_time(place) for place in places)]
 
 

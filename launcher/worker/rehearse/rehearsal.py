@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from launcher.base import machine
 from launcher.estimate.memory.moments import Phase
 from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
@@ -159,8 +159,4 @@ def _phases(tracker: memory.MemoryTracker) -> dict[str, Measured]:
 def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        if found is not None:
-            return found[1]
-    return "cpu"
+    return machine.processor() or "cpu"
