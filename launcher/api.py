@@ -9,26 +9,31 @@ signal handlers, and all of it may be called many times and from any thread.
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher.base import registry
+from launcher.actions import check as _check
+from launcher.actions import importing as _importing
+from launcher.actions import plan as _plan
+from launcher.actions import rehearse as _rehearse
+from launcher.actions import run as _run
+from launcher.actions import save_layout as _save_layout
+from launcher.actions import show as _show
+from launcher.actions import sweep as _sweep
+from launcher.actions.asking import Asked
+from launcher.actions.check import CheckRequest
+from launcher.actions.handles import Run, Sweep
+from launcher.actions.measure_layouts import MeasureRequest
+from launcher.actions.rehearse import RehearseRequest
+from launcher.actions.run import RunRequest
+from launcher.actions.show import Shown
+from launcher.actions.sweep import SweepRequest
+from launcher.actions.trust import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
-from launcher.commands import _plan_save, _sweeping
-from launcher.commands import check as _check
-from launcher.commands import import_ as _import
-from launcher.commands import plan as _plan
-from launcher.commands import rehearse as _rehearse
-from launcher.commands import run as _run
-from launcher.commands import show as _show
-from launcher.commands._common import heard_by, say
-from launcher.commands._handles import Run, Sweep
-from launcher.commands._trusting import require_trust
-from launcher.commands.show import Shown
+from launcher.base.saying import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
 from launcher.planner.result import Plan
@@ -96,14 +101,21 @@ def check(
     Returns:
         The answer; a configuration that is wrong has the verdict ``invalid`` and its errors.
     """
-    files = {"hf": hf, "deepspeed": deepspeed, "megatron_args": megatron_args}
-    given = {name: _path(path) for name, path in files.items()}
     try:
-        how: dict[str, Any] = {"engine": engine, "native": native, "trust": trust, "partial": partial}
-        words = [f"{name}={value}" for name, value in (variables or {}).items()]
-        options = _options("check", overrides, script_args, **how, **given, variables=words)
+        request = CheckRequest(
+            overrides=_words(overrides),
+            script_args=_script_args(script_args),
+            hf=_path(hf),
+            deepspeed=_path(deepspeed),
+            megatron_args=_path(megatron_args),
+            variables=tuple(f"{name}={value}" for name, value in (variables or {}).items()),
+            engine=engine,
+            native=native,
+            trust=trust,
+            partial=partial,
+        )
         with _heard(quiet=True):
-            return _check.checked(options, _check.files_of(options))
+            return _check.checked(request, _check.files_of(request))
     except ConfigErrors as error:
         return Check(assessment=None, errors=error.errors, warnings=())
 
@@ -130,10 +142,11 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         raise ConfigErrors(
             ConfigError("vary", group, "it is no group that is varied", ["precision"]) for group in unknown
         )
-    options = _options("plan", overrides, vary=list(vary), save=save)
+    name = None if save is None else _save_layout.free_name(save)
+    request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
     with _heard(quiet=quiet):
-        answer = _plan.answered(options, quiet=quiet)
-        _plan_save.save(options, answer.question, answer.plan)
+        answer = _plan.answered(request, _plan.question_of(request), quiet=quiet)
+        _save_layout.save(request, answer.question, answer.plan)
     return answer.plan
 
 
@@ -170,15 +183,22 @@ def rehearse(
         SubmitError: The folder of rehearsals cannot be written.
         JobFailed: The rehearsal failed, or took too long.
     """
-    chosen: dict[str, Any] = {"stage": stage, "rank": rank, "all_stages": all_stages, "steps": steps}
-    words = ",".join(map(str, layers)) or None
-    options = _options("rehearse", overrides, layers=words, minutes=minutes, trust=trust, **chosen)
+    request = RehearseRequest(
+        overrides=_words(overrides),
+        stage=stage,
+        rank=rank,
+        all_stages=all_stages,
+        steps=steps,
+        layers=",".join(map(str, layers)) or None,
+        minutes=minutes,
+        trust=trust,
+    )
     with _heard(quiet=quiet):
-        request, assessment = _rehearse.request_of(options), _rehearse.judged(options)
+        question, assessment = _rehearse.question_of(request), _rehearse.judged(request)
         if assessment.spec.cluster.kind == "slurm":
             rule = "from Python a run is rehearsed on this machine; `launch rehearse` submits it"
             raise ConfigErrors([ConfigError("cluster", "slurm", rule, ["cluster=local"])])
-        return _rehearse.here(assessment, request, say)
+        return _rehearse.here(assessment, question, say)
 
 
 def import_(
@@ -199,7 +219,7 @@ def import_(
     Raises:
         ConfigErrors: The file cannot be read, is no run here, or leaves out what matters.
     """
-    return _import.imported(kind, Path(file), partial=partial, variables=variables or {})
+    return _importing.imported(kind, Path(file), partial=partial, variables=variables or {})
 
 
 def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
@@ -209,7 +229,8 @@ def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
         ConfigErrors: The configuration is wrong. A run that does not fit is shown all the same.
     """
     with _heard(quiet=True):
-        return _show.shown(_options("show", overrides, script_args))
+        asked = Asked(overrides=_words(overrides), script_args=_script_args(script_args))
+        return _show.shown(asked.command_line())
 
 
 def run(
@@ -250,7 +271,7 @@ def run(
     one = submit(overrides, lock=lock, hf=hf, force=force, rehearsed=rehearsed, trust=trust, **how)
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
-            _run.seen_through(one.directory, one.spec, quiet=quiet)
+            _run.seen_through(one.directory, one.spec, show=None if quiet else print)
     return one
 
 
@@ -274,11 +295,19 @@ def submit(
         DoesNotFit: It does not fit, and was not forced.
         SubmitError: The submission, the cluster or the run folder failed.
     """
-    given: dict[str, Any] = {"lock": _path(lock), "hf": _path(hf), "force": force, "trust": trust}
-    given["rehearsed"] = rehearsed
-    options = _options("run", overrides, script_args, engine=engine, native=native, **given)
+    request = RunRequest(
+        overrides=_words(overrides),
+        script_args=_script_args(script_args),
+        lock=_path(lock),
+        hf=_path(hf),
+        force=force,
+        rehearsed=rehearsed,
+        trust=trust,
+        engine=engine,
+        native=native,
+    )
     with _heard(quiet=quiet):
-        one = _run.recorded(_run.ready(options, quiet=quiet))
+        one = _run.recorded(_run.ready(request, quiet=quiet))
         _start(one.directory, one.plan.spec)
         return Run(one.directory)
 
@@ -304,12 +333,12 @@ def sweep(
         SubmitError: The submission, the cluster or the sweep's folder failed.
         KeyboardInterrupt: It was interrupted; ``launch resume`` goes on.
     """
-    options = _options("run", overrides, force=force, trust=trust, multirun=True)
+    request = SweepRequest(overrides=_words(overrides), force=force, trust=trust)
     with _heard(quiet=quiet):
         if not start:
-            return Sweep(None, _sweeping.judged(options, quiet=quiet))
-        require_trust(options)
-        _, directory, points, exit_status = _sweeping.started(options, quiet=quiet)
+            return Sweep(None, _sweep.judged(request, quiet=quiet))
+        require_trust(request.command_line(), trusted=trust)
+        _, directory, points, exit_status = _sweep.started(request, show=None if quiet else print)
     if not any(point.kept for point in points):
         raise _none_kept(points)
     if exit_status == INTERRUPTED:
@@ -330,25 +359,29 @@ def _none_kept(points: Sequence[Point]) -> ConfigErrors | DoesNotFit:
     return ConfigErrors(ConfigError(" ".join(point.overrides), None, str(point.reason)) for point in points)
 
 
-def _options(verb: str, overrides: Words, script_args: Words = (), **given: Any) -> argparse.Namespace:
-    """The options of a verb with their defaults, as its parser would make them.
+def _words(overrides: Words) -> tuple[str, ...]:
+    """The overrides.
 
     Raises:
-        TypeError: The overrides are no list of words.
+        TypeError: They are no list of words.
         ConfigErrors: A word is an option of the command line.
     """
-    for name, words in (("overrides", overrides), ("script_args", script_args)):
-        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-            raise TypeError(f"{name} is a list of words, each as it is typed: ['model=tiny', 'train.steps=20']")
-    parser = argparse.ArgumentParser()
-    registry.load("commands", verb).arguments(parser)
-    options = parser.parse_args([])
+    _require_words("overrides", overrides)
     rule = "options are keywords here, as in force=True, and the words after -- are script_args=[...]"
     typed = [ConfigError(word, None, rule) for word in overrides if word.startswith("-")]
     if typed:
         raise ConfigErrors(typed)
-    vars(options).update(overrides=list(overrides), script_args=list(script_args), **given)
-    return options
+    return tuple(overrides)
+
+
+def _script_args(words: Words) -> tuple[str, ...]:
+    _require_words("script_args", words)
+    return tuple(words)
+
+
+def _require_words(name: str, words: Words) -> None:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise TypeError(f"{name} is a list of words, each as it is typed: ['model=tiny', 'train.steps=20']")
 
 
 @contextmanager

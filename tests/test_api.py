@@ -17,10 +17,10 @@ from typing import assert_type
 import pytest
 
 import launcher
+from launcher.actions import follow as _following
+from launcher.actions.show import Shown
 from launcher.base.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
 from launcher.cli import main
-from launcher.commands import _following
-from launcher.commands.show import Shown
 from launcher.data.unusable import Unusable
 from launcher.estimate.memory.result import Peak
 from launcher.job import torchrun

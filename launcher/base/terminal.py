@@ -12,8 +12,9 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TextIO, cast
 
 from launcher.base.errors import Unwritable
@@ -158,3 +159,18 @@ def show_fault(kind: type[BaseException], fault: BaseException, trace: Any) -> N
 
     if sys.stderr is not None:
         sys.stderr.write(visible("".join(traceback.format_exception(kind, fault, trace))))
+
+
+def pasteable(words: Iterable[str]) -> str:
+    """Words for a shell, one a line; in double quotes where a word holds single ones, as texts of overrides do."""
+    plain = re.compile(r'[^"$`!\\]*')
+    quoted = (f'"{word}"' if "'" in word and plain.fullmatch(word) else shlex.quote(word) for word in words)
+    return " \\\n  ".join(quoted)
+
+
+def width(widest: int = 100) -> int:
+    """Columns of the terminal, at most so many; 80 where there is none, or it does not know."""
+    try:
+        return min(widest, os.get_terminal_size(sys.stdout.fileno()).columns or 80)
+    except OSError:
+        return 80

@@ -6,11 +6,24 @@ import argparse
 from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import add_trust
-from launcher.planner import shortlist
+from launcher.commands._options import add_trust
+from launcher.planner import largest, shortlist
 
 OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
 """Options that only a search reads, beside those of :func:`given` itself."""
+
+
+def add_questions(parser: argparse.ArgumentParser) -> None:
+    """Options of what is asked beside the layouts."""
+    words = "the fewest GPUs that train it, or that do within --days; a size that is typed is the limit"
+    parser.add_argument("--smallest", action="store_true", help=words)
+    words = "the largest micro-batch, sequence or model preset that fits here"
+    parser.add_argument("--largest", choices=tuple(largest.KEYS), help=words)
+    words = "tokens of the training, 1T or 500B, short for train.tokens: what each layout takes for them"
+    parser.add_argument("--tokens", metavar="N", help=words)
+    parser.add_argument("--days", type=float, metavar="D", help="the limit on the time of the whole training")
+    words = "money of a GPU-hour, short for cluster.price_per_gpu_hour"
+    parser.add_argument("--price", type=float, metavar="P", help=words)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +35,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="--measure: show what would be started, and start nothing"
     )
+    parser.add_argument(
+        "--save", metavar="NAME", help="write the first layout as the recipe NAME; --results: the fastest"
+    )
     words = "rank the layouts that --measure has started, and write the fastest as a recipe"
     parser.add_argument("--results", metavar="ID", help=words)
     add_trust(parser)
+
+
+_OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")
+"""Options beside those of a search that a listing of measured runs would drop."""
+
+
+def require_listing_alone(options: argparse.Namespace) -> None:
+    """Refuse the options of a search beside ``--measurements`` and ``--forget``, since nothing is searched.
+
+    Raises:
+        ConfigErrors: There is one.
+    """
+    flag = "--measurements" if options.forget is None else "--forget"
+    beside = () if options.forget is None else ("measurements",)
+    typed = given(options, (*OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
+    if typed:
+        rule = f"{flag} searches nothing, and does not read it"
+        raise ConfigErrors(ConfigError(each, None, rule) for each in typed)
 
 
 def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:

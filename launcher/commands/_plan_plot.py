@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher import backends
+from launcher.actions import plan_progress
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands import _plan_progress
-from launcher.commands._common import say
+from launcher.base.saying import say
 from launcher.estimate.speed.estimate import unknown
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
@@ -35,7 +35,7 @@ def draw(path: Path, question: Question, found: Plan, measured: Measured | None)
     from launcher.planner import plot
     from launcher.planner.frontier import frontier
 
-    with _plan_progress.shown() as show:
+    with plan_progress.shown() as show:
         layouts = frontier(question, found, measured=measured, progress=show)
     plot.write(path, layouts)
     say(f"launch: the figure is in {path}")

@@ -1,23 +1,20 @@
 """Stop runs. One that trains saves a checkpoint first and can be resumed; a second cancel on Slurm ends it at once.
 
-The request is a file in the run's folder, which the run's own node finds, so a run can be cancelled from any host that
-sees the folder. No process is signalled from here, but for torchrun of a run that is to be killed, or that has no
-keeper of this version: then only if it is the process that was recorded (``launcher.base.process``).
+The request is a file in the run's folder, so a run can be cancelled from any host that sees the folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.actions.find_runs import find
+from launcher.actions.stop import stop_all
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.commands._common import add_json, add_runs, print_json, say
-from launcher.commands._finding import find, settle
-from launcher.rundir import by_files, contents, keeping, lease, state, status
-from launcher.rundir.state import RunState
-from launcher.slurm import jobs
+from launcher.base.saying import say
+from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.rundir import by_files, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     settle(options)
     directories = find(options.runs)
     hidden = []
-    for directory, stopped in zip(directories, _stop_all(directories, signal.SIGTERM), strict=True):
+    for directory, stopped in zip(directories, stop_all(directories, signal.SIGTERM), strict=True):
         name, told = status.name_of(directory, Path.cwd()), by_files.told(directory)
         if not stopped and told.word == "unreadable":
             hidden.append(f"{name} cannot be stopped: {told.reason}")
@@ -51,80 +48,3 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
     return 0
-
-
-def stop(directory: Path, how: signal.Signals) -> bool:
-    """Send a run's processes the signal to save and end; False where it is not running.
-
-    Raises:
-        SubmitError: Slurm does not answer, or refuses.
-    """
-    return _stop_all([directory], how)[0]
-
-
-def _stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
-    """:func:`stop` of many runs, for all of which Slurm is asked once and told once."""
-    rows = status.read_all(directories)
-    live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
-    on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]
-    _stop_jobs(on_slurm)
-    for row in live:
-        if row not in on_slurm:
-            _stop_here(row, how)
-    return [row in live for row in rows]
-
-
-def _stop_here(row: RunState, how: signal.Signals) -> None:
-    """Leave the request for the run's keeper; where it has none that reads it, or the run is to be killed, signal it.
-
-    Raises:
-        SubmitError: The run is another user's.
-    """
-    directory = Path(row.directory)
-    _request(directory)
-    content = contents.known(directory, contents.STATE)
-    if how == signal.SIGKILL or not keeping.reads_requests(content):
-        agent = keeping.agent(directory, content)
-        try:
-            if agent is not None:
-                agent.send(how, group=True)
-        except PermissionError:
-            raise SubmitError(f"{row.id} is run by another user as {agent}, who alone may end it") from None
-    if row.reason is not None and keeping.is_elsewhere(directory, content):
-        say(f"launch: {row.id}: {row.reason}; the request is left in its folder, where its keeper looks for it")
-
-
-def _request(directory: Path) -> None:
-    contents.require_no_links(directory)
-    try:
-        (directory / state.CANCEL_REQUEST).touch()
-    except OSError as error:
-        why = error.strerror or error
-        raise SubmitError(f"{directory} cannot be written, where the request to end is left: {why}") from None
-
-
-def _stop_jobs(rows: Sequence[RunState]) -> None:
-    """Let jobs that train save and end by themselves; end those that wait, start or were asked before."""
-    train = {row for row in rows if row.state == "running" and Path(row.directory, "state.json").exists()}
-    save = {row for row in train if not Path(row.directory, state.CANCEL_REQUEST).exists()}
-    for row in rows:
-        _request(Path(row.directory))
-    try:
-        refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
-        refused |= jobs.end(str(row.job_id) for row in rows if row not in save)
-    except SubmitError as error:
-        if not all(row in train and lease.fresh(Path(row.directory)) for row in rows):
-            raise
-        for row in rows:
-            say(f"launch: {row.id}: {error}; the request is left in its folder: its node finds it, saves and ends")
-        return
-    for row in rows:
-        if row.job_id in refused:
-            continue
-        if row in save:
-            say(f"launch: {row.id} saves a checkpoint and ends; cancel it again to end it at once")
-        else:
-            reason = "cancelled" if row in train else "cancelled before it had started"
-            state.put(Path(row.directory), "cancelled", reason=reason)
-    if refused:
-        raise SubmitError("; ".join(dict.fromkeys(refused.values())))

@@ -8,34 +8,29 @@ else 3 (all unfit) or 2 (all invalid).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.actions import points as _points
+from launcher.actions import preview
+from launcher.actions.asking import draw, measured
+from launcher.actions.check import CheckRequest, checked, files_of
+from launcher.actions.trust import may_preview, require_trust
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands import _points, _preview
-from launcher.commands._common import (
+from launcher.base.terminal import width
+from launcher.commands._options import (
     add_engine,
     add_hf,
     add_measured,
     add_native,
     add_overrides,
+    add_partial,
+    add_set,
     add_trust,
-    asked,
-    assessed,
-    draw,
-    measured,
-    memory_engine,
     print_json,
+    request_from,
     require_one_run,
-    say,
-    take_hf,
-    width,
 )
-from launcher.commands._importing import Foreign, add_partial, add_set, read, take_partial, variables_of
-from launcher.commands._trusting import judge, may_preview, python_of, require_for_trace, require_trust
-from launcher.commands._waiting import checking
 from launcher.estimate.memory.terms import PILES
 from launcher.preflight import explain
 from launcher.preflight.check import Check
@@ -78,24 +73,20 @@ def run(options: argparse.Namespace) -> int:
     require_one_run(options, several)
     if options.points is not None:
         _require_nothing_beside_points(options)
-        return _check_points(options.points, measured(options))
+        return _check_points(options.points, measured(wanted=options.measured))
     if options.multirun:
-        take_partial(options)
-        if options.trust:
-            require_trust(options)
-        from launcher.commands import _sweeping
-
-        return _sweeping.check(options)
-    foreign = files_of(options)
-    sources = [file.source(options.overrides) for file in foreign]
-    found = checked(options, foreign)
+        return _check_sweep(options)
+    request = request_from(CheckRequest, options)
+    foreign = files_of(request)
+    sources = [file.source(request.typed) for file in foreign]
+    found = checked(request, foreign)
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
-    readable = found.spec is not None and not found.errors and may_preview(options, found.spec, sources)
-    samples = _preview.previews(found.spec) if found.spec is not None and readable else []
+    readable = found.spec is not None and not found.errors and may_preview(request.command_line(), found.spec, sources)
+    samples = preview.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
-        document = _preview.as_json(found.as_dict(), samples)
+        document = preview.as_json(found.as_dict(), samples)
         print_json(document | _in_detail(document, options, found, explanation))
     elif explanation is not None or (options.speed and found.speed is not None):
         print(_told(options, found, explanation))
@@ -103,60 +94,26 @@ def run(options: argparse.Namespace) -> int:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
             print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
-        _preview.show(samples)
+        preview.show(samples)
     if found.assessment is not None:
-        draw(options, found.assessment)
+        draw(options.plot, found.assessment)
     return _STATUS[found.verdict]
 
 
-def files_of(options: argparse.Namespace) -> list[Foreign]:
-    """The other programs' files that the run takes settings of, their keys counted aloud.
+def _check_sweep(options: argparse.Namespace) -> int:
+    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
+    from launcher.actions import sweep
+    from launcher.sweeping import table
 
-    Raises:
-        ConfigErrors: One cannot be read, or a word of ``--set`` is wrong.
-    """
-    variables = variables_of(options)
-    kinds = (("deepspeed", options.deepspeed), ("megatron", options.megatron_args))
-    found = []
-    for kind, path in ((kind, path) for kind, path in kinds if path is not None):
-        foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables if kind == "megatron" else {}))
-        say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
-        found.append(foreign)
-    if variables and options.megatron_args is None:
-        rule = "it gives the variables of a script, and there is none"
-        raise ConfigErrors([ConfigError("--set", " ".join(options.variables), rule, ["--megatron-args train.sh"])])
-    return found
-
-
-def checked(options: argparse.Namespace, foreign: Sequence[Foreign]) -> Check:
-    """Judge one run; words that make no run are an answer, too.
-
-    Args:
-        options: Those of the verb.
-        foreign: The files that it takes settings of.
-    """
-    take_hf(options)
-    typed = list(options.overrides)
-    sources = [file.source(typed) for file in foreign]
-    refused = [error for file in foreign for error in file.imported.errors]
-    if refused:
-        return Check(assessment=None, errors=tuple(refused), warnings=())
-    take_partial(options)
-    options.overrides = [*(text for file in foreign for text in file.words(typed)), *options.overrides]
-    if options.trust:
-        require_trust(options, sources)
-    found = asked(options)
-    partial = options.partial or (found.spec is not None and found.spec.run.partial)
-    remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))
-    left_out = () if partial else (error for file in foreign for error in file.refusals(typed))
-    found = replace(found, errors=(*left_out, *found.errors))
-    if found.spec is None:
-        return Check(assessment=None, errors=found.errors, warnings=remarks)
-    require_for_trace(options, sources, found.spec)
-    python = python_of(options, sources, typed)
-    how: dict[str, Any] = {"python": python, "measured": measured(options)}
-    with checking(judge(options, sources, typed) if options.native else None) as native:
-        return Check.of(assessed(found, memory_engine(options), native=native, **how), warnings=remarks)
+    request = request_from(sweep.SweepRequest, options)
+    if request.trust:
+        require_trust(request.command_line(), trusted=True)
+    points = sweep.judged(request)
+    if options.json:
+        print_json({"schema": 1, "points": [point.as_dict() for point in points]})
+    else:
+        print(table.judged(points, width()))
+    return sweep.status_of(points)
 
 
 def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import add_json, add_runs, print_json, say, width
-from launcher.commands._finding import find, settle
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import by_files, names
 
 

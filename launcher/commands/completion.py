@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.base.package import FOLDER
-from launcher.commands._common import add_json, print_json
+from launcher.commands._options import add_json, print_json
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -15,11 +15,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from launcher.actions.asking import Asked, folder, write_new
+from launcher.actions.trust import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.saying import say
 from launcher.base.units import gib
-from launcher.commands._common import add_trust, folder, print_json, say, write_new
-from launcher.commands._trusting import require_trust
+from launcher.commands._options import add_trust, print_json, request_from
 from launcher.config import trust
 from launcher.config.hardware import option_of
 from launcher.config.request import request
@@ -66,8 +68,9 @@ def _cluster(options: argparse.Namespace) -> dict[str, Any]:
     nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
     if not client.installed():
         return {**nothing, "lacks": [*own, "this machine has no Slurm: runs start here (cluster=local)"]}
-    require_trust(options)
-    cluster = request(["cluster=slurm", *options.overrides]).require().cluster
+    line = request_from(Asked, options).command_line()
+    require_trust(line, trusted=options.trust)
+    cluster = request(["cluster=slurm", *line.words], catalog=line.catalog).require().cluster
     try:
         found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
     except SubmitError as error:

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.actions.asking import write_new
+from launcher.actions.importing import read, refused, variables_of
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import add_json, pasteable, print_json, say, width, write_new
-from launcher.commands._importing import add_partial, add_set, read, variables_of
+from launcher.base.saying import say
+from launcher.base.terminal import pasteable, width
+from launcher.commands._options import add_json, add_partial, add_set, print_json
 
 if TYPE_CHECKING:
     from launcher.config.acting import Deed
@@ -43,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the file's settings as overrides; a refusal comes with the document of what could be read, too."""
-    variables = variables_of(options)
+    variables = variables_of(options.variables)
     try:
         imported = read(options.kind, options.file, variables)
     except ConfigErrors as error:
@@ -62,29 +65,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(pasteable(imported.overrides))
     return 0
-
-
-def imported(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
-    """A file in our words, for a program.
-
-    Raises:
-        ConfigErrors: It cannot be read, is no run here, or words of it that matter are left out and ``partial`` is not
-            given.
-    """
-    found = read(kind, path, variables)
-    refusals = refused(found, path, partial=partial)
-    if refusals:
-        raise ConfigErrors(refusals)
-    return found
-
-
-def refused(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
-    """Why a file is not imported; nothing where it is."""
-    from launcher.config import left_out
-
-    if imported.errors or partial:
-        return list(imported.errors)
-    return left_out.errors(str(path), imported.left_out, (), partial="--partial")
 
 
 def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
 
+from launcher.actions.find_runs import find
+from launcher.actions.logs import BAD, document, errors_of, outputs_of
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import add_json, print_json, say
-from launcher.commands._finding import find, settle
+from launcher.base.saying import say
+from launcher.commands._options import add_json, print_json, settle
 from launcher.rundir import failure, health, output, progress, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
-
-_BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     rows = status.read_all(directories if options.runs else directories[-1:])
     if options.json:
-        print_json({"schema": 1, "logs": [document(row, options) for row in rows]})
+        print_json({"schema": 1, "logs": [document(row, lines=options.lines, rank=options.rank) for row in rows]})
         return 0
     if not rows:
         say("launch: no runs below runs/")
@@ -61,11 +60,11 @@ def _follow(row: RunState, options: argparse.Namespace) -> None:
     _print(row, options)
     ended = watched.follow()
     _print_head(ended, options)
-    _print_folded(ended, _outputs(Path(row.directory), options.rank), options)
+    _print_folded(ended, outputs_of(Path(row.directory), options.rank), options)
 
 
 def _print(row: RunState, options: argparse.Namespace) -> None:
-    directory, found = Path(row.directory), _outputs(Path(row.directory), options.rank)
+    directory, found = Path(row.directory), outputs_of(Path(row.directory), options.rank)
     steps = [] if options.rank is not None else progress.newest(directory, options.lines)
     if not (steps or found.every or row.reason or options.follow):
         who = "" if options.rank is None else f" by rank {options.rank}"
@@ -83,7 +82,7 @@ def _print(row: RunState, options: argparse.Namespace) -> None:
 def _print_head(row: RunState, options: argparse.Namespace) -> None:
     """The run's state, and why it failed as the worker itself says it."""
     print(f"{row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""), flush=True)
-    errors = _errors(row, options.rank)
+    errors = errors_of(row, options.rank)
     for error in errors if options.all else errors[:1]:
         path = Path(row.directory) / "logs" / f"error.rank{error['rank']}.json"
         if options.all or not failure.is_of_another(error):
@@ -92,27 +91,14 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
 
 def _print_hang(row: RunState) -> None:
     """The stacks of all ranks of a hang that is not over, or by which the run has ended."""
-    path = health.stacks(Path(row.directory)) if row.state in ("running", *_BAD) else None
+    path = health.stacks(Path(row.directory)) if row.state in ("running", *BAD) else None
     if path is not None:
         print_file(path, files.last_lines(path))
 
 
-def _errors(row: RunState, rank: int | None) -> list[dict[str, Any]]:
-    """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
-    errors = failure.written_errors(Path(row.directory)) if row.state in _BAD else []
-    return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
-
-
-def _outputs(directory: Path, rank: int | None) -> Outputs:
-    found = output.outputs(directory) if rank is None else output.of_rank(directory, rank)
-    if found is None:
-        raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
-    return found
-
-
 def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[Path, ...]:
     """All files where that was asked for, or where an end has no other witness; else those of the ranks."""
-    silent = not found.ranks and row.state in _BAD and not _errors(row, None)
+    silent = not found.ranks and row.state in BAD and not errors_of(row, None)
     return found.every if options.all or silent else found.ranks
 
 
@@ -124,7 +110,7 @@ def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) ->
         for who, paths in (("torchrun and submitit", found.around), ("earlier attempts", found.earlier))
         if hidden.intersection(paths)
     ]
-    errors = _errors(row, options.rank)  # The first is shown, unless it only tells of another rank.
+    errors = errors_of(row, options.rank)  # The first is shown, unless it only tells of another rank.
     kept = 0 if options.all else len(errors) - (errors != [] and not failure.is_of_another(errors[0]))
     parts += [f"{_many(kept, 'traceback')} of other ranks"] if kept else []
     if parts:
@@ -138,18 +124,3 @@ def _many(number: int, what: str) -> str:
 def print_file(path: Path, lines: list[str]) -> None:
     """Some lines of a file below its name."""
     print(f"==> {path} <==", *lines, sep="\n", flush=True)
-
-
-def document(row: RunState, options: argparse.Namespace) -> dict[str, Any]:
-    """A run's state, error, newest steps and the last lines of its files: its part of ``launch logs --json``."""
-    directory = Path(row.directory)
-    found = _outputs(directory, options.rank)
-    return {
-        "id": row.id,
-        "directory": row.directory,
-        "state": row.state,
-        "reason": row.reason,
-        "error": next(iter(_errors(row, options.rank)), None),
-        "steps": progress.newest(directory, options.lines),
-        "files": [{"path": str(path), "lines": output.tail(path, options.lines)} for path in found.every],
-    }

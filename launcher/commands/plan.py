@@ -11,28 +11,29 @@ interrupted, with the best found so far.
 from __future__ import annotations
 
 import argparse
-import time
+import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
-from launcher.base.errors import INTERRUPTED, DoesNotFit
+from launcher.actions import plan as action
+from launcher.actions import save_layout
+from launcher.actions.measure_layouts import MeasureRequest
+from launcher.actions.plan import answered, own_runs, question_of, sound
+from launcher.actions.plan_questions import Answer
+from launcher.base.errors import INTERRUPTED, DoesNotFit, JobFailed
+from launcher.base.saying import say
+from launcher.base.terminal import width
 from launcher.base.units import rounded
-from launcher.commands import _plan_native, _plan_options, _plan_plot, _plan_progress, _plan_questions, _plan_save
-from launcher.commands._common import add_measured, add_native, add_overrides, measured, print_json, say, width
-from launcher.commands._plan_questions import Answer
-from launcher.planner import document, planning, table
-from launcher.planner.judge import Judge, Preflight
+from launcher.commands import _plan_options, _plan_plot
+from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from
+from launcher.planner import document, table
 from launcher.planner.question import Question
-from launcher.planner.result import Plan
-from launcher.preflight.measured.known import Measured
 
 _WIDEST = 120
 
 _WORTH_SAYING_S = 1.0
 """Seconds behind the answer from which on the time of the whole command is said, too."""
-
-_clock = time.monotonic
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     _plan_options.arguments(parser)
-    _plan_questions.arguments(parser)
+    _plan_options.add_questions(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
@@ -48,42 +49,75 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
     words = "take a run out of the measured ones, by its name or directory"
     parser.add_argument("--forget", metavar="RUN", help=words)
-    _plan_save.add_save(parser)
     add_native(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
     if options.measurements or options.forget is not None:
-        from launcher.commands import _plan_measurements
-
-        return _plan_measurements.run(options)
+        return _measured_runs(options)
     _plan_options.require_whole(options)
     if options.results is not None:
-        from launcher.commands import _plan_results  # Late, as all that starts runs or reads them.
-
-        return _plan_results.show(options)
-    answer = _told(options)
-    question, found = answer.question, answer.plan
+        return _results(options)
+    options.plot, figure = None, options.plot
+    began = action.clock()
+    if options.save is not None:
+        options.save = save_layout.free_name(options.save)
+    request = request_from(MeasureRequest, options, ask=_can_ask(options))
+    question = question_of(request)
+    if figure is not None:
+        _plan_plot.require(figure, question)
+    answer = _told(options, request, question, began)
+    found = answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
-    status = 0 if measures and options.json else _ended(options, answer)
-    if options.plot is not None and found.finished and found.layouts:
-        _plan_plot.draw(options.plot, question, found, _own(options, question))
+    status = 0 if measures and options.json else _ended(options, request, answer)
+    if figure is not None and found.finished and found.layouts:
+        _plan_plot.draw(figure, answer.question, found, own_runs(request, answer.question))
     if not measures:
         return status
-    from launcher.commands import _plan_measure
+    from launcher.actions import measure_layouts
 
-    return _plan_measure.measure(options, question, found)
+    output = measure_layouts.measure(request, answer.question, found, None if options.json else print)
+    return print_output(output, as_json=options.json and bool(output.document))
 
 
-def _told(options: argparse.Namespace) -> Answer:
+def _can_ask(options: argparse.Namespace) -> bool:
+    return not options.json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _measured_runs(options: argparse.Namespace) -> int:
+    from launcher.actions import measured_runs  # Late, as all that starts runs or reads them.
+
+    _plan_options.require_listing_alone(options)
+    words = options.overrides
+    found = measured_runs.listed(words) if options.forget is None else measured_runs.forget(words, options.forget)
+    return print_output(found, as_json=options.json)
+
+
+def _results(options: argparse.Namespace) -> int:
+    """Print what came of a measurement so far, and the recipe of the winner."""
+    from launcher.actions import layout_results
+
+    save = None if options.save is None else options.save.removesuffix(".yaml")
+    found = layout_results.answered(options.results, save=save, ask=not options.json)
+    if not options.json:
+        print(layout_results.text(found))
+    recipe = layout_results.written(found, save, trusted=options.trust)
+    if options.json:
+        print_json(layout_results.document(found, recipe))
+    elif recipe is not None:
+        print(f"\nthe fastest as a recipe: {recipe}\nlaunch recipe={recipe.stem}")
+    return 0 if found.measured or found.waits else JobFailed.exit_status
+
+
+def _told(options: argparse.Namespace, request: MeasureRequest, question: Question, began: float) -> Answer:
     """The answer, printed before the engines' own validators are asked and again where they refuse a part of it."""
-    began = _clock()
-    early = answered(options)
+    early = answered(request, question)
+    early = replace(early, plan=replace(early.plan, seconds=action.clock() - began))
     if not options.json:
         _print(options, early)
-    answer = _sound(options, early)
-    seconds = _clock() - began
+    answer = sound(request, early)
+    seconds = action.clock() - began
     whole = replace(answer, plan=replace(answer.plan, seconds=seconds))
     if answer is not early and not options.json:
         print("\nagain, without what the engines' own validators refuse:\n")
@@ -94,59 +128,6 @@ def _told(options: argparse.Namespace) -> Answer:
     return whole
 
 
-def answered(options: argparse.Namespace, *, quiet: bool = False) -> Answer:
-    """The question of a command line, and its answer with the seconds that all of it took.
-
-    Args:
-        options: Those of the verb.
-        quiet: True shows no progress, and leaves Ctrl-C to the caller.
-
-    Raises:
-        ConfigErrors: The words are wrong, or the figure of ``--plot`` cannot be made.
-        SubmitError: The name of ``--save`` is taken.
-    """
-    began = _clock()
-    _plan_save.require_free(options)
-    question = _plan_questions.read(options)
-    if options.plot is not None:
-        _plan_plot.require(options.plot, question)
-    if options.measure is not None:
-        from launcher.commands import _plan_measure
-
-        _plan_measure.require(options, question)
-    judge = Preflight(_own(options, question))
-    search = _quietly if quiet else _plan_progress.planned
-    found = _plan_questions.answer(options, question, judge, search)
-    plan = replace(found.plan, seconds=_clock() - began)
-    return replace(found, plan=plan, asked=question, judge=judge)
-
-
-def _sound(options: argparse.Namespace, answer: Answer) -> Answer:
-    """The answer with layouts that the engines' own validators take; what these refuse is said, and searched past.
-
-    Raises:
-        ConfigErrors: They refuse whatever is found.
-    """
-    question, judge = answer.asked, answer.judge
-    if not options.native or not answer.plan.finished or not answer.plan.layouts or question is None or judge is None:
-        return answer
-
-    def again() -> Answer:
-        found = _plan_questions.answer(options, question, judge, _plan_progress.planned)
-        return replace(found, asked=question, judge=judge)
-
-    return _plan_native.sound(answer, lambda each: each.plan, judge, again)
-
-
-def _quietly(question: Question, judge: Judge) -> Plan:
-    return planning.plan(question, judge=judge)
-
-
-def _own(options: argparse.Namespace, question: Question) -> Measured | None:
-    """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
-    return measured(options, question.openings[0].spec.cluster) if question.openings else None
-
-
 def _print(options: argparse.Namespace, answer: Answer) -> None:
     columns, found = width(_WIDEST), answer.plan
     said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
@@ -155,10 +136,10 @@ def _print(options: argparse.Namespace, answer: Answer) -> None:
         print(table.text(found, columns, lines=options.lines), flush=True)
 
 
-def _ended(options: argparse.Namespace, answer: Answer) -> int:
+def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer) -> int:
     """Save what is to be saved, and print the document; the exit status."""
     found = answer.plan
-    saved = _plan_save.save(options, answer.question, found)
+    saved = save_layout.save(request, answer.question, found)
     if options.json:
         whole = document.as_dict(found)
         recipe = {} if saved is None else {"recipe": saved}

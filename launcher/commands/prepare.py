@@ -11,10 +11,12 @@ import argparse
 import time
 from typing import Any
 
+from launcher.actions import prepare
+from launcher.actions.asking import Asked, composed, measured
+from launcher.actions.trust import require_trust
+from launcher.base.saying import say
 from launcher.base.units import gib
-from launcher.commands import _preparing
-from launcher.commands._common import add_overrides, add_trust, asked, print_json, say
-from launcher.commands._trusting import require_trust
+from launcher.commands._options import add_overrides, add_trust, print_json, request_from
 from launcher.data import token_folder
 from launcher.spec import RunSpec
 
@@ -28,8 +30,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make or find the token ids, or remove all that are kept; print what there is and where."""
-    require_trust(options)
-    spec = asked(options).require()
+    line = request_from(Asked, options).command_line()
+    require_trust(line, trusted=options.trust)
+    spec = composed(line, measured(wanted=True)).require()
     document = _cleared(spec) if options.clear else _made(spec, quiet=options.json)
     if options.json:
         print_json({"schema": 1, "prepare": document})
@@ -37,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cleared(spec: RunSpec) -> dict[str, Any]:
-    cleared = token_folder.clear(_preparing.root(spec))
+    cleared = token_folder.clear(prepare.root(spec))
     removed = cleared.removed
     say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
     if cleared.busy:
@@ -51,7 +54,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         say(f"launch: nothing to tokenise: {what}")
         return {"made": False, "folder": None, "busy": 0, "cache": None}
     began = time.monotonic()
-    found, made = _preparing.make(spec, quiet=quiet)
+    found, made = prepare.make(spec, quiet=quiet)
     seconds = time.monotonic() - began
     kept = token_folder.kept(found.path.parent)
     if not quiet:

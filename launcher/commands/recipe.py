@@ -27,24 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from launcher import backends
+from launcher.actions.asking import Asked, assessed, composed, folder, measured
+from launcher.actions.output import Output
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.terminal import pasteable, width
 from launcher.base.units import gib
-from launcher.commands._common import (
-    add_json,
-    add_trust,
-    asked,
-    assessed,
-    folder,
-    pasteable,
-    print_json,
-    width,
-)
+from launcher.commands._options import add_json, add_trust, print_json, print_output
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import Recipe
 from launcher.config.request import request
 from launcher.preflight import assess
+from launcher.preflight.judging import Judging
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict
@@ -84,17 +79,27 @@ def run(options: argparse.Namespace) -> int:
         ])
     if action == "list":
         return _list(Catalog(folder=folder()), as_json=options.json)
-    if action in ("verify", "diff"):
-        from launcher.commands import _repeating
+    if action in ("show", "lock"):
+        return {"show": _show, "lock": _lock}[action](words, options)
+    return print_output(_written(action, words, options), as_json=options.json)
 
-        if action == "diff":
-            return _repeating.difference(*words, as_json=options.json)
-        return _repeating.verify(Path(words[0]), words[1:], options)
-    if action in ("save", "fetch", "trust"):
-        from launcher.commands import _keeping, _trusted
 
-        return {"save": _keeping.save, "fetch": _keeping.fetch, "trust": _trusted.trust_file}[action](words, options)
-    return {"show": _show, "lock": _lock}[action](words, options)
+def _written(action: str, words: Sequence[str], options: argparse.Namespace) -> Output:
+    """The answer of an action that writes, fetches or compares."""
+    from launcher.actions import recipes as kept
+    from launcher.actions import repeat, trusted_files
+
+    match action:
+        case "diff":
+            return repeat.difference(*words)
+        case "verify":
+            return repeat.verify(Path(words[0]), words[1:], steps=options.steps, trusted=options.trust)
+        case "save":
+            return kept.save(words[0], words[1:], run=options.run, summary=options.summary, trusted=options.trust)
+        case "fetch":
+            return kept.fetch(words[0], options.name)
+        case _:
+            return trusted_files.trust_file(words, origin=options.origin)
 
 
 def _show(words: Sequence[str], options: argparse.Namespace) -> int:
@@ -113,15 +118,15 @@ def _show(words: Sequence[str], options: argparse.Namespace) -> int:
 def _lock(words: Sequence[str], options: argparse.Namespace) -> int:
     """Print a lock: that of a run with its losses, or one of a command line."""
     if len(words) == 1 and "=" not in words[0]:
-        from launcher.commands._finding import find
+        from launcher.actions.find_runs import find
 
         directory = find([words[0]])[0]
         losses.add_losses(directory)
         content = lock.read(directory).content
     else:
-        options.overrides = list(words)
-        found = asked(options)
-        planned = plan(assessed(found), python=sys.executable)
+        line = Asked(overrides=tuple(words), script_args=tuple(options.script_args)).command_line()
+        found = composed(line, measured(wanted=True))
+        planned = plan(assessed(found, Judging()), python=sys.executable)
         content = lock.build(planned, job_as_dict(planned.job), found.overrides)
     if options.json:
         print_json({"schema": 1, "recipe": dict(content)})

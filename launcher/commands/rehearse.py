@@ -13,35 +13,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
-from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError, unreadable
-from launcher.commands._common import (
+from launcher.actions.output import Output
+from launcher.actions.rehearse import RehearseRequest, here, judged, question_of
+from launcher.base.errors import DoesNotFit
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.commands._options import (
     add_hf,
     add_measured,
     add_native,
     add_overrides,
+    add_partial,
     add_trust,
-    asked,
-    assessed,
-    measured,
     print_json,
-    say,
-    take_hf,
-    width,
+    print_output,
+    request_from,
 )
-from launcher.commands._importing import add_partial, take_partial
-from launcher.commands._trusting import require_trust
-from launcher.commands._waiting import checking
-from launcher.preflight import assess, job_python
-from launcher.preflight.assess import Assessment
-from launcher.preflight.evidence import not_a_script
-from launcher.rehearsing import device, kept
 from launcher.rehearsing.answer import Rehearsed
-from launcher.rehearsing.rehearse import Stage, rehearse
-from launcher.rehearsing.request import MINUTES, STEPS, Request
+from launcher.rehearsing.request import MINUTES, STEPS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,104 +59,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Rehearse here, or submit it, or show the answer of one that was submitted."""
-    if options.results is not None:
-        from launcher.commands import _rehearse_job
-
-        return _rehearse_job.show(options)
-    request = request_of(options)
-    assessment = judged(options)
-    if assessment.spec.cluster.kind == "slurm":
-        from launcher.commands import _rehearse_job
-
-        return _rehearse_job.submit(options, assessment, request)
-    return told(options, here(assessment, request, say))
-
-
-def request_of(options: argparse.Namespace) -> Request:
-    """The question of a command line.
-
-    Raises:
-        ConfigErrors: An option is wrong.
-    """
-    errors = []
-    if options.steps < 1:
-        errors.append(ConfigError("--steps", options.steps, "at least one step is trained", [f"--steps {STEPS}"]))
-    if not 0 < options.minutes < float("inf"):
-        rule = "a time in minutes above zero"
-        errors.append(ConfigError("--minutes", options.minutes, rule, [f"--minutes {MINUTES}"]))
-    layers: tuple[int, ...] = ()
-    if options.layers is not None:
-        words = [word.strip() for word in str(options.layers).split(",")]
-        if all(word.isdecimal() and len(word) < 6 for word in words):
-            layers = tuple(map(int, words))
-        else:
-            errors.append(ConfigError("--layers", options.layers, "one number of layers, or two", ["--layers 4,6"]))
-    if errors:
-        raise ConfigErrors(errors)
-    return Request(
-        stage=options.stage,
-        rank=options.rank,
-        all_stages=options.all_stages,
-        steps=options.steps,
-        layers=layers,
-        minutes=options.minutes,
-    )
-
-
-def judged(options: argparse.Namespace) -> Assessment:
-    """The pre-flight's answer about a valid run, wherever it is for.
-
-    Raises:
-        ConfigErrors: The configuration is wrong.
-    """
-    take_hf(options)
-    take_partial(options)
-    require_trust(options)
-    found = asked(options)
-    how: dict[str, Any] = {"python": job_python.asked, "measured": measured(options)}
-    with checking(assess.judge if options.native else None) as native:
-        assessment = assessed(found, native=native, **how)
-    script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
-    if assessment.errors or script:
-        raise ConfigErrors((*assessment.errors, *script))
-    return assessment
-
-
-def here(assessment: Assessment, request: Request, told_to: Callable[[str], None]) -> Rehearsed:
-    """Rehearse a valid run on this machine, and keep the answer as evidence for it.
-
-    Raises:
-        ConfigErrors: It cannot be rehearsed so.
-        SubmitError: The folder of rehearsals cannot be written.
-        JobFailed: The rehearsal failed, or took too long.
-    """
-    spec = assessment.spec
-    if assessment.estimate is None:
-        raise AssertionError("a rehearsal of a run that is not valid")
-    try:
-        folder = kept.new_folder(spec)
-        place = Stage(device=device.here(), folder=folder, say=told_to)
-        rehearsal = rehearse(spec, assessment.estimate, request, place)
-        kept.keep(folder, rehearsal)
-        if not rehearsal.stands_in:
-            kept.keep_as_evidence(spec, rehearsal)
-    except OSError as error:
-        where = getattr(error, "filename", None) or "the folder of rehearsals"
-        raise SubmitError(f"{where} cannot be written: {unreadable(error)}") from None
-    return answer(assessment, rehearsal)
-
-
-def answer(assessment: Assessment, rehearsal: Any) -> Rehearsed:
-    """The answer with the run as it is judged beside it."""
-    evidence = assessment.rehearsed if rehearsal.stands_in else rehearsal.evidence
-    return Rehearsed(rehearsal=rehearsal, assessment=replace(assessment, rehearsed=evidence))
-
-
-def told(options: argparse.Namespace, found: Rehearsed) -> int:
-    """Print the answer; the exit status."""
+    found = _found(options)
+    if isinstance(found, Output):
+        return print_output(found, as_json=options.json)
     if options.json:
         print_json(found.as_dict())
     else:
         print(found.as_text(width()))
     sys.stdout.flush()
     return DoesNotFit.exit_status if found.verdict == "does_not_fit" or found.rehearsal.worst.ran_out else 0
+
+
+def _found(options: argparse.Namespace) -> Rehearsed | Output:
+    """The answer; of a rehearsal that waits or runs on Slurm its job."""
+    if options.results is not None:
+        from launcher.actions import rehearse_on_slurm
+
+        return rehearse_on_slurm.answered(options.results, options.overrides)
+    asked = request_from(RehearseRequest, options)
+    question, assessment = question_of(asked), judged(asked)
+    if assessment.spec.cluster.kind == "slurm":
+        from launcher.actions import rehearse_on_slurm
+
+        return rehearse_on_slurm.submit(asked, assessment, question, again=options.again)
+    return here(assessment, question, say)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import find, sweep_of
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.saying import say
 from launcher.charts import library
-from launcher.commands._common import add_json, add_runs, folder, print_json, say
-from launcher.commands._finding import find, settle, sweep_of
+from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import names
 
 _SUFFIX = ".html"
@@ -61,7 +63,7 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
         from launcher.report import many
 
         return many.several(directories)
-    from launcher.commands.why import takes
+    from launcher.actions.why import takes
     from launcher.report import page
 
     [directory] = directories

@@ -11,10 +11,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.foreign_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import add_json, add_trust, folder, print_json, say
-from launcher.commands._finding import find, settle, sweep_of
-from launcher.commands._foreign import require_own
+from launcher.base.saying import say
+from launcher.commands._options import add_json, add_trust, print_json, settle
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec, length
 from launcher.submission import interrupts, moving
@@ -45,11 +47,13 @@ def run(options: argparse.Namespace) -> int:
     sweeps = [found for name in names if (found := sweep_of(name)) is not None]
     require_own([*sweeps, *(run for run in directories if run.parent not in sweeps)], trusted=options.trust)
     for directory in sweeps:
-        from launcher.commands import _sweeping
+        from launcher.actions import sweep
 
         if all(status.read(run).state == "finished" for run in directories if run.parent == directory):
             say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
-        exit_status = max(exit_status, _sweeping.resume(directory, quiet=options.json, trusted=options.trust))
+        exit_status = max(
+            exit_status, sweep.resume(directory, show=None if options.json else print, trusted=options.trust)
+        )
     for directory in directories:
         if directory.parent not in sweeps:
             exit_status = max(exit_status, _resume(directory, words, trusted=options.trust, quiet=options.json))
@@ -83,7 +87,7 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
     _say_if_edited(directory, spec)
     with interrupts.held():  # Once it is submitted, it is watched.
         if words:
-            from launcher.commands._changing import submit_changed
+            from launcher.actions.resume_changed import submit_changed
 
             job_id, spec = submit_changed(directory, words, trusted=trusted)
         else:
@@ -93,9 +97,9 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
             if not quiet:
                 print(f"job {job_id}  {directory}")
             return 0
-        from launcher.commands._following import follow
+        from launcher.actions.follow import follow
 
-        return follow(directory, spec, quiet=quiet)
+        return follow(directory, spec, show=None if quiet else print)
 
 
 def _say_if_moved(directory: Path, words: Sequence[str]) -> None:

@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import find, sweep_of
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
+from launcher.base.terminal import width
 from launcher.base.units import duration
-from launcher.commands._common import add_json, add_runs, folder, print_json, say, width
-from launcher.commands._finding import find, settle, sweep_of
+from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status
 from launcher.rundir.state import RunState

@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import find, sweep_of
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._common import folder, say, width
-from launcher.commands._finding import find, settle, sweep_of
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.commands._options import settle
 from launcher.report import live_text
 from launcher.rundir import contents, live, progress, state, status
 from launcher.rundir.live import Live

@@ -7,16 +7,17 @@ answer, also where nothing went wrong.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.base.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
-from launcher.commands._common import add_json, add_runs, folder, heard_by, print_json, width
-from launcher.commands._finding import find, settle, sweep_of
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.why import explained
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.terminal import width
+from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import status
-from launcher.why.answer import Answer
 from launcher.why.explain import explain
 from launcher.why.text import as_line, as_text
 
@@ -46,22 +47,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(as_text(found, width()))
     return 0
-
-
-def explained(directory: Path) -> Answer:
-    """The answer about a run, whose ways out are lines that ``launch resume`` takes."""
-    return explain(directory, folder(), lambda words: takes(directory, words))
-
-
-def takes(directory: Path, words: Sequence[str]) -> bool:
-    """True if ``launch resume`` takes these words for a run: composed and judged, and nothing submitted."""
-    from launcher.commands import _changing  # Late, because it composes.
-
-    refusals = (ConfigErrors, DoesNotFit, SubmitError, DataError, OSError)
-    with heard_by(lambda text: None), contextlib.suppress(*refusals):
-        _changing.planned(directory, words, trusted=True)
-        return True
-    return False
 
 
 def _of_sweep(swept: Path, directories: Sequence[Path], *, as_json: bool) -> None:

@@ -11,8 +11,9 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import backend_choice, hardware, length, recipes
 from launcher.config.catalog import Catalog
+from launcher.config.command_line import CommandLine
 from launcher.config.compose import Config, compose
-from launcher.config.overrides import Override, is_own_model, read
+from launcher.config.overrides import Override, is_own_model
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
@@ -64,8 +65,17 @@ def request(
         catalog: The configuration folders; those of the working folder where None.
         facts: This machine, read now where None.
     """
-    catalog = catalog or Catalog(folder=Path.cwd())
-    overrides, errors = read(texts, catalog)
+    line = CommandLine(
+        words=tuple(texts), script_args=tuple(script_args), catalog=catalog or Catalog(folder=Path.cwd())
+    )
+    return request_of(line, facts)
+
+
+def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Request:
+    """Compose and parse a command line that is read already; the arguments are those of :func:`request`."""
+    texts, script_args, catalog = line.words, line.script_args, line.catalog
+    overrides: Sequence[Override] = line.overrides
+    errors = line.errors
     try:
         given = recipes.expand(overrides, catalog)
         own = _own_model(given, overrides, catalog)
@@ -83,7 +93,7 @@ def request(
     if own is not None and spec is not None:
         keys = {override.key for override in given}
         warnings += tuple(own.remarks(spec, keys))
-        errors += own.refusals(spec, keys)
+        errors = (*errors, *own.refusals(spec, keys))
     named = backend_choice.chosen(overrides)
     said = tuple(_said(spec, overrides)) if spec is not None else ()
     found = (*errors, *found)

@@ -31,6 +31,7 @@ from launcher.planner.result import Plan
 from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
 from launcher.preflight.data import Looking
+from launcher.preflight.judging import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import acting, contents, loading, state, status
@@ -110,8 +111,8 @@ class Sweep:
         # Ways out are searched for one run at a time: for a thousand points they would take most of the time.
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
-        how: dict[str, Any] = {"looking": self.looking, "measured": self.measured}
-        judged = looked.assessed(loaded.spec, earlier=earlier, search=None, **how)
+        judging = Judging(search=None, looking=self.looking, measured=self.measured)
+        judged = looked.assessed(loaded.spec, judging, earlier=earlier)
         assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)

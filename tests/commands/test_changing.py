@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import submitit  # noqa: F401  # It closes the handlers that logging has when it is imported, and absl's closes stderr.
 
+from launcher.actions import resume_changed as _changing
 from launcher.base import machine
 from launcher.base.errors import ConfigErrors
-from launcher.commands import _changing
 from launcher.rundir import changes, lock, progress
 from launcher.spec import edit
 from tests.support import resuming, training

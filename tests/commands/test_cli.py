@@ -11,8 +11,8 @@ import pytest
 
 from launcher.base import terminal
 from launcher.base.machine import facts
+from launcher.base.terminal import pasteable
 from launcher.cli import VERBS, main
-from launcher.commands._common import pasteable
 from launcher.config.catalog import Catalog
 from launcher.rundir import state
 from launcher.submission import interrupts

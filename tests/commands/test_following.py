@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import _following
+from launcher.actions import follow as _following
 from launcher.rundir import state
 from tests.support.helpers import composed_once
 from tests.support.recorded_runs import line, predicted, recorded
@@ -30,7 +30,7 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
 
     thread = threading.Thread(target=train)
     thread.start()
-    assert _following.follow(run, spec, quiet=False) == 130
+    assert _following.follow(run, spec, show=print) == 130
     thread.join()
     said = " ".join(capsys.readouterr().err.split())
     assert "10/100 last loss 2.0000 100 tokens/s 3 min left" in said

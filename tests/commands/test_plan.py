@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
+from launcher.actions import plan_progress as _plan_progress
 from launcher.base import machine
 from launcher.cli import main
-from launcher.commands import _plan_progress
 from launcher.planner import planning
 from launcher.planner.halves import Progress
 from launcher.planner.judge import Preflight

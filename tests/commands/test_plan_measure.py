@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import _sweeping
+from launcher.actions import sweep as _sweeping
 from launcher.sweeping.sweep import Sweep
 from tests.support.measured_layouts import WORDS
 from tests.support.slurm_runs import launch
@@ -58,7 +58,7 @@ def test_at_a_terminal_the_gpu_hours_are_said_and_asked_about(
 
     monkeypatch.setattr(_sweeping, "begun", begun)
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
-    monkeypatch.setattr("launcher.commands._plan_measure._can_ask", lambda options: True)
+    monkeypatch.setattr("launcher.commands.plan._can_ask", lambda options: True)
     answer = launch(*MEASURE, "2")
     said = " ".join(answer.out.split())
     assert "2 short runs of 20 steps on 2 x NVIDIA H100 80GB HBM3, a Slurm array:" in said

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.actions import native_layouts as _plan_native
 from launcher.backends.megatron import installed
 from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.cli import main
-from launcher.commands import _plan_native
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask

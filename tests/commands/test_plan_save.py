@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.actions import plan_questions as _plan_questions
 from launcher.base import machine
 from launcher.base.package import __version__
 from launcher.cli import main
-from launcher.commands import _plan_questions
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from tests.support.helpers import CPU_HOST

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.points import measured, points
+from launcher.actions import points as command
 from launcher.base import machine
-from launcher.commands import _points as command
 from launcher.config.catalog import Catalog
 from tests.support.slurm_runs import launch
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.actions import repeat as _repeating
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.commands import _repeating
 from launcher.config.catalog import Catalog
 from launcher.config.hardware import SPEED
 from launcher.config.overrides import read

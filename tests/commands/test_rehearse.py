@@ -12,8 +12,8 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.actions.resume_changed import submit_changed
 from launcher.base.errors import ConfigErrors, JobFailed
-from launcher.commands._changing import submit_changed
 from launcher.rehearsing import process
 from launcher.rehearsing.process import gflops
 from launcher.rehearsing.rehearse import Stage
@@ -65,7 +65,7 @@ def test_a_run_starts_by_its_rehearsal_alone_where_that_is_demanded(
     checked = _json(capsys, "rehearse", *small)
     assert (checked["check"]["verdict"], checked["rehearse"]["verdict"]) == ("does_not_fit", "fits")
     monkeypatch.setattr(submit, "submit", lambda directory, spec: "1")
-    monkeypatch.setattr("launcher.commands._following.follow", lambda directory, spec, quiet: 0)
+    monkeypatch.setattr("launcher.actions.follow.follow", lambda directory, spec, quiet: 0)
     assert cli.main(["run", *small, "run.name=a"]) == 3
     assert "`launch run --rehearsed` takes that verdict" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["run", *small, "run.name=a", "--rehearsed"]) == 0

@@ -75,7 +75,7 @@ def test_a_word_that_several_runs_answer_to_is_refused_with_the_words_that_tell_
         stopped.extend(runs)
         return [True] * len(runs)
 
-    monkeypatch.setattr(cancel, "_stop_all", stop)
+    monkeypatch.setattr(cancel, "stop_all", stop)
     one = swept(tmp_path / "p" / "runs" / "one", {"1e-3": 2.0, "1e-4": 3.0})
     two = swept(tmp_path / "q" / "runs" / "two", {"1e-3": 2.0})
     for verb in ("cancel", "status", "logs", "resume"):

@@ -9,9 +9,12 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.actions import native_layouts as _plan_native
+from launcher.actions import plan
+from launcher.actions import plan_questions as _plan_questions
+from launcher.actions import waiting as _waiting
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands import _plan_native, _plan_questions, _waiting, plan
 from launcher.commands import check as check_verb
 from launcher.commands import run as run_verb
 from launcher.preflight import assess
@@ -156,7 +159,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += 38
         return ask(specs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(plan, "_clock", clock)
+    monkeypatch.setattr(plan, "clock", clock)
     monkeypatch.setattr(_plan_questions, "read", reading)
     monkeypatch.setattr(_plan_native, "judge_all", asking)
     return clock

@@ -41,7 +41,7 @@ def test_the_ways_out_are_lines_that_resume_takes(folder: Path) -> None:
 
 
 def test_words_that_resume_refuses_are_not_offered(folder: Path) -> None:
-    from launcher.commands import why
+    from launcher.actions import why
 
     run = recorded(folder / "runs" / "a", now="failed")
     job = json.loads((run / "job.json").read_text())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.actions.importing import read
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.commands._importing import read
 from tests.support.foreign_files import LLAMA3_8B, ZERO3_OFFLOAD
 
 AXOLOTL = """\

@@ -24,10 +24,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.actions.importing import read
 from launcher.base import registry
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.commands._importing import read
 from launcher.config import left_out
 from launcher.config.request import request
 from launcher.importers import Imported

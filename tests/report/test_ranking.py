@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import _following
+from launcher.actions import follow as _following
 from launcher.report import page
 from launcher.report.live_text import frame
 from launcher.rundir import live, ranking, results, status

@@ -119,7 +119,7 @@ def test_the_runs_of_a_copied_sweep_go_on_in_the_copy(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resuming.by_nobody(monkeypatch, steps=(2, 4))
-    monkeypatch.setattr("launcher.commands._sweeping.follow", lambda *arguments, **options: 0)
+    monkeypatch.setattr("launcher.actions.sweep.follow", lambda *arguments, **options: 0)
     assert launch("-m", *BASE, "train.seed=1,2", "run.name=s").status == 0
     sweep, copy = folder / "runs" / "s", tmp_path / "copy"
     state.put(sweep / "001", "failed")

@@ -25,7 +25,7 @@ from launcher.rundir import record
 from launcher.submission import submit
 record.time.strftime = lambda form: "20261122-190000"
 submit._start_here = lambda directory, cluster: "1"
-import launcher.commands._following as following
+import launcher.actions.follow as following
 following.follow = lambda *arguments, **options: 0
 Path(f"ready-{sys.argv[1]}").touch()
 while not Path("go").exists():
@@ -82,7 +82,7 @@ def test_sweeps_of_one_second_have_a_folder_each_and_one_of_which_nothing_is_kep
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resuming.by_nobody(monkeypatch, steps=())
-    monkeypatch.setattr("launcher.commands._sweeping.follow", lambda *arguments, **options: 0)
+    monkeypatch.setattr("launcher.actions.sweep.follow", lambda *arguments, **options: 0)
     monkeypatch.setattr("launcher.rundir.record.time.strftime", lambda form: "20261122-190000")
     for _ in range(2):
         assert launch("-m", *WORDS, "train.seed=1,2").status == 0

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from launcher.actions import follow as _following
+from launcher.actions import run as run_verb
+from launcher.actions.asking import assessed
 from launcher.base import files
-from launcher.commands import _following
-from launcher.commands import run as run_verb
-from launcher.commands._common import assessed
 from launcher.rundir import state
 from launcher.rundir.record import record as recording
 from launcher.slurm import precheck
@@ -100,7 +100,7 @@ def test_while_slurm_is_asked_nothing_is_left(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_sweep_that_is_judged_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from launcher.commands import _sweeping
+    from launcher.actions import sweep as _sweeping
 
     monkeypatch.setattr(_sweeping, "record", then_signal(recording))
     answer = launch("-m", *LOCAL, "train.seed=1,2")

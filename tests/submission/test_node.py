@@ -137,7 +137,7 @@ def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
-    from launcher.commands.cancel import stop
+    from launcher.actions.stop import stop
 
     run = recorded(tmp_path / "a", "import time; time.sleep(600)")
     keeper = threading.Thread(target=node.run, args=(run,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.commands import _sweeping
+from launcher.actions import sweep as _sweeping
 from launcher.config import recipes
 from launcher.rundir import state
 from launcher.sweeping import measurement

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from launcher.actions import sweep as _sweeping
 from launcher.cli import main
-from launcher.commands import _sweeping
 from launcher.config.catalog import Catalog
 from launcher.planner import best
 from launcher.rundir import contents

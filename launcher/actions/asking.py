@@ -1,0 +1,223 @@
+"""From the options of a verb to a judged run.
+
+The verbs and the Python API make an :class:`Asked` of their options. Its words are read once, as a
+:class:`~launcher.config.command_line.CommandLine`; :func:`composed` makes a specification of them, and
+:func:`assessed` judges it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.base.saying import say
+from launcher.config import backend_choice, best
+from launcher.config.catalog import Catalog
+from launcher.config.command_line import CommandLine
+from launcher.config.overrides import is_own_model
+from launcher.config.request import Request, request_of
+from launcher.preflight import assess, evidence, looked
+from launcher.preflight.assess import Assessment, Refinement
+from launcher.preflight.judging import Judging
+from launcher.preflight.measured.known import Measured
+from launcher.rules.model import not_named
+from launcher.spec import ClusterSpec, RunSpec
+
+type Engine = Literal["formula", "trace"]
+
+_PARTIAL = "run.partial=true"
+"""The word of ``--partial``: a run that goes on with it is recorded with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Options with which several verbs judge a run.
+
+    Attributes:
+        overrides: The words of the run as typed.
+        script_args: The words after ``--``.
+        hf: Take the model from this folder or config.json.
+        engine: Predict memory by formulas, or trace the worker under fake tensors.
+        plot: Draw memory and time into this file.
+        native: Ask the engine's own validator, too.
+        measured: Predict with what was measured of the cluster.
+        partial: Go on although words of foreign files that matter are left out.
+        trust: Let what is from elsewhere do what needs the user's word.
+    """
+
+    overrides: tuple[str, ...] = ()
+    script_args: tuple[str, ...] = ()
+    hf: Path | None = None
+    engine: Engine = "formula"
+    plot: Path | None = None
+    native: bool = True
+    measured: bool = True
+    partial: bool = False
+    trust: bool = False
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The words with ``model=PATH`` in front, in place of ``--hf PATH``.
+
+        Raises:
+            ConfigErrors: The words choose a model, too.
+        """
+        if self.hf is None:
+            return self.overrides
+        word = f"model={as_model(self.hf)}"
+        models = [text for text in self.overrides if text.startswith("model=")]
+        if models:
+            rule = "--hf chooses the model, and so does this word: one of them"
+            raise ConfigErrors([ConfigError("model", models[0].partition("=")[2], rule, [word])])
+        return (word, *self.overrides)
+
+    def command_line(self, further: Iterable[str] = ()) -> CommandLine:
+        """The words, with those that ``--partial`` and ``--hf`` stand for in front.
+
+        Args:
+            further: Words of other programs' files, behind which the typed ones stand.
+
+        Raises:
+            ConfigErrors: ``--hf`` and a word both choose a model.
+        """
+        partial = [_PARTIAL] if self.partial else []
+        words = (*further, *partial, *self.typed)
+        return CommandLine(words=words, script_args=self.script_args, catalog=Catalog(folder=folder()))
+
+
+def as_model(path: Path) -> str:
+    """A path as ``model=`` takes it, and not as an option or a name of the Hub."""
+    from launcher.config import hub  # Late, because few commands need it.
+
+    text = str(path)
+    return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"
+
+
+def composed(line: CommandLine, own: Measured | None) -> Request:
+    """Compose the one run of a command line, with the best layout in place of ``plan=best``, which is said.
+
+    The axes of its recipe are left aside, which is said, too.
+
+    Args:
+        line: The words.
+        own: The user's own measured runs, by which the best layout is chosen.
+    """
+    words, has_best = best.taken_out(line.words)
+    if has_best:
+        from launcher.actions.best_layout import laid_out  # Late, because few command lines ask for a layout.
+
+        line = replace(line, words=laid_out(words, line.catalog, own))
+    found = request_of(line)
+    if not found.errors and line.recipe is not None and line.recipe[1].sweep:
+        axes = ", ".join(line.recipe[1].sweep)
+        say(f"launch: this is one run, without the recipe's sweep of {axes}: -m runs that")
+    return found
+
+
+def memory_engine(engine: Engine) -> Refinement | None:
+    """The memory engine that was asked for, where it is not the formulas."""
+    if engine != "trace":
+        return None
+    from launcher.preflight import traced  # Late, because the formulas need none of what it imports.
+
+    return traced.traced
+
+
+def measured(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
+    """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
+    own = Measured() if wanted else None
+    if own is not None and cluster is not None:
+        own.read(cluster)
+        own.tell(say)
+    return own
+
+
+def assessed(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
+    """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
+
+    Args:
+        found: The request.
+        judging: How it is judged.
+        resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
+
+    Raises:
+        ConfigErrors: Nothing could be read that could be judged.
+    """
+    if found.spec is None:
+        raise ConfigErrors(found.errors)
+    spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
+    judged = looked.assessed(spec, judging, earlier=(*found.errors, *missing)).assessment
+    if judging.measured is not None:
+        judging.measured.tell(say)
+    catalog = Catalog(folder=folder())
+    warnings = (*found.warnings, *judged.warnings)
+    return replace(
+        judged,
+        errors=backend_choice.leaving(found.backend, judged.errors, catalog),
+        warnings=backend_choice.leaving(found.backend, warnings, catalog),
+        rehearsed=None if judged.errors else evidence.read(spec),
+    )
+
+
+def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
+    """A run with the checkpoint that ``save.load`` means, which is said; and why it cannot start from what it names."""
+    if spec.save.load is None and spec.model.weights is None:
+        return spec, ()
+    from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.
+
+    found = loading.resolved(spec, folder())
+    for line in found.said:
+        say(f"launch: {line}")
+    return found.spec, found.errors
+
+
+def draw(path: Path | None, assessment: Assessment) -> None:
+    """Draw the figure, if one was asked for and there is an estimate."""
+    if path is None or assessment.errors:
+        return
+    if assessment.estimate is None:
+        say(f"launch: {path} is not written: {not_named().rule}")
+        return
+    from launcher.preflight import plot
+
+    plot.write(path, assessment, assess.broken_down(assessment.spec, assessment.estimate))
+    say(f"launch: the figure is in {path}")
+
+
+def write_new(
+    path: Path, content: str | bytes, *, otherwise: str = "", before: Callable[[bytes], None] | None = None
+) -> None:
+    """Write a file that must not exist yet, with its folder, whole or not at all.
+
+    Args:
+        path: The file.
+        content: Its text or bytes.
+        otherwise: Another way for the user where it exists, for the message.
+        before: Called with the bytes before the file appears; where it fails, no file does.
+
+    Raises:
+        SubmitError: It exists, or cannot be written.
+    """
+    data = content if isinstance(content, bytes) else content.encode()
+    exists = SubmitError(f"{path} exists and is not overwritten{otherwise}")
+    if os.path.lexists(path):
+        raise exists
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if before is not None:
+            before(data)
+        files.write_new(path, data)
+    except FileExistsError:
+        raise exists from None
+    except (OSError, ValueError) as error:
+        raise SubmitError(f"{path} cannot be written: {unreadable(error)}") from None
+
+
+def folder() -> Path:
+    """The working folder."""
+    return Path.cwd()

@@ -1,0 +1,85 @@
+"""Judge a run without starting it, as ``launch check`` and ``launcher.check`` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.actions.asking import Asked, assessed, composed, measured, memory_engine
+from launcher.actions.importing import Foreign, read, variables_of
+from launcher.actions.trust import judge, python_of, require_for_trace, require_trust
+from launcher.actions.waiting import checking
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
+from launcher.preflight.check import Check
+from launcher.preflight.judging import Judging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest(Asked):
+    """One run to judge.
+
+    Attributes:
+        deepspeed: Take the settings of this ds_config.json.
+        megatron_args: Take the settings of this argument list of Megatron-LM.
+        variables: Words ``NAME=VALUE`` for the variables that the argument list is a script of.
+    """
+
+    deepspeed: Path | None = None
+    megatron_args: Path | None = None
+    variables: tuple[str, ...] = ()
+
+
+def files_of(request: CheckRequest) -> list[Foreign]:
+    """The other programs' files that the run takes settings of, their keys counted aloud.
+
+    Raises:
+        ConfigErrors: One cannot be read, or a word of ``--set`` is wrong.
+    """
+    variables = variables_of(request.variables)
+    kinds = (("deepspeed", request.deepspeed), ("megatron", request.megatron_args))
+    found = []
+    for kind, path in ((kind, path) for kind, path in kinds if path is not None):
+        foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables if kind == "megatron" else {}))
+        say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
+        found.append(foreign)
+    if variables and request.megatron_args is None:
+        rule = "it gives the variables of a script, and there is none"
+        raise ConfigErrors([ConfigError("--set", " ".join(request.variables), rule, ["--megatron-args train.sh"])])
+    return found
+
+
+def checked(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
+    """Judge one run; words that make no run are an answer, too.
+
+    Args:
+        request: The run.
+        foreign: The files that it takes settings of.
+    """
+    typed = request.typed
+    sources = [file.source(typed) for file in foreign]
+    refused = [error for file in foreign for error in file.imported.errors]
+    if refused:
+        return Check(assessment=None, errors=tuple(refused), warnings=())
+    line = request.command_line(text for file in foreign for text in file.words(typed))
+    if request.trust:
+        require_trust(line, trusted=True, imported=sources)
+    own = measured(wanted=request.measured)
+    found = composed(line, own)
+    partial = request.partial or (found.spec is not None and found.spec.run.partial)
+    remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))
+    left_out = () if partial else (error for file in foreign for error in file.refusals(typed))
+    found = replace(found, errors=(*left_out, *found.errors))
+    if found.spec is None:
+        return Check(assessment=None, errors=found.errors, warnings=remarks)
+    if request.engine == "trace":
+        require_for_trace(line, sources, found.spec)
+    with checking(judge(line, sources, typed) if request.native else None) as native:
+        judging = Judging(
+            refined=memory_engine(request.engine),
+            native=native,
+            python=python_of(line, sources, typed),
+            measured=own,
+        )
+        return Check.of(assessed(found, judging), warnings=remarks)

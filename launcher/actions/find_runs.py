@@ -1,0 +1,91 @@
+"""The runs that a command line names, each word meaning one run or sweep: who is in doubt is asked, or refused.
+
+A word is looked up by ``launcher.rundir.status.places``, from any folder. Where several answer to it, a person at a
+terminal chooses; without a terminal, and with ``--json``, the command ends with the words that tell them apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher.actions.asking import folder
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import asked, say
+from launcher.rundir import state, status
+from launcher.rundir.status import Ambiguous
+
+
+def settled(names: Iterable[str], *, ask: bool) -> list[str]:
+    """Words of runs, with the directory in place of each that several runs answer to.
+
+    Args:
+        names: The words.
+        ask: True to let a person at a terminal choose.
+
+    Raises:
+        ConfigErrors: A word is no run, or is several and nobody can be asked.
+    """
+    return [_settled(name, ask=ask) for name in names]
+
+
+def find(names: list[str]) -> list[Path]:
+    """Run directories by words, of a sweep all of its runs.
+
+    Raises:
+        ConfigErrors: A word is no run, or is several.
+    """
+    return status.find([_settled(name, ask=False) for name in names], folder())
+
+
+def sweep_of(name: str) -> Path | None:
+    """The folder of the sweep that a word names; None where it names a run, or nothing.
+
+    Raises:
+        ConfigErrors: It is several.
+    """
+    try:
+        [place, *more] = status.places(name, folder())
+    except FileNotFoundError:
+        return None
+    except Ambiguous as doubt:
+        raise ConfigErrors([refusal(doubt)]) from None
+    return place if not more and (place / state.SWEEP).is_file() else None
+
+
+def _settled(name: str, *, ask: bool) -> str:
+    try:
+        status.places(name, folder())
+    except FileNotFoundError:
+        known = [status.name_of(path, folder()) for path in status.find([], folder())[-3:]]
+        rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
+        raise ConfigErrors([ConfigError("RUN", name, rule, known or ["launch status"])]) from None
+    except Ambiguous as doubt:
+        if ask and sys.stdin.isatty() and sys.stderr.isatty():
+            return str(_chosen(doubt))
+        raise ConfigErrors([refusal(doubt)]) from None
+    return name
+
+
+def refusal(doubt: Ambiguous) -> ConfigError:
+    """The error of a word that several runs answer to, with words that tell them apart."""
+    words = [status.name_of(path, folder()) for path in doubt.candidates]
+    return ConfigError("RUN", doubt.name, f"{len(words)} runs answer to this word, and none is guessed", words)
+
+
+def _chosen(doubt: Ambiguous) -> Path:
+    """Let the person at the terminal choose.
+
+    Raises:
+        ConfigErrors: No number of the list was typed.
+    """
+    words = [status.name_of(path, folder()) for path in doubt.candidates]
+    say(f"launch: {len(words)} runs answer to {doubt.name}:")
+    for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):
+        what = "a sweep" if (path / state.SWEEP).is_file() else status.read(path).state
+        say(f"  {number}  {word}  ({what})")
+    answer = asked("which one? its number, or nothing to stop: ")
+    if answer.isdecimal() and 1 <= int(answer) <= len(words):
+        return doubt.candidates[int(answer) - 1]
+    raise ConfigErrors([ConfigError("RUN", doubt.name, "none of them was chosen", words)])

@@ -1,0 +1,184 @@
+"""Watch a run on this machine: a progress bar while it trains, one table when it ends.
+
+The run is a process of its own that this one only watches, through ``metrics.jsonl`` and ``state.json``. Ctrl-C reaches
+this process alone (the job has a session of its own) and becomes the request to save and end, a second one the signal
+that kills; SIGTERM is the same. When the terminal is closed (SIGHUP), the run goes on and nobody watches it. Lines of
+metrics are read from where the file ended before, since a resumed run has old ones; if the file has become shorter, the
+worker has cut the lines after its checkpoint.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.run_events import Events
+from launcher.actions.script_output import Printed
+from launcher.actions.stop import stop
+from launcher.base import files, terminal
+from launcher.base.errors import INTERRUPTED, JobFailed
+from launcher.base.saying import say
+from launcher.base.units import duration, gib, rounded
+from launcher.estimate.memory.moments import PHASES
+from launcher.job import events
+from launcher.rundir import contents, progress, results, script_copy, state, status
+from launcher.rundir.results import BETWEEN
+from launcher.spec import RunSpec
+from launcher.submission import interrupts
+
+_POLL_S = 0.2
+
+
+def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None, summary: bool = True) -> int:
+    """Follow a run to its end.
+
+    Ctrl-C asks the ranks to save and stop; a second one kills them. Both leave a run that can be resumed.
+
+    Args:
+        directory: The run directory.
+        spec: The run.
+        show: Takes the table at the end; None shows neither that nor progress, and errors are still said.
+        summary: Show the table at the end.
+
+    Returns:
+        The exit status: 0, 5 the job failed, 130 interrupted.
+    """
+    interrupted = watched(directory, spec, quiet=show is None)
+    ending = status.read(directory)
+    if ending.state == "finished":
+        if summary and show is not None:
+            show(table(directory))
+        return 0
+    if ending.state == "cancelled" or interrupted:
+        _say(ending.reason or "stopped")
+        return INTERRUPTED
+    _say(f"the job failed: {ending.reason}")
+    name = shlex.quote(ending.id)
+    _say(f"why: launch why {name}; its logs: launch logs {name}; go on: launch resume {name}")
+    if spec.script is not None:
+        copy = script_copy.place(directory, spec.script)
+        _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
+    return JobFailed.exit_status
+
+
+def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
+    """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
+    interruptions = 0
+    show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
+    befell = Events(directory)
+    with interrupts.held():
+        while True:
+            try:
+                for lines in _news(directory):
+                    show(lines)
+                    befell.say()
+                    interrupts.look()
+                break
+            except KeyboardInterrupt as interruption:
+                if getattr(interruption, "number", None) == signal.SIGHUP:
+                    raise  # Nobody is there any more to watch it; the run goes on.
+                interruptions += 1
+                _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
+                stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
+        show(None)
+        interrupts.ended(status.name_of(directory, Path.cwd()))
+    return interruptions > 0
+
+
+def _say(text: str) -> None:
+    say(f"launch: {text}")
+
+
+def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
+    """New whole lines of ``metrics.jsonl`` until the run has ended; an empty list when nothing is new."""
+    resumed = (directory / "checkpoints").exists()
+    metrics = files.Tail(directory / "metrics.jsonl", from_start=not resumed)
+    while True:
+        ended = status.read(directory).state in state.ENDED
+        yield list(results.training(metrics.lines()))
+        if ended:
+            return
+        time.sleep(_POLL_S)
+
+
+def _show(spec: RunSpec, quiet: bool) -> Any:
+    """A function that takes new metric lines, and None at the end."""
+    if quiet:
+        return lambda lines: None
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(file=terminal.raw(sys.stderr))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    progress = Progress(*columns, TextColumn("{task.fields[now]}"), TimeElapsedColumn(), console=console)
+    task = progress.add_task("starting", total=spec.steps, now="")
+    progress.start()
+
+    def show(lines: list[dict[str, Any]] | None) -> None:
+        if lines is None:
+            progress.stop()
+        steps = [line for line in lines or () if "loss" in line]
+        if steps:
+            last = steps[-1]
+            speed = f"{last.get('tokens_per_second', 0):,.0f} tokens/s{_left(steps, spec)}"
+            now = f"last loss {last['loss']:.4f}  {speed}"
+            progress.update(task, completed=last["step"], description="training", now=now)
+
+    return show
+
+
+def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
+    """The time that is left, at the speed of the newest steps."""
+    seconds = progress.seconds_left(rows, None if spec.script is not None else spec.steps)
+    return f"  {duration(seconds)} left" if seconds else ""
+
+
+def table(directory: Path) -> str:
+    """The one table at the end: memory and speed predicted against measured, losses, where the run lies."""
+    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
+    sizes = list(_memory(directory))
+    lines = [*sizes, *_speed(directory, steps)]
+    if lines:  # Of a script of the user's own neither is known.
+        name = "memory, worst rank" if sizes else ""
+        lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
+    if sizes:
+        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
+    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
+
+
+def _memory(directory: Path) -> Iterator[str]:
+    """The memory of the worst rank in each phase."""
+    check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
+    predicted = {**results.predicted_phases(directory), BETWEEN: check.get("static_bytes")}
+    for phase in (*PHASES, BETWEEN):
+        size, seen = predicted.get(phase), measured.get(phase)
+        if size and seen:
+            yield f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}"
+
+
+def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The speed of a GPU, where the plan predicts one."""
+    predicted = results.predicted_speed(directory)
+    measured = results.speed(steps, predicted)
+    if predicted is None or not measured:
+        return
+    seen = measured * predicted.per_gpu / predicted.tokens_per_second
+    error = f"{predicted.per_gpu / seen - 1:>+8.1%}"
+    yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
+
+
+def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
+    if steps:
+        yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
+    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
+        yield f"{speed:,.0f} tokens/s (median of the second half)"
+    for line in events.news(directory):
+        if line["kind"] == "bad_rows":
+            yield from textwrap.wrap(f"data: {line['text']}", 80)

@@ -1,0 +1,152 @@
+"""Records that this user did not make: all of what they would start is shown before ``--trust`` starts it.
+
+What ``--trust`` starts is what was shown: where a record has changed between, it is shown again and not started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import backends
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
+from launcher.config import trust
+from launcher.job.job import RUN
+from launcher.rundir import acting, contents, state, status
+from launcher.saved import find
+from launcher.spec import RunSpec, edit
+
+_USED = (
+    "script",
+    "script_args",
+    "model.weights",
+    "data.path",
+    "data.tokenizer",
+    "data.template",
+    "save.load",
+    "backend.path",
+    "backend.extra",
+    "zero.nvme_path",
+    "tracking.kind",
+    "tracking.project",
+    "tracking.uri",
+)
+"""Settings that the worker reads from ``spec.json`` and that name files, programs, options and places to send to."""
+
+
+def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
+    """Ask for ``--trust`` where a run or sweep is not as this user recorded it: its ``job.json`` is run as it is.
+
+    Raises:
+        ConfigErrors: It was not given, or what was shown before is not what is there now.
+    """
+    foreign = [directory for directory in directories if not _is_own(directory)]
+    errors = [error for directory in foreign if (error := _asked(directory, trusted=trusted)) is not None]
+    if errors:
+        raise ConfigErrors(errors)
+    for directory in foreign:
+        for record in (directory, *_points(directory)):
+            status.remember(record)
+
+
+def _is_own(directory: Path) -> bool:
+    return all(map(status.is_own, (directory, *_points(directory))))
+
+
+def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
+    """Show a foreign record; the error by which it is not started, if it is not."""
+    records = (directory, *_points(directory))
+    for record in _points(directory) or [directory]:
+        contents.spec_of(record)  # A record that cannot be read says so first.
+    before, as_shown = [*map(acting.digest, records)], all(map(acting.is_as_shown, records))
+    say("\n".join(_shown(directory)))
+    for record in records:
+        acting.note_shown(record)
+    if not as_shown or before != [*map(acting.digest, records)]:
+        rule = "it is from elsewhere and not what was shown of it before: printed above is what it would start now"
+        return ConfigError(str(directory), None, rule, ["--trust"])
+    return None if trusted else _foreign(directory)
+
+
+def _foreign(directory: Path) -> ConfigError:
+    job = files.read_json(directory / "job.json")
+    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
+    if job is not None:
+        wants += trust.needs_of_spec(contents.spec_of(directory))
+    rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
+    return ConfigError(str(directory), None, f"{rule}; all of it is printed above", ["--trust"])
+
+
+def _points(directory: Path) -> list[Path]:
+    """The runs of a sweep's points; none of a run."""
+    return sorted(path.parent for path in directory.glob("*/spec.json")) if (directory / state.SWEEP).is_file() else []
+
+
+def _shown(directory: Path) -> Iterator[str]:
+    """What going on with a record would start, line by line, with nothing in it that a terminal acts on."""
+    yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
+    if (directory / state.SWEEP).is_file():
+        words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
+        yield f"  a sweep of the words  {_printable(shlex.join(words))}"
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for run in _points(directory) or [directory]:
+        lines = tuple(line.replace(str(run), RUN) for line in _of_run(run))
+        alike.setdefault(lines, []).append(run.name)
+    for lines, names in alike.items():
+        yield f"{_printable(', '.join(names))}  ({RUN} is the directory of the run)"
+        yield from (f"  {_printable(line)}" for line in lines)
+
+
+def _of_run(run: Path) -> Iterator[str]:
+    """The job of a run: command, variables, working folder, files, settings that act, and on Slurm the script."""
+    job = files.read_json(run / "job.json")
+    if job is None:
+        yield "no job.json: it cannot be started"
+        return
+    yield f"command            {shlex.join(_texts(job, 'argv'))}"
+    yield f"working folder     {job.get('working_directory')}"
+    yield from (f"variable           {name}={value}" for name, value in sorted(_mapping(job, "environment").items()))
+    yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
+    for path in acting.acting_files(run):
+        digest = hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_LOG)).hexdigest()
+        yield f"file               {path.relative_to(run)}  sha256={digest}"
+    for path in sorted((*run.iterdir(), *run.glob("logs/*"))):
+        if path.is_symlink():
+            yield f"link               {path.relative_to(run)} -> {path.readlink()}"
+    spec = contents.spec_of(run)
+    for key in _USED:
+        value = edit.value_at(spec, key)
+        if value and value != "none":
+            yield f"setting            {key}={value}"
+    yield from (f"needs your word    {deed}" for deed in trust.needs_of_spec(spec))
+    if find.checkpoints(run) and backends.of(spec).profile.unpickles:
+        yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
+    yield from (f"sbatch script      {line}" for line in _sbatch(run, spec).splitlines())
+
+
+def _sbatch(run: Path, spec: RunSpec) -> str:
+    if spec.cluster.kind != "slurm":
+        return ""
+    from launcher.submission.submit import sbatch_text
+
+    return sbatch_text(run.name, str(run), spec.cluster) or ""
+
+
+def _texts(job: dict[str, Any], name: str) -> list[str]:
+    found = job.get(name)
+    return [str(text) for text in found] if isinstance(found, list) else []
+
+
+def _mapping(job: dict[str, Any], name: str) -> dict[str, Any]:
+    found = job.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _printable(text: str) -> str:
+    """The text with each character that a terminal may act on, or that turns its direction, written out."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,180 @@
+"""A run and a sweep as objects: what ``status``, ``logs`` and ``cancel`` know of them, for the Python API."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.actions import logs, stop, why
+from launcher.actions.find_runs import find, sweep_of
+from launcher.base import package
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.rundir import contents, results, state, status
+from launcher.rundir.state import RunState
+from launcher.spec import RunSpec
+from launcher.sweeping import sweep, table
+from launcher.sweeping.point import Point
+from launcher.why.answer import Answer
+
+if TYPE_CHECKING:
+    import pandas
+
+_POLL_S = 0.3
+_ASK_S = 15
+"""Seconds between questions to Slurm, which alone may know of a job's end."""
+
+
+class Run:
+    """A run that was recorded: by its name below ``runs/``, its directory, or its job id.
+
+    Attributes:
+        directory: The run directory (docs/run-directory.md).
+    """
+
+    directory: Path
+
+    def __init__(self, name: str | Path) -> None:
+        """Find the run.
+
+        Raises:
+            ConfigErrors: There is no such run, or it is a sweep.
+        """
+        if (swept := sweep_of(str(name))) is not None:
+            raise ConfigErrors([ConfigError("RUN", str(name), f"it is a sweep: launcher.Sweep({str(swept)!r})")])
+        self.directory = find([str(name)])[0].absolute()
+
+    @property
+    def id(self) -> str:
+        """Its name; of a sweep's run with the sweep's name in front."""
+        return self.status.id
+
+    @property
+    def status(self) -> RunState:
+        """Its state now, as ``launch status`` shows it: ``.state``, ``.job_id``, ``.reason``, ``.as_dict()``."""
+        return status.read(self.directory)
+
+    @property
+    def spec(self) -> RunSpec:
+        """Its settings, as they were resolved: ``run.spec.train.steps``."""
+        return contents.spec_of(self.directory)
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl`` so far, one a step that was logged."""
+        return results.steps(self.directory)
+
+    def metrics(self) -> pandas.DataFrame:
+        """The same as a data frame of pandas: a row a step, and a column each of ``step``, ``loss``, ...
+
+        Raises:
+            ConfigErrors: pandas is not installed.
+        """
+        return _frame(self.steps(), "Run.steps()")
+
+    def logs(self, *, lines: int = 20, rank: int | None = None) -> str:
+        """The last lines of each of its files, those of errors first.
+
+        Raises:
+            ConfigErrors: There is no such rank.
+        """
+        files = logs.document(self.status, lines=lines, rank=rank)["files"]
+        return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
+
+    def why(self) -> Answer:
+        """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
+        return why.explained(self.directory)
+
+    def cancel(self) -> bool:
+        """Stop it after it has saved a checkpoint; False where it is not running.
+
+        Raises:
+            SubmitError: Slurm does not answer, or refuses.
+        """
+        return stop.stop(self.directory, signal.SIGTERM)
+
+    def wait(self, timeout: float | None = None) -> RunState:
+        """Wait for its end, whatever that is, and return its state.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            TimeoutError: It has not ended by then.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (now := self.status).state not in state.ENDED:
+            self._wait_for_news(deadline)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{now.id} is {now.state} after {timeout:g} s")
+        return now
+
+    def _wait_for_news(self, deadline: float | None) -> None:
+        """Wait until its state may be another: on Slurm until its file says so, or it is time to ask Slurm again."""
+        pause = _ASK_S if status.kind(self.directory) == "slurm" else _POLL_S
+        until = min(time.monotonic() + pause, deadline or math.inf)
+        while time.monotonic() < until:
+            time.sleep(_POLL_S)
+            if contents.known(self.directory, contents.STATE).get("state") in state.ENDED:
+                return
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.directory)!r})"
+
+
+class Sweep:
+    """A sweep: its points, and the runs of those that were started.
+
+    Attributes:
+        directory: The sweep's folder; None where the points were only judged.
+        points: Each with ``id``, ``overrides``, ``verdict``, and the ``reason`` why it is left out.
+    """
+
+    directory: Path | None
+    points: tuple[Point, ...]
+
+    def __init__(self, name: str | Path | None, points: Sequence[Point] | None = None) -> None:
+        """Find the sweep by its name below ``runs/`` or its folder.
+
+        Raises:
+            ConfigErrors: There is no such sweep.
+        """
+        self.directory = None if name is None else sweep_of(str(name))
+        if name is not None and self.directory is None:
+            raise ConfigErrors([ConfigError("SWEEP", str(name), "no such sweep", ["launch status"])])
+        known = points if self.directory is None else sweep.points(self.directory)
+        self.points = tuple(known or ())
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of the points that were not left out."""
+        directory = self.directory
+        return [] if directory is None else [Run(directory / point.id) for point in self.points if point.kept]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a point, as in ``launch status SWEEP --json``, or ``launch check -m --json``."""
+        if self.directory is None:
+            return [point.as_dict() for point in self.points]
+        return [row.as_dict() for row in table.rows(self.directory)]
+
+    def metrics(self) -> pandas.DataFrame:
+        """The same as a data frame of pandas: a row a point with its loss, speed and memory.
+
+        Raises:
+            ConfigErrors: pandas is not installed.
+        """
+        return _frame(self.rows(), "Sweep.rows()")
+
+    def __str__(self) -> str:
+        return table.judged(self.points) if self.directory is None else table.text(table.rows(self.directory))
+
+
+def _frame(rows: list[dict[str, Any]], otherwise: str) -> pandas.DataFrame:
+    try:
+        import pandas  # Late, because it takes half a second, and comes with the extras that train.
+    except ImportError:
+        rule = f"metrics() gives a data frame of pandas, which is not installed; {otherwise} gives the same as a list"
+        raise ConfigErrors([ConfigError("pandas", None, rule, [package.install(package.TRAINING)])]) from None
+    return pandas.DataFrame(rows)

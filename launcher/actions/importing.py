@@ -1,0 +1,174 @@
+"""Other programs' files on the command line: their options, reading them, and the gate of what matters in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.base import files, registry
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.config import length
+
+if TYPE_CHECKING:
+    from launcher.config.trust import Source
+    from launcher.importers import Imported
+
+_NAME = re.compile(r"(?:[A-Za-z_]\w*|[1-9]\d?)\Z", re.ASCII)
+
+
+def variables_of(words: Iterable[str]) -> dict[str, str]:
+    """The variables that the words ``NAME=VALUE`` of ``--set`` give.
+
+    Raises:
+        ConfigErrors: A word is none, or a variable is given twice.
+    """
+    found: dict[str, str] = {}
+    errors = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not _NAME.match(name):
+            errors.append(
+                ConfigError("--set", word, "it is NAME=VALUE, a variable as a shell names them", ["--set TP=8"])
+            )
+        elif name in found and found[name] != value:
+            errors.append(ConfigError("--set", word, f"{name} is {found[name]} already", [f"--set {name}={value}"]))
+        found[name] = value
+    if errors:
+        raise ConfigErrors(errors)
+    return found
+
+
+def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
+    """Read a foreign configuration.
+
+    Args:
+        kind: What the file is.
+        path: The file; of ``hf`` also the folder of a model.
+        variables: What ``--set`` gave.
+
+    Raises:
+        ConfigErrors: The file cannot be read or is not what it should be.
+    """
+    if kind not in registry.names("importers"):
+        raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(registry.names('importers'))}")])
+    given = _as_taken(kind, variables)
+    if kind == "hf" and path.is_dir():
+        return _model_of(path)
+    from launcher.importers import _formats
+
+    text = _text(path)
+    _formats.refuse_other(kind, text, str(path))
+    imported: Imported = registry.load("importers", kind).read(text, str(path), **given)
+    return imported
+
+
+def _as_taken(kind: str, variables: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+    """The variables as the importer takes them.
+
+    Raises:
+        ConfigErrors: Files of this kind have none.
+    """
+    if not variables:
+        return {}
+    if not getattr(registry.load("importers", kind), "HAS_VARIABLES", False):
+        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        rule = f"it gives the variables of a script, and a file of the kind {kind} has none"
+        raise ConfigErrors([ConfigError("--set", words, rule)])
+    return {"variables": variables}
+
+
+def _model_of(folder: Path) -> Imported:
+    """The model of a folder, with its weights where it has some."""
+    from launcher.config import own_models
+
+    weights = str(folder) if own_models.has_weights(folder) else None
+    file = folder / own_models.CONFIG
+    imported: Imported = registry.load("importers", "hf").read(_text(file), str(file), weights=weights)
+    return imported
+
+
+def _text(path: Path) -> str:
+    try:
+        return files.read_text(path, handed=True)
+    except (OSError, ValueError) as error:
+        raise ConfigErrors([ConfigError(str(path), None, f"the file cannot be read: {unreadable(error)}")]) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A file beside the words of a run, in our words.
+
+    Attributes:
+        kind: What it is.
+        path: The file.
+        imported: Its settings, and what ends in which list.
+    """
+
+    kind: str
+    path: Path
+    imported: Imported
+
+    def counted(self) -> str:
+        """The lists of its keys by their lengths."""
+        from launcher.config import left_out
+
+        return left_out.counted(self.imported)
+
+    def words(self, typed: Sequence[str]) -> list[str]:
+        """Its settings as overrides, less its length where the user's words type one."""
+        pairs = (text.lstrip("+").partition("=")[::2] for text in typed)
+        displaced = length.displaced((key, value) for key, value in pairs)
+        return [text for text in self.imported.overrides if not _keys([text]) & displaced]
+
+    def source(self, typed: Sequence[str]) -> Source:
+        """The file with its settings that act, less those that the user's words set."""
+        from launcher.config import acting
+        from launcher.config.trust import Source
+
+        recipe = self.imported.recipe
+        return Source(path=self.path, deeds=acting.of_words(typed, recipe["choose"] | recipe["set"]))
+
+    def refusals(self, typed: Sequence[str]) -> list[ConfigError]:
+        """Errors of what matters in it and is left out."""
+        from launcher.config import left_out
+
+        return left_out.errors(str(self.path), self.imported.left_out, _keys(typed), partial="--partial")
+
+    def remarks(self, typed: Sequence[str], *, partial: bool) -> list[ConfigError]:
+        """Warnings: what the user goes on without, and what of the file is not understood."""
+        from launcher.config import left_out
+
+        given = _keys(typed)
+        without = left_out.warnings(str(self.path), self.imported.left_out, given) if partial else []
+        items = (item for item in self.imported.not_understood if not left_out.asked_for(item) & given)
+        return [*without, *(ConfigError(str(self.path), None, item) for item in items)]
+
+
+def _keys(typed: Sequence[str]) -> set[str]:
+    return {text.lstrip("+").partition("=")[0] for text in typed}
+
+
+def imported(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
+    """A file in our words, for a program.
+
+    Raises:
+        ConfigErrors: It cannot be read, is no run here, or words of it that matter are left out and ``partial`` is not
+            given.
+    """
+    found = read(kind, path, variables)
+    refusals = refused(found, path, partial=partial)
+    if refusals:
+        raise ConfigErrors(refusals)
+    return found
+
+
+def refused(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
+    """Why a file is not imported; nothing where it is."""
+    from launcher.config import left_out
+
+    if imported.errors or partial:
+        return list(imported.errors)
+    return left_out.errors(str(path), imported.left_out, (), partial="--partial")

@@ -1,0 +1,46 @@
+"""What a run and its processes have printed, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.rundir import failure, output, progress, state
+from launcher.rundir.output import Outputs
+from launcher.rundir.state import RunState
+
+BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
+
+
+def errors_of(row: RunState, rank: int | None) -> list[dict[str, Any]]:
+    """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
+    errors = failure.written_errors(Path(row.directory)) if row.state in BAD else []
+    return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
+
+
+def outputs_of(directory: Path, rank: int | None) -> Outputs:
+    """The files of a run, or of one of its ranks.
+
+    Raises:
+        ConfigErrors: There is no such rank.
+    """
+    found = output.outputs(directory) if rank is None else output.of_rank(directory, rank)
+    if found is None:
+        raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])
+    return found
+
+
+def document(row: RunState, *, lines: int, rank: int | None) -> dict[str, Any]:
+    """A run's state, error, newest steps and the last lines of its files: its part of ``launch logs --json``."""
+    directory = Path(row.directory)
+    found = outputs_of(directory, rank)
+    return {
+        "id": row.id,
+        "directory": row.directory,
+        "state": row.state,
+        "reason": row.reason,
+        "error": next(iter(errors_of(row, rank)), None),
+        "steps": progress.newest(directory, lines),
+        "files": [{"path": str(path), "lines": output.tail(path, lines)} for path in found.every],
+    }

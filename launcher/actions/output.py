@@ -1,0 +1,21 @@
+"""What an action hands back to be printed: the JSON document, the text that stands for it, and the exit status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One answer in both forms.
+
+    Attributes:
+        document: Of ``--json``.
+        text: For a terminal; empty prints nothing.
+        exit_status: Of the command.
+    """
+
+    document: dict[str, Any]
+    text: str
+    exit_status: int = 0

@@ -1,0 +1,201 @@
+"""``check --points``: many runs judged in one go, by as many processes as there are CPUs, answered in order.
+
+The ways out of a point are single changes: pairs and chains of them take ten times as long as all the rest, and
+``check`` looks for them where one point is asked about.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.actions.asking import assessed, folder
+from launcher.base import files, machine, terminal
+from launcher.base.errors import ConfigError, ConfigErrors, DataError, unreadable
+from launcher.config.catalog import Catalog
+from launcher.config.request import request
+from launcher.data import look
+from launcher.data.unusable import as_errors
+from launcher.preflight.assess import Assessment
+from launcher.preflight.fixes import search_singles
+from launcher.preflight.judging import Judging
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.report import as_json, invalid_as_json
+from launcher.preflight.verdict import VerdictName
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+_TOGETHER = 16
+"""Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""
+
+_PROCESSES = 16
+"""The most processes: each takes the memory of an interpreter."""
+
+_CHUNK = 1 << 16
+_LONGEST = 200
+"""Letters of a line in a message."""
+
+_look = look.Remembered()
+"""Many points share their data, which are looked at once."""
+
+type Answer = tuple[VerdictName, str]
+"""The verdict, and the answer's line of JSON."""
+
+type _Line = tuple[int, bytes | None]
+"""The line's number and content; None in place of one that is too long."""
+
+type _Batch = list[_Line]
+
+
+def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
+    """Answer every line in order; a bad point is an answer, not a crash.
+
+    The first points are answered here, so that few of them need no other process; so are those that come one by one,
+    from a program that waits for each answer.
+
+    Args:
+        path: The file, or a pipe that the shell has opened (``/dev/fd/63``); ``-`` is stdin.
+        own: The user's own measured runs; None takes the shipped constants.
+
+    Raises:
+        ConfigErrors: The file cannot be read.
+    """
+    facts, catalog = machine.facts(), Catalog(folder=folder())
+    _look.forget()
+    try:
+        opened = files.descriptor(Path("/dev/stdin") if str(path) == "-" else path, os.O_RDONLY, handed=True)
+        with FileIO(opened) as file, ExitStack() as stack:
+            lines, pool = _Lines(file), None
+            yield from _answered(lines.take(_TOGETHER), facts, catalog, own)
+            while batch := lines.take(_TOGETHER):
+                if facts.cpus == 1 or len(batch) < _TOGETHER:
+                    yield from _answered(batch, facts, catalog, own)
+                else:
+                    pool = pool or stack.enter_context(_processes(facts.cpus))
+                    submit = partial(_submit, pool, facts=facts, catalog=catalog, own=own)
+                    yield from _shared_out(batch, lines, submit)
+    except OSError as error:
+        rule = f"the file cannot be read: {unreadable(error)}"
+        raise ConfigErrors([ConfigError("--points", str(path), rule)]) from None
+
+
+class _Lines:
+    """Lines of a file or pipe, as they come; of one that is too long only that it was there is kept."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file, self._number, self._rest, self._ended = file, 0, b"", False
+        self._found = deque[_Line]()
+        self._is_too_long = False
+
+    def take(self, most: int) -> _Batch:
+        """Some lines, as many as are there but at least one; none at the end. Waits for them."""
+        while not self._found and not self._ended:
+            self._read()
+        return [self._found.popleft() for _ in range(min(most, len(self._found)))]
+
+    def ready(self) -> bool:
+        """True if there is a line for which nothing has to be waited."""
+        while not self._found and not self._ended and select.select([self._file], [], [], 0)[0]:
+            self._read()
+        return bool(self._found)
+
+    def _read(self) -> None:
+        data = self._file.read(_CHUNK)
+        self._ended = not data
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if self._ended and (self._rest or self._is_too_long):
+            whole, self._rest = [*whole, self._rest], b""
+        for line in whole:
+            self._number += 1
+            if self._is_too_long or len(line) > files.MOST_BYTES:
+                self._found.append((self._number, None))
+            elif line.strip():
+                self._found.append((self._number, line))
+            self._is_too_long = False
+        if len(self._rest) > files.MOST_BYTES:
+            self._is_too_long, self._rest = True, b""
+
+
+def _processes(cpus: int) -> ProcessPoolExecutor:
+    from concurrent.futures import ProcessPoolExecutor  # Late, because one point needs none.
+
+    return ProcessPoolExecutor(min(cpus, _PROCESSES), initializer=_leave_interrupts_to_the_first)
+
+
+def _submit(
+    pool: ProcessPoolExecutor, batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
+) -> Future[list[Answer]]:
+    return pool.submit(_answered, batch, facts, catalog, own)
+
+
+def _shared_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
+    """Answers by several processes, with no more batches under way than keep them busy, until lines come slowly."""
+    waiting = deque([submit(batch)])
+    while lines.ready():
+        waiting.append(submit(lines.take(_TOGETHER)))
+        if len(waiting) > 2 * _PROCESSES:
+            yield from waiting.popleft().result()
+    while waiting:
+        yield from waiting.popleft().result()
+
+
+def _leave_interrupts_to_the_first() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _answered(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: Measured | None = None) -> list[Answer]:
+    return [_answer(line, number, facts, catalog, own) for number, line in batch]
+
+
+def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Answer:
+    """The answer to one line; whatever is wrong with it is said in it, and no other line's answer depends on it."""
+    identity, words = _point(line, number)
+    try:
+        document = as_json(_judged(words, facts, catalog, own)) if isinstance(words, list) else invalid_as_json([words])
+    except ConfigErrors as error:
+        document = invalid_as_json(error.errors)
+    except DataError as error:
+        document = invalid_as_json(as_errors(error).errors)
+    except OSError as error:  # A path that is too long, a folder that may not be read.
+        rule = f"the system refuses it: {unreadable(error)}"
+        document = invalid_as_json([ConfigError(f"line {number}", _shown(error.filename), rule)])
+    except Exception as fault:  # The lines behind it are answered all the same.
+        rule = f"a fault of launch itself: {type(fault).__name__}: {_shown(fault)}"
+        document = invalid_as_json([ConfigError(f"line {number}", None, rule)])
+    return document["verdict"], terminal.as_json({"id": identity, **document})
+
+
+def _judged(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
+    found = request(words, facts=facts, catalog=catalog)
+    return assessed(found, Judging(search=search_singles, looking=_look, measured=own))
+
+
+def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigError]:
+    """The id and the words of a line; of one that is no point its id, where it has one, and the error."""
+    rule, content = 'a point is {"id": ..., "overrides": ["group=option", ...]}', None
+    try:
+        if line is None:
+            raise ValueError(f"it is longer than {files.MOST_BYTES >> 20} MiB")
+        content = files.parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except ValueError as error:
+        rule = f"{rule}: {unreadable(error)}"
+    point = content if isinstance(content, dict) else {}
+    words = point.get("overrides")
+    if "id" in point and isinstance(words, list) and all(isinstance(word, str) for word in words):
+        return point["id"], words
+    found = None if line is None else _shown(line.decode(errors="replace").strip())
+    return point.get("id"), ConfigError(f"line {number}", found, rule)
+
+
+def _shown(text: object) -> str | None:
+    """The beginning of a text, for a message."""
+    return None if text is None else str(text)[:_LONGEST]

@@ -1,0 +1,119 @@
+"""Measure one rank of a run alone on this machine, as ``launch rehearse`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.actions.asking import Asked, assessed, composed, measured
+from launcher.actions.trust import require_trust
+from launcher.actions.waiting import checking
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.preflight import assess, job_python
+from launcher.preflight.assess import Assessment
+from launcher.preflight.evidence import not_a_script
+from launcher.preflight.judging import Judging
+from launcher.rehearsing import device, kept
+from launcher.rehearsing.answer import Rehearsed
+from launcher.rehearsing.rehearse import Stage, rehearse
+from launcher.rehearsing.request import MINUTES, STEPS, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearseRequest(Asked):
+    """One run of which a rank is to be measured.
+
+    Attributes:
+        stage: A rank of this pipeline stage.
+        rank: This rank.
+        all_stages: A rank of every stage that holds something else.
+        steps: Training steps.
+        layers: Build models of these layers, as typed: ``4`` or ``4,6``.
+        minutes: The limit on all of it.
+    """
+
+    stage: int | None = None
+    rank: int | None = None
+    all_stages: bool = False
+    steps: int = STEPS
+    layers: str | None = None
+    minutes: float = MINUTES
+
+
+def question_of(options: RehearseRequest) -> Request:
+    """What is to be measured.
+
+    Raises:
+        ConfigErrors: An option is wrong.
+    """
+    errors = []
+    if options.steps < 1:
+        errors.append(ConfigError("--steps", options.steps, "at least one step is trained", [f"--steps {STEPS}"]))
+    if not 0 < options.minutes < float("inf"):
+        rule = "a time in minutes above zero"
+        errors.append(ConfigError("--minutes", options.minutes, rule, [f"--minutes {MINUTES}"]))
+    layers: tuple[int, ...] = ()
+    if options.layers is not None:
+        words = [word.strip() for word in str(options.layers).split(",")]
+        if all(word.isdecimal() and len(word) < 6 for word in words):
+            layers = tuple(map(int, words))
+        else:
+            errors.append(ConfigError("--layers", options.layers, "one number of layers, or two", ["--layers 4,6"]))
+    if errors:
+        raise ConfigErrors(errors)
+    return Request(
+        stage=options.stage,
+        rank=options.rank,
+        all_stages=options.all_stages,
+        steps=options.steps,
+        layers=layers,
+        minutes=options.minutes,
+    )
+
+
+def judged(request: RehearseRequest) -> Assessment:
+    """The pre-flight's answer about a valid run, wherever it is for.
+
+    Raises:
+        ConfigErrors: The configuration is wrong.
+    """
+    line, own = request.command_line(), measured(wanted=request.measured)
+    require_trust(line, trusted=request.trust)
+    found = composed(line, own)
+    with checking(assess.judge if request.native else None) as native:
+        assessment = assessed(found, Judging(native=native, python=job_python.asked, measured=own))
+    script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
+    if assessment.errors or script:
+        raise ConfigErrors((*assessment.errors, *script))
+    return assessment
+
+
+def here(assessment: Assessment, request: Request, told_to: Callable[[str], None]) -> Rehearsed:
+    """Rehearse a valid run on this machine, and keep the answer as evidence for it.
+
+    Raises:
+        ConfigErrors: It cannot be rehearsed so.
+        SubmitError: The folder of rehearsals cannot be written.
+        JobFailed: The rehearsal failed, or took too long.
+    """
+    spec = assessment.spec
+    if assessment.estimate is None:
+        raise AssertionError("a rehearsal of a run that is not valid")
+    try:
+        folder = kept.new_folder(spec)
+        place = Stage(device=device.here(), folder=folder, say=told_to)
+        rehearsal = rehearse(spec, assessment.estimate, request, place)
+        kept.keep(folder, rehearsal)
+        if not rehearsal.stands_in:
+            kept.keep_as_evidence(spec, rehearsal)
+    except OSError as error:
+        where = getattr(error, "filename", None) or "the folder of rehearsals"
+        raise SubmitError(f"{where} cannot be written: {unreadable(error)}") from None
+    return answer(assessment, rehearsal)
+
+
+def answer(assessment: Assessment, rehearsal: Any) -> Rehearsed:
+    """The answer with the run as it is judged beside it."""
+    evidence = assessment.rehearsed if rehearsal.stands_in else rehearsal.evidence
+    return Rehearsed(rehearsal=rehearsal, assessment=replace(assessment, rehearsed=evidence))

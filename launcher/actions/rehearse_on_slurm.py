@@ -1,0 +1,221 @@
+"""A rehearsal as a Slurm job of one GPU: recorded and submitted like a run, and its answer read back.
+
+The job has the profile of the run's cluster, on one node with one GPU, its share of the node's processors and memory,
+and a time limit of minutes. It shows in ``launch status`` like any run; ``launch logs`` has what it printed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.asking import Asked, folder
+from launcher.actions.find_runs import find
+from launcher.actions.output import Output
+from launcher.actions.rehearse import answer
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base.saying import say
+from launcher.base.units import GIB, bytes_of
+from launcher.job.job import RUN, Job
+from launcher.preflight import assess, evidence
+from launcher.preflight.assess import Assessment
+from launcher.preflight.plan import Plan, translate
+from launcher.preflight.report import as_json
+from launcher.rehearsing import choice, depth, kept
+from launcher.rehearsing.answer import Rehearsed
+from launcher.rehearsing.request import FILE, Request
+from launcher.rundir import contents, lock, status
+from launcher.rundir.record import directory_for, record
+from launcher.rundir.state import RunState
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
+from launcher.spec.parse import parse, to_dict
+from launcher.submission import interrupts
+
+_START_MIN = 5
+"""Minutes for the start of the job beside those of the rehearsal."""
+
+_LEAST_GIB = 32
+"""Host memory of a job that shares a node: Python, torch, CUDA and a model while it is loaded."""
+
+_LIVE = ("queued", "running", "requeued")
+
+
+def submit(asked: Asked, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
+    """Submit a rehearsal, unless these words have an answer, or one is on its way.
+
+    Args:
+        asked: The run's words.
+        assessment: The judged run.
+        request: What is to be measured.
+        again: True to submit it all the same.
+
+    Returns:
+        The answer that there is already, else the job.
+
+    Raises:
+        ConfigErrors: The words are wrong, or Slurm refuses the job as it is.
+        SubmitError: It could not be submitted, or recorded.
+    """
+    spec = assessment.spec
+    earlier = None if again else evidence.submitted(evidence.place(spec))
+    if earlier is not None and contents.exists(earlier, FILE) and _asks(earlier) == request:
+        rehearsal = kept.read(earlier)
+        if rehearsal is not None:
+            say(f"launch: this is the answer of {earlier}; --again measures anew")
+            return answer(assessment, rehearsal)
+        row = status.read(earlier)
+        if row.state in _LIVE:
+            return _job(row, assessment)
+    _require(assessment, request)
+    with interrupts.held():
+        directory, own = _recorded(asked.command_line().words, assessment, request)
+        from launcher.submission.submit import submit as start
+
+        start(directory, own)
+        _note(spec, directory)
+    return _job(status.read(directory), assessment)
+
+
+def _require(assessment: Assessment, request: Request) -> None:
+    """Refuse here what the job would refuse after it has waited.
+
+    Raises:
+        ConfigErrors: There is something.
+    """
+    if assessment.estimate is None:
+        raise AssertionError("a rehearsal of a run that is not valid")
+    choice.ranks(assessment.spec, assessment.estimate, request)
+    if request.layers:
+        depth.asked(assessment.spec, request.layers)
+
+
+def _recorded(words: Sequence[str], assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
+    """The run directory of the job, and its specification: the run's on one GPU."""
+    spec = assessment.spec
+    own = on_one_gpu(spec, request)
+    asked = json.dumps({"schema": 1, "spec": to_dict(spec), "request": request.as_dict()}, indent=1)
+    like = translate(spec, python=sys.executable)
+    job = Job(
+        argv=(like.argv[0], "-P", "-m", "launcher.rehearsing", "--run", RUN),
+        worker_argv=(),
+        environment=like.environment,
+        nodes=1,
+        gpus_per_node=1,
+        files={FILE: asked},
+        pass_environment=like.pass_environment,
+    )
+    directory = directory_for(own, f"rehearse-{spec.model.name}-{spec.hash[:6]}", folder=folder())
+    made_of = lock.here(own.data, with_diff=spec.run.record_diff)
+    planned = Plan(spec=own, assessment=assessment, job=job)
+    return record(planned, directory, overrides=tuple(words), forced=True, made_of=made_of), own
+
+
+def on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
+    """The run on the cluster of its rehearsal: one GPU for some minutes, with its share of the node."""
+    cluster, minutes = spec.cluster, math.ceil(request.minutes) + _START_MIN
+    share = max(1, (cluster.cpus_per_node or 0) // cluster.gpus_per_node)
+    settings: dict[str, object] = {
+        "cluster.nodes": 1,
+        "cluster.gpus_per_node": 1,
+        "cluster.cpus_per_node": None if cluster.cpus_per_node is None else share,
+        "cluster.memory": _memory(spec),
+        "cluster.time_limit_min": min(minutes, cluster.time_limit_min or minutes),
+        "cluster.requeues": 0,
+        "cluster.probe": False,
+        "run.name": None,
+        "run.directory": None,
+        "data.source": "synthetic",
+        "data.path": None,
+        "save.load": None,
+        "tracking.kind": "none",
+    }
+    return changed_at(spec, settings)
+
+
+def _memory(spec: RunSpec) -> str | None:
+    """A node's memory shared out over its GPUs; what is asked by GPU or CPU, and all of a node, stays as it is."""
+    cluster = spec.cluster
+    size = None if cluster.memory is None else bytes_of(cluster.memory)
+    if cluster.memory_request != "mem" or size is None or size == 0 or cluster.exclusive:
+        return cluster.memory
+    whole = size // GIB
+    return f"{min(whole, max(_LEAST_GIB, whole // cluster.gpus_per_node))}G" if whole else cluster.memory
+
+
+def _note(spec: RunSpec, directory: Path) -> None:
+    try:
+        kept.note_submitted(spec, directory)
+    except OSError as error:
+        say(
+            f"launch: the rehearsal is not noted: {unreadable(error)}; `launch rehearse --results` finds it by its name"
+        )
+
+
+def _job(row: RunState, assessment: Assessment) -> Output:
+    """A rehearsal that waits or runs."""
+    facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
+    say(f"launch: the rehearsal is {row.state}; its answer: launch rehearse --results {row.id}")
+    document = {"schema": 1, "rehearse": None, "run": facts, "check": as_json(assessment)}
+    return Output(document=document, text=f"job {row.job_id}  {row.directory}")
+
+
+def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:
+    """The answer of a rehearsal that was submitted, kept as evidence for its run; its job while it waits or runs.
+
+    Args:
+        run: Its name, directory or job id.
+        words: Overrides, of which there may be none.
+
+    Raises:
+        ConfigErrors: The word names no rehearsal, or others stand beside it.
+        JobFailed: The rehearsal failed.
+    """
+    if words:
+        rule = "it shows what was submitted, and takes no words of a run"
+        raise ConfigErrors([ConfigError("--results", " ".join(words), rule, [f"--results {run}"])])
+    [directory, *more] = find([run])
+    if more or not contents.exists(directory, FILE):
+        rule = "it is no rehearsal that was submitted"
+        raise ConfigErrors([ConfigError("--results", run, rule, ["launch status"])])
+    spec, rehearsal = _spec(directory), kept.read(directory)
+    assessment = assess.assess(spec)
+    if rehearsal is None:
+        row = status.read(directory)
+        if row.state in _LIVE:
+            return _job(row, assessment)
+        why = row.reason or f"it is {row.state}, and has no answer"
+        raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {shlex.quote(row.id)}")
+    try:
+        if not rehearsal.stands_in and status.is_own(directory):  # A verdict rests on what was measured here.
+            kept.keep_as_evidence(spec, rehearsal)
+    except OSError as error:
+        say(f"launch: the answer is not kept for later runs: {unreadable(error)}")
+    return answer(assessment, rehearsal)
+
+
+def _question(directory: Path) -> dict[str, Any]:
+    try:
+        content = files.load_json(directory / FILE)
+    except (OSError, ValueError) as error:
+        raise SubmitError(f"{directory / FILE} cannot be read: {unreadable(error)}") from None
+    return dict(content)
+
+
+def _spec(directory: Path) -> RunSpec:
+    return parse(_question(directory)["spec"])
+
+
+def _asks(directory: Path) -> Request | None:
+    """The question of a rehearsal that was submitted; None where it is of another version."""
+    try:
+        content = _question(directory)["request"]
+        return Request.of(content) if isinstance(content, dict) else None
+    except (SubmitError, KeyError, TypeError):
+        return None

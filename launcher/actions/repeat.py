@@ -1,0 +1,245 @@
+"""Repeat a run from its lock, compare what comes of it, and say what differs between two runs.
+
+``run --from`` takes the lock's specification with keys set over it, and says which ingredients (versions, code, data,
+machine) differ here. ``recipe verify`` starts that run, stops it once the locked steps are in its metrics, and compares
+losses and gradient norms bit by bit; the schedule is that of the whole run, so its first steps are the same. A run that
+agrees is removed, one that differs is kept. ``recipe diff`` compares resolved specifications, so two spellings of one
+meaning do not differ.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.asking import folder
+from launcher.actions.find_runs import refusal
+from launcher.actions.output import Output
+from launcher.actions.stop import stop
+from launcher.base import files, machine
+from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
+from launcher.base.files import MOST_BYTES
+from launcher.base.saying import say
+from launcher.config import acting, recipes, trust
+from launcher.config.catalog import Catalog
+from launcher.config.overrides import read
+from launcher.config.recipes import literal
+from launcher.config.request import Request, request
+from launcher.config.trust import Source
+from launcher.preflight import assess
+from launcher.preflight.plan import plan
+from launcher.preflight.this_machine import obstacles
+from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
+from launcher.rundir.lock import Lock
+from launcher.rundir.record import record
+from launcher.rundir.status import Ambiguous
+from launcher.spec import RunSpec
+from launcher.spec.edit import changed
+from launcher.submission import interrupts
+from launcher.submission.submit import forget, submit
+
+_POLL_S = 0.1
+_SHOWN = 12
+
+
+def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
+    """The request of ``launch run --from``: the lock's run, with keys set over it; what differs here is said.
+
+    Raises:
+        ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
+    """
+    found = lock.read(_located(path))
+    _require_trust(found, texts, given=trusted)
+    spec = _respecified(found, texts)
+    for line in _otherwise(found, spec):
+        say(f"launch: {line}")
+    return Request(overrides=(f"--from={path}", *texts), spec=spec, errors=())
+
+
+def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
+    """Ask for ``--trust`` where a lock is not of a run of this user, less the keys that the words set over it.
+
+    Raises:
+        ConfigErrors: It was not given.
+    """
+    deeds = acting.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
+    trust.require([Source(path=found.path, deeds=deeds, written=True)], folder=folder(), given=given)
+
+
+def _located(path: Path) -> Path:
+    """A path as typed, or the directory of the run that has this name, here or wherever it was recorded.
+
+    Raises:
+        ConfigErrors: Several runs answer to it.
+    """
+    named = folder() / "runs" / path
+    if path.exists() or (named / losses.NAME).is_file():
+        return path if path.exists() else named
+    try:
+        [place, *_] = status.places(str(path), folder())
+    except FileNotFoundError:
+        return path
+    except Ambiguous as doubt:
+        raise ConfigErrors([refusal(doubt)]) from None
+    return place if (place / losses.NAME).is_file() else path
+
+
+def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
+    overrides, errors = read(texts, Catalog(folder=folder()))
+    if errors:
+        raise ConfigErrors(errors)
+    return lock.respecified(found, overrides)
+
+
+def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
+    """Differences of the run, this machine and this folder from the lock, a line each."""
+    differences = lock.spec_differences(found.spec, spec)
+    here = {**lock.here(spec.data), "script": script_copy.ingredient(spec.script)}
+    differences += lock.differences(lock.ingredients(found.content), lock.ingredients(here))
+    lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
+    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
+
+
+def _short(value: object, nothing: str = "absent") -> str:
+    text = nothing if value is None else " ".join((value if isinstance(value, str) else literal(value)).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Output:
+    """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
+    found = lock.read(_located(path))
+    _require_trust(found, texts, given=trusted)
+    wanted = found.losses[:steps]
+    spec = changed(_respecified(found, texts), "tracking.kind", "none")
+    errors = [*assess.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
+    errors += [] if trusted else loading.foreign_pickles(spec)
+    if errors:
+        raise ConfigErrors(errors)
+    directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
+    directory, rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
+    lines = _otherwise(found, spec)
+    worst = [_difference(ours, theirs) for ours, theirs in zip(rows, wanted, strict=False)]
+    same = len(rows) >= len(wanted) and all(row["identical"] for row in worst)
+    content = {"identical": same, "steps": worst, "ingredients": lines, "directory": None if same else str(directory)}
+    if same:
+        shutil.rmtree(directory)
+    else:
+        say(f"launch: the run is kept in {directory}")
+    return Output(
+        document={"schema": 1, "recipe": content},
+        text=_verdict(worst, len(wanted), lines, same=same),
+        exit_status=0 if same else JobFailed.exit_status,
+    )
+
+
+def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]:
+    errors = []
+    if steps < 1:
+        errors.append(ConfigError("--steps", steps, "at least one step is compared", ["--steps 1"]))
+    if not found.losses:
+        rule = "the lock holds no losses to compare with: its run had not ended when it was taken"
+        errors.append(ConfigError("LOCK", str(found.path), rule, ["launch recipe lock RUN"]))
+    if spec.cluster.kind != "local":
+        rule = "verify waits for the run and so runs on this machine"
+        errors.append(ConfigError("cluster.kind", spec.cluster.kind, rule, ["cluster.kind=local"]))
+    return errors
+
+
+def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[dict[str, Any]]]:
+    """Run until a step is in the metrics, then stop; the schedule is that of the whole run.
+
+    Returns:
+        The run directory, which gets a number where another verification has taken its name; and the metrics.
+
+    Raises:
+        JobFailed: The run failed before.
+    """
+    planned = plan(assess.assess(spec), python=sys.executable)
+    made_of = lock.here(spec.data, with_diff=spec.run.record_diff)
+    with interrupts.held():
+        directory = record(planned, directory, overrides=("recipe", "verify"), forced=False, made_of=made_of)
+        try:
+            submit(directory, spec)
+            now = _ended(directory, last)
+        except KeyboardInterrupt:  # The run does not see it.
+            forget(directory)
+            if stop(directory, signal.SIGTERM):
+                say(f"launch: interrupted; the run in {directory} is told to end")
+            raise
+        finally:
+            interrupts.ended(status.name_of(directory, folder()))
+    rows = results.steps(directory)
+    if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
+        raise JobFailed(f"{now.reason}; the run is kept in {directory}")
+    return directory, rows
+
+
+def _ended(directory: Path, last: int) -> state.RunState:
+    """Wait for the end of a run, which is asked for as soon as the last step is there."""
+    asked = False
+    while (now := status.read(directory)).state not in state.ENDED:
+        steps = results.steps(directory)
+        if not asked and steps and steps[-1]["step"] >= last:
+            asked = stop(directory, signal.SIGTERM)
+        interrupts.look()
+        time.sleep(_POLL_S)
+    return now
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    same = all(_equal(ours.get(key), theirs[key]) for key in ("step", "loss", "grad_norm"))
+    return {"step": ours["step"], "loss": ours["loss"], "locked_loss": theirs["loss"], "identical": same}
+
+
+def _equal(ours: float | None, theirs: float | None) -> bool:
+    """Equality in which NaN equals NaN."""
+    return ours == theirs or (ours != ours and theirs != theirs)
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str], *, same: bool) -> str:
+    if same:
+        text = [f"the losses and gradient norms of the first {wanted} steps are identical to the last bit"]
+        return "\n".join([*text, *(f"though {line}" for line in lines)])
+    differing = [row for row in rows if not row["identical"]]
+    text = [f"{len(differing)} of the first {wanted} steps differ:"]
+    for row in differing[:_SHOWN]:
+        relative = row["loss"] / row["locked_loss"] - 1 if row["locked_loss"] else float("nan")
+        text.append(f"  step {row['step']}: loss {row['loss']!r}, locked {row['locked_loss']!r} ({relative:+.2e})")
+    why = [f"  {line}" for line in lines] or ["  nothing that a lock holds differs"]
+    return "\n".join([*text, "what differs from the lock:", *why])
+
+
+def difference(first: str, second: str) -> Output:
+    """The differences in meaning between two recipes, locks or runs."""
+    (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
+    rows = lock.spec_differences(spec_a, spec_b)
+    settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper are keys that one side may not have at all.
+    if parts_a is not None and parts_b is not None:
+        rows += lock.differences(lock.ingredients(parts_a), lock.ingredients(parts_b))
+    document = {"schema": 1, "recipe": [{"path": key, "first": a, "second": b} for key, a, b in rows]}
+    nothing = {key: "null" if key in settings else "absent" for key, _, _ in rows}
+    lines = [f"{key}: {_short(a, nothing[key])} -> {_short(b, nothing[key])}" for key, a, b in rows]
+    return Output(document=document, text="\n".join(lines) or "no difference in meaning")
+
+
+def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
+    """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
+    for path in (folder() / "runs" / name, folder() / name):
+        if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
+            found = lock.read(path)
+            return found.spec, found.content
+        if contents.exists(path, contents.SPEC):
+            return contents.spec_of(path), None
+    catalog = Catalog(folder=folder())
+    recipes.load(catalog.recipe(name))
+    return request([f"recipe={name}"], catalog=catalog).require(), None
+
+
+def _is_lock(path: Path) -> bool:
+    with files.opened(path) as file:
+        return b"\nspec:\n" in file.read(MOST_BYTES)

@@ -1,0 +1,269 @@
+"""``launch resume RUN KEY=VALUE``: a run goes on with some of its settings changed, and with the same training.
+
+What is typed is set over the recorded run. What is not typed stays, and so does the global batch where the ranks
+change: it is then made of other micro-batches, or the change is refused. The changed run is judged as a new one would
+be. Every difference is said and kept (``launcher.rundir.changes``) before it is submitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.asking import assessed, folder
+from launcher.actions.trust import require_trust
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.config.catalog import Catalog
+from launcher.config.command_line import CommandLine
+from launcher.config.overrides import Override
+from launcher.config.request import Request, request
+from launcher.preflight import assess
+from launcher.preflight.assess import Assessment
+from launcher.preflight.judging import Judging
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.plan import Plan, plan
+from launcher.preflight.report import as_text
+from launcher.preflight.this_machine import obstacles
+from launcher.rehearsing.request import FILE as REHEARSAL
+from launcher.rundir import changes, contents, kept, loading, lock, status
+from launcher.saved import find, state
+from launcher.spec import RunSpec, edit, length
+from launcher.spec.parse import parse, to_dict
+from launcher.submission import interrupts, moving
+from launcher.submission.submit import resubmit
+
+_WHOLE = ("model", "parallel", "backend", "recipe")
+"""Groups whose options say too much of a run to be chosen anew: of theirs, single keys can be set."""
+
+_BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
+
+_OF_THE_SCHEDULE = {"train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed:
+    before: RunSpec
+    after: RunSpec
+    words: tuple[str, ...]
+    """The words as typed, and those that follow from them to keep the training the same."""
+
+
+def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:
+    """Submit a run again with changed settings; the job id, and the run as it is now.
+
+    Args:
+        directory: The run directory.
+        texts: The settings.
+        trusted: True if the run may start from a checkpoint from elsewhere that runs code as it is read.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the run cannot go on like that.
+        DoesNotFit: The changed run does not.
+        SubmitError: It waits or runs, or its submission failed.
+    """
+    name, found = status.name_of(directory, folder()), status.read(directory)
+    if contents.exists(directory, REHEARSAL):
+        rule = "it is the rehearsal of a run: another one is asked for by its own words"
+        raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
+    if found.state == "unreadable":
+        raise SubmitError(f"{name} cannot go on: {found.reason}")
+    if found.state in ("queued", "running", "requeued"):
+        why = f" ({found.reason})" if found.reason else ""
+        raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
+    directory = directory.absolute()
+    with interrupts.let_through(), contextlib.chdir(moving.working_folder(directory, texts)):
+        changed, then, step = _planned(directory, texts, trusted=trusted)
+    differences = lock.spec_differences(changed.before, then.spec)
+    _say(directory, differences, step)
+
+    def record() -> None:
+        if differences:
+            with contextlib.chdir(moving.working_folder(directory, texts)):
+                changes.write(directory, then, differences, words=changed.words, step=step)
+
+    return resubmit(directory, then.spec, before=record), then.spec
+
+
+def planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
+    """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
+    directory = directory.absolute()
+    with contextlib.chdir(moving.working_folder(directory, texts)):
+        return _planned(directory, texts, trusted=trusted)[1]
+
+
+def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
+    """The changed run, its plan, and the step that it goes on from.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the run cannot go on like that.
+        DoesNotFit: The changed run does not.
+    """
+    changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
+    newest = next(reversed(find.checkpoints(directory)), None)
+    step = 0 if newest is None else newest.step
+    changed = changed if newest is None else _tokens_kept(changed, find.state_of(newest.path))
+    refused: list[ConfigError] = []
+    if newest is not None and changed.after.script is None:
+        refused += kept.refusals(changed.before, changed.after, step, find.state_of(newest.path))
+        refused += _nothing_left(directory, changed.after, step)
+    refused += _names(changed.before, changed.after)
+    loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]
+    if newest is None and loads[0] != loads[1] and not trusted:
+        refused += loading.foreign_pickles(changed.after)
+    assessment = _judged(changed, refused, forced=_was_forced(directory), resumed=newest is not None)
+    return changed, plan(assessment, python=sys.executable), step
+
+
+def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
+    """The run with words set over it, and its batch kept.
+
+    Raises:
+        ConfigErrors: A word cannot be read, or the batch cannot be kept.
+    """
+    line = CommandLine(words=tuple(texts), catalog=Catalog(folder=folder()))
+    overrides = line.overrides
+    if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
+        require_trust(line, trusted=trusted)
+    errors = [*line.errors, *(_whole(override) for override in overrides if override.group and override.key in _WHOLE)]
+    if errors:
+        raise ConfigErrors(errors)
+    content: Any = to_dict(before)
+    for override in overrides:
+        if override.group:
+            chosen: Any = to_dict(request([override.text]).require())
+            content[override.key] = chosen[override.key]
+    keys = [override for override in overrides if not override.group]
+    lock.set_keys(content, keys, over="a recorded run")
+    follows = _batch_kept(before, parse(content), {override.key for override in keys})
+    for path, value in follows.items():
+        group, _, key = path.partition(".")
+        content[group][key] = value
+    words = (*texts, *(edit.override(path, value) for path, value in follows.items()))
+    return _Changed(before=before, after=parse(content), words=words)
+
+
+def _whole(override: Override) -> ConfigError:
+    rule = "a recorded run holds all of its settings: single keys of this group can be set over it, no option chosen"
+    return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
+
+
+def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
+    """Settings with which the changed run has the global batch of the one before, where nobody asked for another.
+
+    The micro-batch stays too where it divides what each rank has, also where it was not set, and the accumulation
+    follows; an accumulation that is typed makes the micro-batch follow.
+
+    Raises:
+        ConfigErrors: The ranks cannot share it out evenly.
+    """
+    if _BATCH in typed or before.data_degree == after.data_degree:
+        return {}
+    batch, ranks = before.global_batch_size, after.data_degree
+    if after.gpus % after.model_parallel == 0 and batch % ranks:
+        rule = (
+            f"{ranks} ranks cannot share out the run's global batch of {batch} sequences evenly, and another batch is "
+            "another training"
+        )
+        divisors = [count for count in range(1, batch + 1) if batch % count == 0]
+        whole = [count for count in divisors if count * after.model_parallel % after.cluster.nodes == 0]
+        near = sorted(whole, key=lambda count: (abs(count - ranks), -count))[:3]
+        ways = [f"cluster.gpus_per_node={count * after.model_parallel // after.cluster.nodes}" for count in near]
+        raise ConfigErrors([ConfigError("cluster.gpus_per_node", after.cluster.gpus_per_node, rule, ways)])
+    kept: dict[str, int | None] = {_BATCH: batch}
+    if _COUNT in typed and after.train.gradient_accumulation is not None:
+        kept |= {} if _MICRO in typed else {_MICRO: None}
+    else:
+        share, size = batch // ranks, after.train.micro_batch_size or before.micro_batch_size
+        if _MICRO not in typed:
+            size = next(smaller for smaller in range(size, 0, -1) if share % smaller == 0)
+            kept[_MICRO] = size
+        if after.train.gradient_accumulation is not None:
+            kept[_COUNT] = share // size
+    return {path: value for path, value in kept.items() if edit.value_at(after, path) != value}
+
+
+def _tokens_kept(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
+    """The run as long in tokens as it is to be, where steps of another batch are behind it: their number is then set.
+
+    Args:
+        changed: The changed run.
+        there: The ``state.json`` of its checkpoint.
+    """
+    after = changed.after
+    if after.train.tokens is None or "step" not in there or after.script is not None:
+        return changed
+    seen, step = state.samples(there), int(there["step"])
+    if seen == step * after.global_batch_size:
+        return changed
+    left = max(0, after.train.tokens - seen * after.sequence_length)
+    steps = step - (-left // after.tokens_per_step)
+    others = [word for word in changed.words if word.partition("=")[0] != "train.tokens"]
+    set_to = {"train.tokens": None, "train.steps": steps}
+    return replace(changed, after=edit.changed_at(after, set_to), words=(*others, f"train.steps={steps}"))
+
+
+def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
+    """A run that is done trains on only with more steps; it may still be exported."""
+    if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
+        return []
+    rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
+    return [ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)])]
+
+
+def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
+    """A run keeps its name, its folder and its copy of a script, and belongs to no other sweep."""
+    rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
+    pairs = [
+        (f"{group}.{key}", was) for group in ("run", "sweep") for key, was in asdict(getattr(before, group)).items()
+    ]
+    changed = [(path, was, now) for path, was in pairs if (now := edit.value_at(after, path)) != was]
+    errors = [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
+    if after.script != before.script:
+        rule = "a resumed run goes on with its own copy of its script: `launch run --from RUN` starts one with another"
+        errors.append(ConfigError("script", after.script, rule, [edit.override("script", before.script)]))
+    return errors
+
+
+def _was_forced(directory: Path) -> bool:
+    return bool(contents.known(directory, contents.PLAN).get("forced"))
+
+
+def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:
+    """The pre-flight of the changed run.
+
+    Raises:
+        ConfigErrors: It is wrong, or this machine cannot run it.
+        DoesNotFit: It does not fit, and the run was not forced when it was made.
+    """
+    asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
+    refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
+    assessment = assessed(asked, Judging(refined=refined, measured=Measured()), resumed=resumed)
+    lacks = obstacles(assessment.spec, machine.facts())
+    started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
+    errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
+    if errors:
+        raise ConfigErrors(errors)
+    if assessment.verdict.name == "does_not_fit" and not forced:
+        say(as_text(assessment, width()))
+        raise DoesNotFit("not resumed, because with these settings it does not fit; the run is as it was")
+    return assessment
+
+
+def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
+    name = status.name_of(directory, folder())
+    if not differences:
+        say(f"launch: {name} has these settings already")
+        return
+    say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
+    for path, before, after in differences:
+        say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
+    schedule = {path for path, _, _ in differences} & _OF_THE_SCHEDULE
+    if schedule:
+        say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

@@ -1,0 +1,261 @@
+"""Check, record and start one run, as ``launch`` and ``launcher.run`` do."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.actions import preview
+from launcher.actions.asking import Asked, assessed, composed, draw, folder, measured, memory_engine
+from launcher.actions.trust import require_trust
+from launcher.actions.waiting import checking
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.base.process import Process
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.data import token_folder
+from launcher.data.token_folder import TokenFolder
+from launcher.job import torchrun
+from launcher.job.job import Job
+from launcher.preflight import assess, evidence, job_python
+from launcher.preflight.assess import Assessment
+from launcher.preflight.judging import Judging
+from launcher.preflight.plan import Plan, plan
+from launcher.preflight.report import findings_as_text, heading
+from launcher.preflight.this_machine import obstacles
+from launcher.rundir import failure, loading, lock, state, status
+from launcher.rundir.record import directory_of, record
+from launcher.spec import RunSpec
+from launcher.submission import interrupts
+
+if TYPE_CHECKING:
+    from launcher.data.preview import Preview
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest(Asked):
+    """One run to start.
+
+    Attributes:
+        lock: Repeat this run: a lock, a run directory, or a run's name; the words then only set keys over it.
+        force: Start what does not fit; the record says so.
+        rehearsed: Take the verdict of its rehearsal in place of the memory estimate's.
+        debug: One rank in the foreground.
+    """
+
+    lock: Path | None = None
+    force: bool = False
+    rehearsed: bool = False
+    debug: bool = False
+
+
+class Unfit(DoesNotFit):
+    """The run was judged and refused because it does not fit; ``assessment`` says why."""
+
+    def __init__(self, assessment: Assessment) -> None:
+        """Keep the judgement."""
+        self.assessment = assessment
+        super().__init__("not started, because it does not fit; --force starts it all the same")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A run that was judged and has its directory: all but its start."""
+
+    plan: Plan
+    directory: Path
+    job: Job
+    samples: Sequence[Preview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that was judged, with all that its record takes."""
+
+    plan: Plan
+    overrides: tuple[str, ...]
+    forced: bool
+    made_of: Mapping[str, Any]
+    samples: Sequence[Preview]
+    tokens: TokenFolder | None
+
+
+def ready(request: RunRequest, *, quiet: bool) -> Ready:
+    """Judge one run, and make its token ids on this machine.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        Unfit: It does not fit, and was not forced.
+    """
+    if request.lock is not None and request.hf is not None:
+        rule = "--from repeats the run of a lock, and that has a model"
+        raise ConfigErrors([ConfigError("--hf", str(request.hf), rule, [f"model.weights={request.hf}"])])
+    line, own = request.command_line(), measured(wanted=request.measured)
+    if request.lock is None:
+        require_trust(line, trusted=request.trust)
+        found = composed(line, own)
+    else:
+        from launcher.actions.repeat import from_lock
+
+        found = from_lock(request.lock, line.words, trusted=request.trust)
+    with checking(assess.judge if request.native else None) as native:
+        refined = memory_engine(request.engine)
+        judging = Judging(refined=refined, native=native, python=job_python.asked, measured=own)
+        assessment = assessed(found, judging)
+    if request.rehearsed and not assessment.errors:
+        assessment = evidence.demanded(assessment, shlex.join(line.words))
+    draw(request.plot, assessment)
+    _refuse(assessment, request)
+    for remark in found.said:
+        say(f"launch: {remark}")
+    planned = plan(assessment, python=sys.executable)
+    samples = preview.previews(planned.spec)
+    tokens = _token_ids(planned, quiet=quiet)
+    return Ready(
+        plan=planned,
+        overrides=found.overrides,
+        forced=request.force,
+        made_of=lock.here(planned.spec.data, with_diff=planned.spec.run.record_diff),
+        samples=samples,
+        tokens=tokens,
+    )
+
+
+def recorded(found: Ready) -> Recorded:
+    """Record a run that is ready, which takes no time.
+
+    Raises:
+        SubmitError: The run directory cannot be written, or is taken.
+    """
+    named = directory_of(found.plan, folder=folder())
+    how: dict[str, Any] = {"forced": found.forced, "made_of": found.made_of, "tokens": found.tokens}
+    directory = record(found.plan, named, overrides=found.overrides, **how)
+    job = found.plan.job.at(str(directory))
+    return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
+
+
+_FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
+
+
+def _refuse(assessment: Assessment, request: RunRequest) -> None:
+    """Stop before anything is written.
+
+    Raises:
+        ConfigErrors: The configuration is wrong, or this machine cannot run it.
+        Unfit: It does not fit, and was not forced.
+    """
+    errors = list(assessment.errors)
+    found = {error.path for error in errors}
+    if found <= _FILES:  # What it starts from is no rule that others rest on.
+        errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in found]
+        errors += [] if request.trust or "save.load" in found else loading.foreign_pickles(assessment.spec)
+        if request.debug and assessment.spec.gpus != 1:
+            rule = "--debug runs one rank in the foreground"
+            errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))
+    if errors:
+        raise ConfigErrors(errors)
+    if assessment.verdict.name == "does_not_fit" and not request.force:
+        raise Unfit(assessment)
+    if assessment.rehearsed is not None:
+        say(f"launch: {assessment.rehearsed.as_text(assessment.spec)}")
+    if assessment.warnings:
+        say("\n".join(findings_as_text("warning", assessment.warnings, width())))
+    if assessment.verdict.name != "fits":
+        say(f"launch: {heading(assessment)[1]}")
+    if assessment.verdict.name == "tight" and assessment.fixes:
+        first = assessment.fixes[0]
+        say(f"launch: this would leave room: {' '.join(first.overrides)} ({first.price})")
+
+
+def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
+    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own."""
+    spec = planned.spec
+    if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
+        return None
+    from launcher.actions import prepare
+
+    found, _ = prepare.make(spec, quiet=quiet)
+    if found.left_out or found.bad_rows.count:
+        say(f"launch: {found.text}")
+    return found
+
+
+def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None) -> int:
+    """Start a recorded run: on Slurm it is submitted, on this machine it is followed to its end.
+
+    Args:
+        planned: The run.
+        directory: Its directory.
+        show: Takes the job's id, or the table at the end; None shows neither that nor progress.
+
+    Returns:
+        The exit status.
+    """
+    from launcher.submission.submit import submit
+
+    job_id = submit(directory, planned.spec)
+    if planned.spec.cluster.kind == "slurm":
+        if show is not None:
+            show(f"job {job_id}  {directory}")
+        return 0
+    from launcher.actions.follow import follow
+
+    return follow(directory, planned.spec, show=show)
+
+
+def seen_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
+    """Wait for the end of a run on this machine, for a program that is to go on only where it went well.
+
+    Raises:
+        JobFailed: It failed.
+        KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
+    """
+    from launcher.actions.follow import table, watched
+
+    if watched(directory, spec, quiet=show is None):
+        raise KeyboardInterrupt
+    ending = status.read(directory)
+    if ending.state in ("failed", "lost"):
+        raise JobFailed(f"{ending.reason}; its logs: launch logs {shlex.quote(ending.id)}")
+    if show is not None:
+        show(table(directory))
+
+
+def _watched(rank: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a rank to which Ctrl-C belongs, as its debugger's; other signals are passed on."""
+    while rank.poll() is None:
+        time.sleep(_POLL_S)
+        try:
+            interrupts.look()
+        except interrupts.Interrupted as interruption:
+            if interruption.number != signal.SIGINT:
+                rank.send_signal(interruption.number)
+    return rank.returncode
+
+
+def debug(directory: Path, job: Job) -> int:
+    """Run the one rank in the foreground with the terminal as its own, so that breakpoints work."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with subprocess.Popen(torchrun.alone(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
+        agent = Process.of(rank.pid).as_dict()
+        state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
+        exit_status = _watched(rank)
+    reason = failure.explain(directory, exit_status).text if exit_status else None
+    state.put(directory, "failed" if exit_status else "finished", reason=reason)
+    return JobFailed.exit_status if exit_status else 0

@@ -1,0 +1,108 @@
+"""``launch plan --save NAME``: the first layout as a recipe that says what was asked and predicted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from launcher.actions import recipes
+from launcher.actions.plan_questions import PlanRequest
+from launcher.base.errors import SubmitError
+from launcher.base.package import __version__
+from launcher.base.saying import say
+from launcher.base.units import gib, rounded
+from launcher.planner.question import Question
+from launcher.planner.result import Layout, Plan
+
+
+def free_name(name: str) -> str:
+    """The name of a recipe without its suffix; one that no recipe can get is refused before anything is searched.
+
+    Raises:
+        ConfigErrors: It is no name.
+        SubmitError: There is a recipe of this name.
+    """
+    name = name.removesuffix(".yaml")
+    recipes.require_name("--save", name, "--save my_recipe")
+    path = recipes.place(name)
+    if os.path.lexists(path):
+        raise SubmitError(f"{path} exists and is not overwritten: choose another name")
+    return name
+
+
+def save(request: PlanRequest, question: Question, found: Plan) -> dict[str, str] | None:
+    """Write the first layout, and say where; of an answer without one nothing is written.
+
+    Returns:
+        The recipe's path and its use, as ``recipe save --json`` has them; None where nothing was to be written.
+
+    Raises:
+        ConfigErrors: The words hold a secret.
+        SubmitError: It cannot be written.
+    """
+    if request.save is None:
+        return None
+    if not (found.layouts and found.finished):
+        why = "no layout fits" if found.finished else "the search was interrupted"
+        say(f"launch: no recipe is written, as {why}")
+        return None
+    path = keep(request.save, question, found.layouts[0], flags=tuple(_flags(request)))
+    use = f"launch recipe={request.save}"
+    say(f"launch: the first layout is in {path}: `{use}` starts it")
+    return {"path": str(path), "use": use}
+
+
+def _flags(request: PlanRequest) -> Iterator[str]:
+    """The options that are part of the question, as typed."""
+    yield from (f"--vary={group}" for group in request.vary)
+    yield from ("--smallest",) if request.smallest else ()
+    for name in ("largest", "days"):
+        if (value := getattr(request, name)) is not None:
+            yield f"--{name}={value}"
+
+
+def keep(name: str, question: Question, layout: Layout, *, evidence: str = "", flags: Sequence[str] = ()) -> Path:
+    """Write one layout as a recipe of the working folder; its path.
+
+    Args:
+        name: The recipe's name.
+        question: What was asked.
+        layout: The layout.
+        evidence: Stands behind what was planned, as where the layout was measured.
+        flags: Options that are part of the question.
+
+    Raises:
+        ConfigErrors: The words hold a secret.
+        SubmitError: There is a recipe of this name, or it cannot be written.
+    """
+    texts = (*question.single, *layout.overrides)
+    asked = shlex.join(("launch", "plan", *question.words, *flags))
+    source = f"planned on {datetime.now(UTC).date()} by launch {__version__}: {asked}"
+    return recipes.keep(
+        name,
+        texts,
+        question.catalog,
+        summary=f"{_run(layout)}; {predicted(layout)}",
+        source="; ".join(filter(None, (source, evidence))),
+    )
+
+
+def _run(layout: Layout) -> str:
+    spec = layout.spec
+    return f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
+
+
+def predicted(layout: Layout) -> str:
+    """The predicted speed with its band, and the memory, in a line."""
+    speed, verdict = layout.speed, layout.verdict
+    parts = ["speed not predicted"]
+    if speed is not None:
+        band = f" ({rounded(speed.low)} to {rounded(speed.high)})" if speed.constant.rows else ""
+        parts = [f"predicted {rounded(speed.tokens_per_second_per_gpu)} tokens/s a GPU{band}"]
+    if verdict.used_bytes is not None:
+        of = "" if verdict.capacity_bytes is None else f" of {gib(verdict.capacity_bytes)}"
+        parts.append(f"{gib(verdict.used_bytes)}{of} on the fullest rank")
+    return ", ".join(parts)

@@ -1,0 +1,356 @@
+"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest.
+
+Of a grid all points are judged and recorded before any is started; nothing is written where none is kept. A sampler's
+points come one at a time here, so that each can use the loss of the one before, and in batches of
+``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. Points that are left
+out are told to the sampler and do not count against the budget. Starting and resuming are one function: it starts
+whatever is recorded and has not ended well. A lock keeps a second launcher away from the sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from launcher.actions import plan_progress
+from launcher.actions.asking import Asked, folder, measured
+from launcher.actions.follow import follow
+from launcher.actions.trust import require_trust
+from launcher.base import machine
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
+from launcher.base.saying import say
+from launcher.base.terminal import width
+from launcher.config.catalog import Catalog
+from launcher.config.command_line import CommandLine
+from launcher.config.compose import Interval
+from launcher.planner import planning
+from launcher.planner.judge import Preflight
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.plan import plan
+from launcher.rundir import contents, lock, results, state, status
+from launcher.rundir.record import Unwritten, record
+from launcher.spec import RunSpec
+from launcher.submission import interrupts, moving
+from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
+from launcher.sweeping import comparison, samplers, sweep, table
+from launcher.sweeping.point import Point
+from launcher.sweeping.samplers import Tried
+from launcher.sweeping.sweep import Sweep
+
+_TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
+_UNLUCKY = 200
+"""Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRequest(Asked):
+    """A sweep; ``force`` starts points that do not fit, too."""
+
+    force: bool = False
+
+
+type Show = Callable[[str], None]
+"""Takes what is to be shown of a result while the rest is waited for."""
+
+
+def judged(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
+    """Every point of a grid with its verdict; nothing is started.
+
+    Args:
+        request: The sweep.
+        quiet: True to show no progress.
+
+    Raises:
+        ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
+    """
+    asked = _read(replace(request, force=False, trust=False), quiet=quiet)
+    sampler = asked.settings.sweep.sampler
+    drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
+    if sampler != "grid" and drawn:
+        rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
+        raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
+    points, valid = list[Point](), list[tuple[str, RunSpec]]()
+    for number, overrides in enumerate(asked.axes.grid()):
+        point, assessment = asked.point(number, overrides)
+        points.append(point)
+        valid += [(point.id, assessment.spec)] if assessment is not None else []
+    say_remarks(asked)
+    _say_what_differs(asked, valid)
+    return points
+
+
+def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
+    line, own = request.command_line(), measured(wanted=request.measured)
+    return sweep.read(
+        line.words,
+        catalog=line.catalog,
+        facts=machine.facts(),
+        force=request.force,
+        trusted=request.trust,
+        measured=own,
+        search=_search(own, quiet=quiet),
+    )
+
+
+def _search(own: Measured | None, *, quiet: bool) -> Callable[[Question], Plan]:
+    """The search for ``plan=best`` by the user's own measured runs, with its progress unless that is to be quiet."""
+    judge = Preflight(own)
+    return partial(planning.plan, judge=judge) if quiet else partial(plan_progress.watched, judge=judge)
+
+
+def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
+    """Name what is not alike between points that are compared, and that nobody swept."""
+    for sentence in comparison.unequal(points, [axis.key for axis in asked.axes.swept]):
+        say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
+    """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
+    if asked.measured is not None:
+        asked.measured.tell(say)
+    for remark in [remark for remark in asked.remarks if remark not in said]:
+        names = asked.remarks[remark]
+        of = f" (points {comparison.names(names)})" if len(names) > 1 else f" (point {names[0]})"
+        say(textwrap.fill(f"{remark}{of}", width(), subsequent_indent="  ", break_on_hyphens=False))
+
+
+def left_out_text(points: Sequence[Point]) -> str:
+    """The points that are not run, with the reason of each; empty where all are."""
+    left_out = [point for point in points if not point.kept]
+    return f"{len(left_out)} of {len(points)} points left out:\n{table.judged(left_out, width())}" if left_out else ""
+
+
+def started(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
+    """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
+
+    Args:
+        request: The sweep.
+        show: Takes what is to be shown of each run; None shows neither that nor progress.
+
+    Returns:
+        The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
+    """
+    asked = _read(request, quiet=show is None)
+    if asked.settings.sweep.sampler != "grid":
+        samplers.require()
+    elif not asked.axes.swept:
+        say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
+    proposals = asked.axes.grid() if asked.settings.sweep.sampler == "grid" else ()
+    return asked, *begun(asked, proposals, show=show)
+
+
+def begun(
+    asked: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
+) -> tuple[Path, list[Point], int]:
+    """Start a sweep whose first points are these.
+
+    Args:
+        asked: The sweep.
+        proposals: The points' own overrides; a sampler draws further ones.
+        show: As of :func:`started`.
+        kind: The folder's name behind the time, where the words name none.
+
+    Returns:
+        As :func:`started`, without the sweep.
+    """
+    directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
+    points = list[Point]()
+    try:
+        points += _judged(asked, directory, proposals)
+        exit_status = _go(asked, directory, points, show=show)
+    except (ConfigErrors, NoJob, Refused, Unwritten, KeyboardInterrupt):
+        if not any(directory.glob(f"*/{state.SUBMISSION}")):  # The corrected sweep has its name.
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            directory.rmdir()  # Where no point is kept, nothing is written, and no folder was needed.
+            directory.parent.rmdir()
+    return directory, points, exit_status
+
+
+def best_line(asked: Sweep, directory: Path) -> str | None:
+    """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
+    rows = table.rows(directory) if asked.settings.cluster.kind == "local" else []
+    return table.best_line(directory, table.best(rows), rows)
+
+
+def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
+    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose.
+
+    What a sampler proposes is composed anew, of a recipe and of groups as they are now.
+    """
+    asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
+    if asked.settings.sweep.sampler != "grid":
+        require_trust(CommandLine(words=tuple(asked.words), catalog=asked.catalog), trusted=trusted)
+    exit_status = _go(asked, directory, points, show=show)
+    if show is not None and (best := best_line(asked, directory)):
+        show(best)
+    return exit_status
+
+
+def _go(asked: Sweep, directory: Path, points: list[Point], *, show: Show | None) -> int:
+    """Start the recorded runs that have not finished, then the points of a sampler, which are added to ``points``."""
+    exit_status = _started(asked, directory, _waiting(directory, points), show=show)
+    if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
+        return exit_status
+    here = asked.settings.cluster.kind == "local"
+    while batch := _proposed(asked, directory, points, 1 if here else asked.settings.sweep.parallelism):
+        exit_status = max(exit_status, _started(asked, directory, batch, show=show))
+        if not here or exit_status == INTERRUPTED:
+            break
+    return exit_status
+
+
+def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
+    """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
+    here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
+    points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
+    say_remarks(asked)
+    if any(point.kept for point in points):
+        sweep.write(directory, asked, points)
+    return points
+
+
+def _recorded(
+    asked: Sweep,
+    directory: Path,
+    number: int,
+    overrides: Sequence[str],
+    here: Callable[..., Mapping[str, Any]] = lock.here,
+) -> Point:
+    """Judge a point; one that is kept gets its run directory."""
+    point, assessment = asked.point(number, overrides, directory)
+    if point.kept and assessment is not None:
+        planned = plan(assessment, python=sys.executable)
+        words = (*asked.axes.fixed, *point.overrides)
+        made_of = here(planned.spec.data, with_diff=planned.spec.run.record_diff)
+        record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
+    return point
+
+
+def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | None) -> list[Point]:
+    """Draw the next points until ``limit`` of them are to be run, or the budget of runs is spent."""
+    settings, batch = asked.settings, list[Point]()
+    room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
+    tried = [_tried(directory, point) for point in points]
+    by_overrides = {point.proposed: known for point, known in zip(points, tried, strict=True)}
+    unlucky = 0
+    while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
+        overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
+        unlucky += 1
+        if overrides not in by_overrides:
+            said = {*asked.remarks}
+            point = _recorded(asked, directory, len(points), overrides)
+            say_remarks(asked, said)
+            points.append(point)
+            by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
+            if point.kept:
+                batch.append(point)
+                unlucky = 0
+        tried.append(by_overrides[overrides])
+    if unlucky == _UNLUCKY:
+        say(f"launch: {_UNLUCKY} proposals in a row were known or left out: the space has no more to offer")
+    if batch:
+        sweep.write(directory, asked, points)
+    return batch
+
+
+def _tried(directory: Path, point: Point) -> Tried:
+    """The result of a point, for the sampler."""
+    if not point.kept:
+        return Tried(overrides=point.proposed, loss=None)
+    run = directory / point.id
+    now, steps = status.read(run).state, results.steps(run)
+    loss = results.loss(steps) if now == "finished" and steps else None
+    return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
+
+
+def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
+    """Start the recorded runs of points, unless another launcher has: one that is at the sweep now is not joined."""
+    if not points:
+        return 0
+    with one_at_a_time(directory, wait=False):
+        return _start_all(asked, directory, _waiting(directory, points), show=show)
+
+
+def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
+    """The kept points whose runs have not started, or ended without finishing; Slurm is asked once."""
+    kept = [point for point in points if point.kept]
+    states = status.read_all([directory / point.id for point in kept])
+    return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
+
+
+def _live(directory: Path) -> list[str]:
+    """Job ids of the sweep's runs that wait or run."""
+    rows = status.read_all([directory / point.id for point in sweep.points(directory) if point.kept])
+    return [row.job_id for row in rows if row.state in ("queued", "running", "requeued") and row.job_id is not None]
+
+
+def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
+    places = [directory / point.id for point in points]
+    specs = [contents.spec_of(run) for run in places]
+    for run in places:
+        moving.settle(run)
+        state.forget_ending(run)
+    _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
+    if asked.settings.cluster.kind == "slurm":
+        limit = asked.settings.sweep.parallelism
+        live = [] if limit is None else _live(directory)
+        jobs = submit_all(list(zip(places, specs, strict=True)), limit, live)
+        if jobs and show is not None:
+            at_once = "" if limit is None else f", at most {limit} at once"
+            show(f"{len(places)} runs in {len(jobs)} jobs ({', '.join(jobs)}){at_once}  {directory}")
+        return 0
+    exit_status = 0
+    for point, run, spec in zip(points, places, specs, strict=True):
+        try:
+            with interrupts.held():
+                submit(run, spec)
+                ended = follow(run, spec, show=show, summary=False)
+        except KeyboardInterrupt:
+            _say_that_they_wait(directory, points)
+            raise
+        exit_status = max(exit_status, ended)
+        if show is not None:
+            show(table.text([table.row(directory, point)], width(), heading=point == points[0]))
+        if ended == INTERRUPTED:
+            _say_that_they_wait(directory, points)
+            break
+    return exit_status
+
+
+def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
+    """Say of the points that an interruption has left without a start how they get one."""
+    waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
+    if 0 < len(waiting) < len(points):
+        name = status.name_of(directory, folder())
+        say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
+
+
+def point_rows(directory: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+    """The points of a sweep that was started, for ``--json``: each with its run, or why it is left out."""
+    kept = [directory / point.id for point in points if point.kept]
+    now = iter(status.read_all(kept))
+    found = []
+    for point in points:
+        row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
+        found.append({**row, "run": next(now).as_dict()} if point.kept else {**row, "reason": point.reason})
+    return found
+
+
+def status_of(points: Sequence[Point]) -> int:
+    """0 when at least one point may run, else 3 where one is valid but does not fit, else 2."""
+    if any(point.kept for point in points):
+        return 0
+    unfit = any(point.verdict != "invalid" for point in points)
+    return DoesNotFit.exit_status if unfit else ConfigErrors.exit_status

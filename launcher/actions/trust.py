@@ -1,0 +1,164 @@
+"""The gate of the verbs: where the settings of a command line come from, and what of a foreign file is let act.
+
+``run``, ``prepare`` and ``doctor`` refuse until the user has said ``--trust`` (:func:`require_trust`). ``check`` asks
+for nothing: it judges all settings, but hands none that could load code to an engine's own validator (:func:`judge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.actions.asking import folder
+from launcher.backends import Judgement
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
+from launcher.config.command_line import CommandLine
+from launcher.job.versions import Environment
+from launcher.preflight import assess, job_python
+from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.config.trust import Source
+
+_LOADS = ("spec", "yaml-cfg")
+"""Arguments of Megatron-LM that load what they name, also where that is a number."""
+
+
+def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source] = ()) -> None:
+    """Ask for ``--trust`` where the settings of a command line come from elsewhere and would act.
+
+    Args:
+        line: The words.
+        trusted: True if ``--trust`` was given.
+        imported: The files that it imports.
+
+    Raises:
+        ConfigErrors: It was not given.
+    """
+    from launcher.config import trust
+
+    trust.require([*imported, *_sources(line)], folder=folder(), given=trusted)
+
+
+def _sources(line: CommandLine) -> list[Source]:
+    """The files that a command line takes settings from: its recipe, less what the user sets, and the user's ``conf/``.
+
+    Of groups all options count, chosen or not.
+    """
+    from launcher.config import acting
+    from launcher.config.trust import Source
+
+    options_of = [acting.of_conf(place) for place in line.catalog.conf[:-1]]
+    found = [Source(path=path, deeds=deeds) for files in options_of for path, deeds in files.items()]
+    named = line.recipe
+    return found if named is None else [*found, Source(path=named[0], deeds=acting.of_recipe(named[1]))]
+
+
+def judge(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> Callable[[RunSpec], Judgement]:
+    """The engine's own validator, which is handed nothing that a file from elsewhere could load code by.
+
+    Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.
+
+    Args:
+        line: The words of ``check``.
+        imported: The files that it imports.
+        typed: The words of the user's own.
+    """
+
+    def judged(spec: RunSpec) -> Judgement:
+        kept = _without_code(spec, {text.lstrip("+").partition("=")[0] for text in typed})
+        if kept == spec or not (foreign := _foreign(line, imported)):
+            return assess.judge(spec)
+        left_out = ", ".join(_left_out(spec, kept))
+        unasked = f"the engine's own validator is asked without {left_out}, unless you say --trust"
+        say(f"launch: {foreign[0]} is from elsewhere and not trusted: {unasked}")
+        return assess.judge(kept)
+
+    return judged
+
+
+def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> job_python.Asking:
+    """How a check finds out the packages of the job's Python: a program that a foreign file names is not started."""
+    if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
+        return job_python.asked
+
+    def found(spec: RunSpec) -> Environment | None:
+        if spec.cluster.python is not None and (foreign := _foreign(line, imported)):
+            known = job_python.kept(spec)
+            if known is None:
+                raise job_python.Unasked(
+                    f"{foreign[0]} is from elsewhere and not trusted (--trust), so it was not started"
+                )
+            return known
+        return job_python.asked(spec)
+
+    return found
+
+
+def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSpec) -> None:
+    """Refuse to trace a run whose settings could load code and come from elsewhere: a trace runs the worker.
+
+    Raises:
+        ConfigErrors: They do, and ``--trust`` was not given.
+    """
+    if not (spec.backend.extra or spec.backend.path):
+        return
+    foreign = _foreign(line, imported)
+    if foreign:
+        rule = f"a trace runs the worker, and {foreign[0]} is from elsewhere and would have it load code"
+        raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--trust", "--engine formula"])])
+
+
+def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) -> bool:
+    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said.
+
+    Args:
+        line: The words of ``check``.
+        spec: The run.
+        imported: The files that it imports.
+    """
+    if not spec.data.preview:
+        return True
+    from launcher.config import trust
+
+    for source in (*imported, *_sources(line)):
+        named = any(deed.key.partition(".")[0] == "data" for deed in source.deeds)
+        if named and trust.why_foreign(source, folder=folder()) is not None:
+            say(f"launch: no preview: {source.path}, which names the data, is from elsewhere and not trusted (--trust)")
+            return False
+    return True
+
+
+def _foreign(line: CommandLine, imported: Sequence[Source]) -> list[Path]:
+    """The files that are not trusted and whose settings run code."""
+    from launcher.config import trust
+
+    sources = [source for source in (*imported, *_sources(line)) if any(deed.runs_code for deed in source.deeds)]
+    return [source.path for source in sources if trust.why_foreign(source, folder=folder()) is not None]
+
+
+def _without_code(spec: RunSpec, typed: Collection[str]) -> RunSpec:
+    """A run without the variables and the texts handed to its engine, but for those that the user has typed."""
+    extra = {key: value for key, value in spec.backend.extra.items() if _is_harmless(key, value)}
+    extra |= {key: value for key, value in spec.backend.extra.items() if f"backend.extra.{key}" in typed}
+    variables = {k: v for k, v in spec.cluster.environment.items() if f"cluster.environment.{k}" in typed}
+    if extra == spec.backend.extra and variables == spec.cluster.environment:
+        return spec
+    backend, cluster = replace(spec.backend, extra=extra), replace(spec.cluster, environment=variables)
+    return replace(spec, backend=backend, cluster=cluster)
+
+
+def _is_harmless(key: str, value: object) -> bool:
+    """True for a switch or numbers of an argument that loads nothing."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    plain = all(item is None or isinstance(item, bool | int | float) for item in items)
+    return plain and key.lstrip("-").replace("_", "-") not in _LOADS
+
+
+def _left_out(spec: RunSpec, kept: RunSpec) -> list[str]:
+    pairs = (("backend.extra", spec.backend.extra, kept.backend.extra),
+             ("cluster.environment", spec.cluster.environment, kept.cluster.environment))  # fmt: skip
+    return [f"{node}.{key}" for node, before, after in pairs for key in before if key not in after]

@@ -1,0 +1,107 @@
+"""``launch recipe trust``: show what of a file from elsewhere would act, and trust exactly these bytes from now on.
+
+With ``--origin`` it is the repository that is trusted, by the addresses of its remotes: what lies in ``recipes/``,
+``runs/`` and ``conf/`` of a folder of it, now and after each pull.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from launcher.actions.asking import folder
+from launcher.actions.output import Output
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
+from launcher.config import acting, origins, recipes, safe_yaml, trust, trust_store
+from launcher.config.acting import Deed
+from launcher.config.catalog import Catalog, yaml_files
+from launcher.config.recipes import literal
+from launcher.config.trust import Source
+from launcher.rundir import lock, losses
+
+type _Acts = tuple[Path, Deed]
+"""A file, and a deed of it."""
+
+
+def trust_file(words: Sequence[str], *, origin: bool) -> Output:
+    """Show and trust a file, or with ``origin`` the repository around it."""
+    if origin:
+        return _trust_origin(Path(words[0]) if words else folder())
+    if not words:
+        rule = "name what is to be trusted: a recipe, a lock, or a folder of configuration groups"
+        raise ConfigErrors([ConfigError("FILE", None, rule, ["launch recipe trust FILE"])])
+    sources = _sources(words[0])
+    foreign = [source for source in sources if trust.why_foreign(source, folder=folder()) is not None]
+    deeds = [(source.path, deed) for source in sources for deed in source.deeds]
+    for source in foreign:
+        trust.note_trusted(source.path)
+    if foreign:
+        say(f"launch: trusted as it is now: {' '.join(str(source.path) for source in foreign)}")
+    else:
+        of = "is your own, or trusted already" if deeds else "does nothing that needs your word"
+        say(f"launch: there is nothing to trust: {words[0]} {of}")
+    path = folder() / words[0] if len(sources) != 1 else sources[0].path
+    return _output(path, deeds, [], _lines(deeds, named=len(sources) > 1), trusted=bool(foreign))
+
+
+def _sources(word: str) -> list[Source]:
+    """The recipe, the lock, the run, or the files of a folder of groups that a word names, with all that acts in them.
+
+    Raises:
+        ConfigErrors: There is none, or it is none of these.
+    """
+    path = folder() / word
+    if path.is_dir() and not (path / losses.NAME).is_file():
+        if not any(yaml_files(path)):
+            rule = "the folder holds neither a lock nor configuration groups"
+            raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])
+        return [Source(path=file, deeds=deeds) for file, deeds in acting.of_conf(path).items()]
+    if path.is_dir() or (path.is_file() and _is_lock(path)):
+        found = lock.read(path)
+        return [Source(path=found.path, deeds=acting.of_spec(found.spec), written=True)]
+    recipe = Catalog(folder=folder()).recipe(word)
+    return [Source(path=recipe, deeds=acting.of_recipe(recipes.load(recipe)))]
+
+
+def _is_lock(path: Path) -> bool:
+    content = safe_yaml.load(path)
+    return isinstance(content, Mapping) and "spec" in content
+
+
+def _trust_origin(place: Path) -> Output:
+    """Trust the repository around a file or folder, after its addresses and what acts in its recipes were shown."""
+    urls = trust.untrusted_remotes(folder() / place)
+    deeds = [(path, deed) for path, deed in _acting_here() if origins.remotes(path)] if urls else []
+    if urls:
+        trust_store.add_origins(urls)
+        say("launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull")
+    else:
+        say(f"launch: there is nothing to trust: {place} lies in no repository with a remote that is not trusted")
+    return _output(place, deeds, urls, [*urls, *_lines(deeds, named=True)], trusted=bool(urls))
+
+
+def _acting_here() -> list[_Acts]:
+    """What acts in the recipes and configuration groups of the working folder; a broken recipe acts in no way."""
+    catalog, found = Catalog(folder=folder()), list[_Acts]()
+    for path in (path for place in catalog.recipes[:-1] for path in sorted(place.glob("*.yaml"))):
+        try:
+            found += [(path, deed) for deed in acting.of_recipe(recipes.load(path))]
+        except ConfigErrors:
+            continue
+    groups = (item for place in catalog.conf[:-1] for item in acting.of_conf(place).items())
+    return found + [(path, deed) for path, deeds in groups for deed in deeds]
+
+
+def _lines(deeds: Sequence[_Acts], *, named: bool) -> Iterator[str]:
+    """Deeds with the whole of their values, one a line, behind their files where these are to be named."""
+    for path, deed in deeds:
+        where = f"{os.path.relpath(path, folder())}: " if named else ""
+        yield f"{where}{deed.key}={literal(deed.value)} {deed.does}"
+
+
+def _output(path: Path, deeds: Sequence[_Acts], urls: Sequence[str], lines: Iterable[str], *, trusted: bool) -> Output:
+    acts = [{"path": str(file), "key": deed.key, "value": deed.value, "does": deed.does} for file, deed in deeds]
+    content = {"path": str(path), "acts": acts, "origins": [*urls], "trusted": trusted}
+    return Output(document={"schema": 1, "recipe": content}, text="\n".join(lines))

@@ -1,0 +1,97 @@
+"""A sign of life on stderr for what takes longer than a second, where that is a terminal and somebody looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from threading import Timer
+from typing import TYPE_CHECKING, TextIO
+
+from launcher.backends import Judgement
+from launcher.base import terminal
+from launcher.base.saying import is_heard_on_stderr
+from launcher.preflight import assess
+from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+type Native = Callable[[RunSpec], Judgement]
+
+CHECKING = "checking the run"
+
+AFTER_S = 1.0
+"""Seconds without a word after which a person begins to wonder (Nielsen, Usability Engineering, 1993, chapter 5)."""
+
+
+class _Sign:
+    """A line that says what is waited for, from when it is shown."""
+
+    def __init__(self, text: str, stream: TextIO) -> None:
+        self._text, self._stream = text, stream
+        self._bar: Progress | None = None
+        self.shown = contextlib.ExitStack()
+
+    def say(self, text: str) -> None:
+        """Say that something else is waited for from now on."""
+        self._text, bar = text, self._bar
+        if bar is not None:
+            bar.update(bar.task_ids[0], description=text, refresh=True)
+
+    def show(self) -> None:
+        """Begin to show it; ``shown`` ends that."""
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        bar = Progress(*columns, console=Console(file=self._stream), transient=True)
+        bar.add_task(self._text, total=None)
+        self.shown.enter_context(bar)
+        self._bar = bar
+        self.say(self._text)  # It may have changed meanwhile.
+
+
+@contextlib.contextmanager
+def sign(text: str) -> Iterator[Callable[[str], None]]:
+    """A line with what is waited for and for how long, shown until the block ends if that takes longer than a second.
+
+    The block gets a function that changes the text.
+
+    Args:
+        text: What is waited for.
+    """
+    stream = terminal.raw(sys.stderr)
+    if not is_heard_on_stderr() or not stream.isatty():
+        yield lambda text: None
+        return
+    line = _Sign(text, stream)
+    timer = Timer(AFTER_S, line.show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield line.say
+    finally:
+        timer.cancel()
+        timer.join()  # It may be at it just now.
+        line.shown.close()
+
+
+@contextlib.contextmanager
+def checking(native: Native | None) -> Iterator[Native | None]:
+    """The sign of a check, and the engine's own validator, which the sign names while it is waited for.
+
+    Args:
+        native: The validator; None where it is not asked.
+    """
+    with sign(CHECKING) as say:
+
+        def judged(spec: RunSpec) -> Judgement:
+            assert native is not None
+            if named := assess.validator(spec):
+                say(f"waiting for {named}'s own validator; --no-native leaves it out")
+            judgement = native(spec)
+            say(CHECKING)
+            return judgement
+
+        yield None if native is None else judged

@@ -1,0 +1,170 @@
+"""Options that several verbs share, refused in combinations that mean nothing before anything is printed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.asking import as_model
+from launcher.actions.find_runs import settled
+from launcher.actions.output import Output
+from launcher.base import terminal
+from launcher.base.errors import ConfigError, ConfigErrors
+
+_OF_ONE_RUN = {
+    "--from": (),
+    "--debug": (),
+    "--explain": (),
+    "--speed": (),
+    "--rehearsed": (),
+    "--hf": ("model={}",),
+    "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
+    "--set": (),
+}
+"""Options that only a single run reads, and the ways to the same with several."""
+
+_KEPT_AS = {"--from": "lock", "--set": "variables"}
+"""Where the parser keeps an option that is no attribute's name."""
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The positional overrides and ``--json``."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="group=option or group.key=value")
+    add_json(parser)
+
+
+def add_hf(parser: argparse.ArgumentParser) -> None:
+    """``--hf``: the model of a folder or file, as ``model=`` takes it."""
+    words = "take the model from a Hugging Face folder, with its weights, or from a config.json alone, as model=PATH"
+    parser.add_argument("--hf", type=Path, metavar="PATH", help=words)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """The positional runs."""
+    words = "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``: one JSON document on stdout and nothing else there."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """``--trust``: let what is from elsewhere run code, fetch, send and leave the working folder."""
+    parser.add_argument("--trust", action="store_true", help="let what is from elsewhere do what needs your word")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """``--engine`` and ``--plot``: where the memory comes from, and a figure of it."""
+    words = "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)"
+    parser.add_argument("--engine", choices=("formula", "trace"), default="formula", help=words)
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw piles and the step's time; FILE ends in .png, .svg or .html"
+    )
+
+
+def require_one_run(options: argparse.Namespace, several: str | None) -> None:
+    """Refuse a figure that cannot be made, and for ``several`` runs the options of one, before anything is printed.
+
+    Raises:
+        ConfigErrors: They were asked for.
+    """
+    if several is not None:
+        _require_nothing_of_one_run(options, several)
+    if several is not None and options.engine == "trace":
+        rule = f"{several} takes the formulas: a trace takes seconds for each point"
+        raise ConfigErrors([ConfigError("--engine", "trace", rule, ["--engine formula"])])
+    if getattr(options, "explain", None) is not None and options.engine == "trace":
+        rule = "a trace has bytes and no formulas: the terms that are explained are those of --engine formula"
+        raise ConfigErrors([ConfigError("--explain", options.explain, rule, ["--engine formula"])])
+    if options.plot is None:
+        return
+    from launcher.charts import figure
+
+    if several is not None:
+        rule = f"a figure shows one run, and {several} are many: draw one of them by its overrides"
+        raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
+    figure.check_path(options.plot)
+
+
+def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> None:
+    """Refuse the options and words that only a single run reads, which would else be dropped."""
+    rule = f"{several} does not read it: it belongs to one run"
+    errors = []
+    for flag, ways in _OF_ONE_RUN.items():
+        found = getattr(options, _KEPT_AS.get(flag, flag.strip("-").replace("-", "_")), None)
+        if found:
+            path = None if found is True else str(found)
+            words = as_model(found) if flag == "--hf" else path
+            errors.append(ConfigError(flag, path, rule, [way.format(words) for way in ways]))
+    if options.script_args:
+        way = f"script_args=[{','.join(options.script_args)}]"
+        errors.append(ConfigError("script_args", list(options.script_args), rule, [way]))
+    if errors:
+        raise ConfigErrors(errors)
+
+
+def add_native(parser: argparse.ArgumentParser) -> None:
+    """``--no-native``: do not ask the engine's own validator."""
+    parser.add_argument(
+        "--no-native", dest="native", action="store_false", help="do not ask the engine's own validator (megatron)"
+    )
+
+
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """``--no-measurements``: predict with the shipped constants alone."""
+    words = "predict speed as shipped, without what was measured of this cluster"
+    parser.add_argument("--no-measurements", dest="measured", action="store_false", help=words)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print the one document."""
+    print(terminal.as_json(document))
+
+
+def add_partial(parser: argparse.ArgumentParser) -> None:
+    """``--partial``: go on without what matters of a file and is left out."""
+    words = "go on although words of another program's file that matter are left out"
+    parser.add_argument("--partial", action="store_true", help=words)
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """``--set``: the values of a shell script's variables."""
+    words = "a variable of a Megatron-LM script that the file leaves open; may be given several times"
+    parser.add_argument("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE", help=words)
+
+
+def request_from[T](kind: type[T], options: argparse.Namespace, **more: Any) -> T:
+    """The request of an action: each field from the option of its name, where the verb has it.
+
+    Args:
+        kind: A dataclass.
+        options: What the verb's parser has read.
+        more: Fields that are no option.
+    """
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # T is a dataclass.
+    given = {name: value for name, value in vars(options).items() if name in names}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return kind(**plain, **more)
+
+
+def print_output(output: Output, *, as_json: bool) -> int:
+    """Print the document or the text of an answer; the exit status."""
+    if as_json:
+        print_json(output.document)
+    elif output.text:
+        print(output.text)
+    return output.exit_status
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Put the directory in place of each word of ``options.runs`` that several runs answer to.
+
+    Raises:
+        ConfigErrors: A word is no run, or is several and nobody can be asked.
+    """
+    options.runs = settled(options.runs, ask=not options.json)
