@@ -75,7 +75,7 @@ def _limits() -> Iterator[Limit]:
     mla, tiny = _spec(*_MLA), _spec("model=tiny", "data=text", "data.path=many")
     complete = "from launcher.cli import main; main(['__complete', 'bash', 'launch model=ll', 'll'])"
     yield Limit("a completion, its process included", 0.1, lambda: _program(complete))
-    facts = "from launcher import machine; machine.facts()"
+    facts = "from launcher.base import machine; machine.facts()"
     yield Limit("the facts of this machine, their process included", 1.0, lambda: _program(facts))
     yield Limit("a translation to Megatron-LM", 0.001, lambda: translate(mla, "python"), times=100)
     yield Limit("a run's lock", 0.3, lambda: _lock(tiny))

@@ -50,6 +50,8 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
         JobFailed: The job ended with an error; the message is the worker's own last one.
     """
     job = contents.job_of(directory)
+    if place is not None and _is_done(directory, place):
+        return
     if place is not None and place.number:
         _other_node(directory, job, facts or {}, place)
         return
@@ -58,6 +60,12 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
         reason = _first_node(directory, job, facts or {}, place)
     if reason is not None:
         raise JobFailed(reason)
+
+
+def _is_done(directory: Path, place: SlurmPlace) -> bool:
+    """True if this job has finished the run: Slurm 24.11 requeues one that was preempted once more as it ends."""
+    content = contents.known(directory, contents.STATE)
+    return content.get("state") == "finished" and content.get("job_id") == place.job_id
 
 
 def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None) -> str | None:

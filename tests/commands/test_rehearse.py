@@ -61,11 +61,11 @@ def test_a_run_starts_by_its_rehearsal_alone_where_that_is_demanded(
     small = (*WORDS, "hardware.memory_bytes=5e5")
     assert cli.main(["run", *small, "--rehearsed"]) == 2
     assert "launch rehearse " in capsys.readouterr().err
-    monkeypatch.setattr("launcher.commands.rehearse.Stage", partial(Stage, run=Worker(0.001)))
+    monkeypatch.setattr("launcher.actions.rehearse.Stage", partial(Stage, run=Worker(0.001)))
     checked = _json(capsys, "rehearse", *small)
     assert (checked["check"]["verdict"], checked["rehearse"]["verdict"]) == ("does_not_fit", "fits")
     monkeypatch.setattr(submit, "submit", lambda directory, spec: "1")
-    monkeypatch.setattr("launcher.actions.follow.follow", lambda directory, spec, quiet: 0)
+    monkeypatch.setattr("launcher.actions.follow.follow", lambda directory, spec, show: 0)
     assert cli.main(["run", *small, "run.name=a"]) == 3
     assert "`launch run --rehearsed` takes that verdict" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["run", *small, "run.name=a", "--rehearsed"]) == 0
@@ -140,7 +140,7 @@ def test_a_processor_without_torch_has_no_known_speed(tmp_path: Path, monkeypatc
 
 
 def test_python_rehearses_as_the_verb_does(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.commands.rehearse.Stage", partial(Stage, run=Worker()))
+    monkeypatch.setattr("launcher.actions.rehearse.Stage", partial(Stage, run=Worker()))
     found = launcher.rehearse([*WORDS], layers=[1], steps=2)
     assert (found.verdict, found.rehearsal.worst.whole) == ("unknown", False)
     assert str(found).startswith("NO VERDICT")

@@ -9,14 +9,14 @@ import pytest
 
 import launcher
 from launcher import cli
+from launcher.actions import check as check_action
 from launcher.actions import native_layouts as _plan_native
 from launcher.actions import plan
 from launcher.actions import plan_questions as _plan_questions
+from launcher.actions import run as run_action
 from launcher.actions import waiting as _waiting
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands import check as check_verb
-from launcher.commands import run as run_verb
 from launcher.preflight import assess
 
 FEW = ("model=125m", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp", "train.micro_batch_size=1")
@@ -76,7 +76,7 @@ def test_a_check_that_takes_longer_than_a_second_says_on_a_terminal_that_it_is_a
     assert "checking the run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", [check_verb, run_verb])
+@pytest.mark.parametrize("verb", [check_action, run_action])
 def test_the_sign_is_there_while_the_engines_own_validator_is_waited_for(
     verb: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,7 +149,7 @@ def test_this_machine_answers() -> None:
 def test_asking_a_machine_without_a_driver_imports_no_nvml() -> None:
     code = (
         "import sys\n"
-        "from launcher import machine\n"
+        "from launcher.base import machine\n"
         "machine._driver = lambda: False\n"
         "assert machine.facts().gpus == ()\n"
         "assert 'pynvml' not in sys.modules and 'torch' not in sys.modules\n"

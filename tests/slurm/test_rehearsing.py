@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_a_rehearsal_is_a_short_job_of_one_device_and_its_answer_is_shown_and_ke
     run = Path(answer.json["run"]["directory"])
     job = cluster.ask("scontrol", "-o", "show", "job", answer.json["run"]["job_id"])
     assert "TimeLimit=00:20:00" in job
-    assert "gres:gpu:1" in job
+    assert re.search(r"gres[:/]gpu:1\b", job), job  # With a slash from Slurm 23.11 on.
     assert "NumNodes=1" in job
     assert "Requeue=0" in job
     again = launch("rehearse", *WORDS, "--json")

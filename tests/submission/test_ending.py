@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.base import files
-from launcher.rundir import attempts
+from launcher.rundir import attempts, state
 from launcher.slurm.client import SlurmRefused
-from launcher.submission import ending
+from launcher.submission import ending, node
 from launcher.submission.place import SlurmPlace
 
 KILLED = "torchrun was ended by SIGKILL: the kernel may have been out of memory (on n1)"
@@ -94,3 +95,16 @@ def test_failures_are_counted_over_attempts_and_forgotten_when_someone_resumes(
     assert attempts.blame(tmp_path, "n2") == (2 if before else 1)
     attempts.forget(tmp_path)
     assert attempts.blame(tmp_path, "n2") == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_job_that_slurm_requeues_after_it_has_finished_trains_nothing_again(tmp_path: Path, number: int) -> None:
+    run, trains = tmp_path / "a", "import pathlib; pathlib.Path('trained').touch()"
+    run.mkdir()
+    job = {"argv": ["python3", "-c", trains], "environment": {}, "nodes": 2, "working_directory": str(tmp_path)}
+    (run / "job.json").write_text(json.dumps({"schema": 1, "worker_argv": [], "gpus_per_node": 1, **job}))
+    state.put(run, "finished", job_id="7")
+    before = (run / "state.json").read_bytes()
+    node.run(run, place=replace(place([]), number=number, hosts=("n1", "n2")))
+    assert (run / "state.json").read_bytes() == before
+    assert not list(tmp_path.rglob("trained"))
