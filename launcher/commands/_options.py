@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher.actions.asking import as_model
-from launcher.actions.find_runs import settled
 from launcher.actions.output import Output
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -167,4 +166,6 @@ def settle(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: A word is no run, or is several and nobody can be asked.
     """
+    from launcher.actions.find_runs import settled  # Late, because check needs no runs.
+
     options.runs = settled(options.runs, ask=not options.json)
