@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from launcher.actions import check as _check
 from launcher.actions import importing as _importing
@@ -267,8 +267,18 @@ def run(
         JobFailed: The job failed.
         KeyboardInterrupt: It was interrupted; the run has saved a checkpoint and can be resumed.
     """
-    how: dict[str, Any] = {"engine": engine, "native": native, "script_args": script_args, "quiet": quiet}
-    one = submit(overrides, lock=lock, hf=hf, force=force, rehearsed=rehearsed, trust=trust, **how)
+    one = submit(
+        overrides,
+        lock=lock,
+        hf=hf,
+        force=force,
+        rehearsed=rehearsed,
+        trust=trust,
+        engine=engine,
+        native=native,
+        script_args=script_args,
+        quiet=quiet,
+    )
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
             _run.seen_through(one.directory, one.spec, show=None if quiet else print)

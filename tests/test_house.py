@@ -1,9 +1,11 @@
-"""How the tests themselves are kept."""
+"""How the house is kept: its rooms, where options of the command line end, and the tests themselves."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+
+HOUSE = Path(__file__).parents[1] / "launcher"
 
 
 def test_no_test_file_imports_another() -> None:
@@ -16,3 +18,19 @@ def test_no_test_file_imports_another() -> None:
         found = [name for name in names if any(part.startswith("test_") for part in name.split(".")[:-1])]
         found += [name for name in names if name.startswith("tests.") and name.rpartition(".")[2].startswith("test_")]
         assert not found, f"{path} imports {found}: move what it needs to tests/support"
+
+
+def test_the_house_has_at_most_28_rooms() -> None:
+    rooms = [path.name for path in HOUSE.iterdir() if not path.name.startswith(("__pycache__", "."))]
+    assert len(rooms) <= 28, "a new room takes the place of another: docs/architecture.md"
+
+
+def test_options_of_the_command_line_end_in_the_verbs() -> None:
+    found = [path for path in HOUSE.rglob("*.py") if "argparse.Namespace" in path.read_text()]
+    rooms = {path.relative_to(HOUSE).parts[0] for path in found}
+    assert rooms == {"cli", "commands"}, "below them a frozen request says what is asked"
+
+
+def test_no_bundle_of_arguments_travels_as_a_dictionary() -> None:
+    found = [path for path in HOUSE.rglob("*.py") if "how: dict" in path.read_text()]
+    assert not found, "a frozen dataclass says which there are, as launcher/preflight/judging.py"

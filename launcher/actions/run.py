@@ -140,8 +140,14 @@ def recorded(found: Ready) -> Recorded:
         SubmitError: The run directory cannot be written, or is taken.
     """
     named = directory_of(found.plan, folder=folder())
-    how: dict[str, Any] = {"forced": found.forced, "made_of": found.made_of, "tokens": found.tokens}
-    directory = record(found.plan, named, overrides=found.overrides, **how)
+    directory = record(
+        found.plan,
+        named,
+        overrides=found.overrides,
+        forced=found.forced,
+        made_of=found.made_of,
+        tokens=found.tokens,
+    )
     job = found.plan.job.at(str(directory))
     return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
 

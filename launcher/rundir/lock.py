@@ -16,7 +16,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,10 @@ def _as_yaml(content: str) -> str:
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
-    how: dict[str, Any] = {"Dumper": dumper, "sort_keys": False, "width": 1 << 16}
-    text: str = yaml.dump(json.loads(content), allow_unicode=True, **how)
-    if terminal.visible(text) == text:
-        return text
-    escaped: str = yaml.dump(json.loads(content), allow_unicode=False, **how)  # Some of it would act on a terminal.
-    return escaped
+    dumped = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
+    text: str = dumped(allow_unicode=True)
+    escaped = terminal.visible(text) != text  # Some of it would act on a terminal.
+    return str(dumped(allow_unicode=False)) if escaped else text
 
 
 def _represent_text(dumper: Any, text: str) -> Any:
