@@ -60,14 +60,34 @@ _LONGEST = (
 """Folders and files whose tests come first: a long file that comes last would run alone."""
 
 
+_THOROUGH = (
+    "benchmarks",
+    "slurm",
+    "worker/deepspeed/test_same_maths",
+    "worker/fsdp/test_pipeline",
+    "worker/megatron/test_same_maths",
+    "worker/trace/test_formulas_against_traces",
+)
+"""Whole matrices of equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what takes longest."""
+    """Mark what is thorough, and start with what takes longest."""
+    for item in items:
+        if not _names(item).isdisjoint(_THOROUGH):
+            item.add_marker(pytest.mark.thorough)
     items.sort(key=_turn)
 
 
-def _turn(item: pytest.Item) -> int:
+def _names(item: pytest.Item) -> set[str]:
+    """The test's file without its suffix, and the folders above it, below this one."""
     place = item.path.relative_to(Path(__file__).parent).with_suffix("")
-    names = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+    return {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+
+
+def _turn(item: pytest.Item) -> int:
+    names = _names(item)
     return next((turn for turn, name in enumerate(_LONGEST) if name in names), len(_LONGEST))
 
 
