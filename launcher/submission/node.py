@@ -156,6 +156,7 @@ def _wait(
         True if the job has begun again elsewhere, so that its state is no longer ours to write.
     """
     reminded, looked, failed, told = 0.0, 0.0, None, False
+    killing.look()  # Also of a job that ends before it is looked at in the loop.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.
         time.sleep(_POLL_S)
         watch.look(process)

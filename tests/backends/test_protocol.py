@@ -22,8 +22,7 @@ SHIPPED: dict[str, Backend] = {"deepspeed": deepspeed, "fsdp": fsdp, "megatron":
 OWNERS = ("backends", "worker", "importers")
 
 OTHER_THINGS = {
-    "api.py": "the kinds of files that deepspeed= and megatron_args= name",
-    "commands/check.py": "the kinds of files that --deepspeed and --megatron-args name",
+    "actions/check.py": "the kinds of files that deepspeed= and megatron_args= name",
     "config/synonyms.py": "words of other tools, among them those that name an engine",
     "job/versions.py": "a distribution on PyPI",
     "base/package.py": "an extra of this distribution",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.actions import run
 from launcher.cli import main
-from launcher.commands import run
 from launcher.rundir import lock, provenance
 
 LINE = "learning_rate = 0.25"
@@ -54,7 +54,7 @@ def test_a_lock_holds_names_and_a_hash_of_changed_files_and_their_content_only_w
 def test_a_run_that_is_started_keeps_the_difference_where_it_was_asked_to(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_start", lambda *_, **__: 0)
+    monkeypatch.setattr(run, "start", lambda *_, **__: 0)
     assert main(["model=tiny", "hardware=cpu", "run.name=a", "run.record_diff=true"]) == 0
     assert LINE in yaml.safe_load((repository / "runs" / "a" / "run.lock.yaml").read_text())["versions"]["git"]["diff"]
 
