@@ -17,7 +17,7 @@ from typing import assert_type
 import pytest
 
 import launcher
-from launcher.actions import follow as _following
+from launcher.actions import follow
 from launcher.actions.show import Shown
 from launcher.base.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
 from launcher.cli import main
@@ -194,15 +194,15 @@ def test_a_run_that_fails_raises_and_one_that_waits_is_cancelled(folder: Path) -
 def test_a_cell_that_is_stopped_stops_its_run_and_says_so_by_the_same_exception(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    news = _following._news
+    news = follow._news
 
     def interrupted_once(directory: Path) -> object:
-        monkeypatch.setattr(_following, "_news", news)
+        monkeypatch.setattr(follow, "_news", news)
         while launcher.Run(directory).status.state != "running":
             threading.Event().wait(0.05)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_following, "_news", interrupted_once)
+    monkeypatch.setattr(follow, "_news", interrupted_once)
     caplog.set_level(logging.INFO, "launcher")
     with pytest.raises(KeyboardInterrupt):
         launcher.run([*SCRIPT, "run.name=d"], script_args=["wait"])

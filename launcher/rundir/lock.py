@@ -16,7 +16,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +159,15 @@ def _as_yaml(content: str) -> str:
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
-    dumped = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
-    text: str = dumped(allow_unicode=True)
-    escaped = terminal.visible(text) != text  # Some of it would act on a terminal.
-    return str(dumped(allow_unicode=False)) if escaped else text
+
+    def dumped(*, plain: bool) -> str:
+        text: str = yaml.dump(
+            json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=not plain
+        )
+        return text
+
+    text = dumped(plain=False)
+    return text if terminal.visible(text) == text else dumped(plain=True)  # Some of it would act on a terminal.
 
 
 def _represent_text(dumper: Any, text: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.actions import follow as _following
+from launcher.actions import follow
 from launcher.rundir import state
 from tests.support.helpers import composed_once
 from tests.support.recorded_runs import line, predicted, recorded
@@ -18,7 +18,7 @@ from tests.support.recorded_runs import line, predicted, recorded
 def test_the_progress_of_a_run_says_how_long_it_will_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_following, "_POLL_S", 0.01)
+    monkeypatch.setattr(follow, "_POLL_S", 0.01)
     run, spec = recorded(tmp_path / "a", now="running"), composed_once("model=tiny")
 
     def train() -> None:
@@ -30,7 +30,7 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
 
     thread = threading.Thread(target=train)
     thread.start()
-    assert _following.follow(run, spec, show=print) == 130
+    assert follow.follow(run, spec, show=print) == 130
     thread.join()
     said = " ".join(capsys.readouterr().err.split())
     assert "10/100 last loss 2.0000 100 tokens/s 3 min left" in said
@@ -39,7 +39,7 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
 def test_the_table_at_the_end_compares_the_speed_of_a_plan_that_was_given_a_prediction(tmp_path: Path) -> None:
     steps = [line(step, 3.0, speed) for step, speed in ((1, 10.0), (2, 40.0), (3, 100.0), (4, 120.0))]
     run = recorded(tmp_path / "a", steps=steps, now="finished", speed=predicted(66.0))
-    assert _following.table(run).splitlines()[1:-1] == [
+    assert follow.table(run).splitlines()[1:-1] == [
         "                            predicted     measured    error",
         "tokens/s a GPU                   66.0         55.0   +20.0%",
         "loss 3.0000 -> 3.0000 in 4 steps",
@@ -49,11 +49,11 @@ def test_the_table_at_the_end_compares_the_speed_of_a_plan_that_was_given_a_pred
 
 def test_the_table_at_the_end_says_nothing_of_a_prediction_on_the_cpu_where_there_is_none(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", steps=[line(1, 3.0)], now="finished")
-    assert "predicted" not in _following.table(run)
+    assert "predicted" not in follow.table(run)
 
 
 def test_bytes_of_a_script_that_are_no_text_stop_nothing(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", now="finished")
     (run / "checkpoints").rmdir()
     (run / "metrics.jsonl").write_bytes(b'\xfe\n{"loss": 2, "note": "\xff"}\n')
-    assert list(_following._news(run)) == [[{"step": 1, "loss": 2, "note": "\ufffd"}]]
+    assert list(follow._news(run)) == [[{"step": 1, "loss": 2, "note": "\ufffd"}]]

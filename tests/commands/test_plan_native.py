@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.actions import native_layouts as _plan_native
+from launcher.actions import native_layouts
 from launcher.backends.megatron import installed
 from launcher.base import machine
 from launcher.base.errors import ConfigError
@@ -53,7 +53,7 @@ def test_the_search_goes_on_behind_a_layout_that_is_refused(capsys: pytest.Captu
     wrong = replace(first.spec, backend=replace(first.spec.backend, extra={"no-such-argument": True}))
     assert [bool(each.errors) for each in judge_all([wrong, second.spec])] == [True, False]
     start = replace(found, layouts=(replace(first, spec=wrong), *found.layouts[1:]))
-    answer = _plan_native.sound(start, lambda each: each, judge, lambda: plan(question, judge=judge))
+    answer = native_layouts.sound(start, lambda each: each, judge, lambda: plan(question, judge=judge))
     assert answer.layouts == found.layouts
     assert "no-such-argument" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.actions import repeat as _repeating
+from launcher.actions import repeat
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.config.catalog import Catalog
@@ -311,7 +311,7 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
         assert (spec.train.seed, last) == (7, 2)
         return directory, [dict(recorded[0]), {**recorded[1], "loss": math.nextafter(recorded[1]["loss"], 9)}]
 
-    monkeypatch.setattr(_repeating, "_first_steps", off_by_a_bit)
+    monkeypatch.setattr(repeat, "_first_steps", off_by_a_bit)
     assert main(["recipe", "verify", "runs/a", "train.seed=7", "--steps", "2"]) == 5
     said = capsys.readouterr().out
     assert "1 of the first 2 steps differ" in said

@@ -10,11 +10,8 @@ import pytest
 import launcher
 from launcher import cli
 from launcher.actions import check as check_action
-from launcher.actions import native_layouts as _plan_native
-from launcher.actions import plan
-from launcher.actions import plan_questions as _plan_questions
+from launcher.actions import native_layouts, plan, plan_questions, waiting
 from launcher.actions import run as run_action
-from launcher.actions import waiting as _waiting
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.preflight import assess
@@ -61,7 +58,7 @@ class Early(Late):
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, timer: type[Late]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(_waiting, "Timer", timer)
+    monkeypatch.setattr(waiting, "Timer", timer)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,7 @@ def test_the_sign_names_no_validator_where_none_is_started(
 def test_a_plan_names_megatron_while_its_validator_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_plan_native, "judge_all", lambda specs: tuple(Judgement() for _ in specs))
+    monkeypatch.setattr(native_layouts, "judge_all", lambda specs: tuple(Judgement() for _ in specs))
     on_a_terminal(monkeypatch, Late)
     assert cli.main(["plan", *MEGATRON, "train.micro_batch_size=1"]) == 0
     said = " ".join(capsys.readouterr().err.split())
@@ -134,7 +131,7 @@ def test_a_plan_names_megatron_while_its_validator_is_waited_for(
 def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_waiting, "Timer", Late)
+    monkeypatch.setattr(waiting, "Timer", Late)
     assert cli.main(["check", "model=tiny"]) == 0
     assert capsys.readouterr().err == "", "no terminal"
     on_a_terminal(monkeypatch, Late)
@@ -149,7 +146,7 @@ def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
 def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Reading the words takes 3 seconds, and the engines' own validators take 38."""
     clock = Clock()
-    read, ask = _plan_questions.read, assess.judge_all
+    read, ask = plan_questions.read, assess.judge_all
 
     def reading(*given: object) -> object:
         clock.now += 3
@@ -160,8 +157,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return ask(specs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(plan, "clock", clock)
-    monkeypatch.setattr(_plan_questions, "read", reading)
-    monkeypatch.setattr(_plan_native, "judge_all", asking)
+    monkeypatch.setattr(plan_questions, "read", reading)
+    monkeypatch.setattr(native_layouts, "judge_all", asking)
     return clock
 
 

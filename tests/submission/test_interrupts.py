@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.actions import follow as _following
+from launcher.actions import follow
 from launcher.actions import run as run_verb
 from launcher.actions.asking import assessed
 from launcher.base import files
@@ -100,9 +100,9 @@ def test_while_slurm_is_asked_nothing_is_left(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_sweep_that_is_judged_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from launcher.actions import sweep as _sweeping
+    from launcher.actions import sweep
 
-    monkeypatch.setattr(_sweeping, "record", then_signal(recording))
+    monkeypatch.setattr(sweep, "record", then_signal(recording))
     answer = launch("-m", *LOCAL, "train.seed=1,2")
     assert (answer.status, answer.err.endswith(NOTHING)) == (130, True)
     assert list((tmp_path / "runs").iterdir()) == []
@@ -110,10 +110,10 @@ def test_a_sweep_that_is_judged_leaves_nothing(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_closed_terminal_leaves_the_run_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", now="running")
-    monkeypatch.setattr(_following, "_news", then_signal(lambda directory: [[]], signal.SIGHUP))
+    monkeypatch.setattr(follow, "_news", then_signal(lambda directory: [[]], signal.SIGHUP))
     interrupts.begun("a")
     with pytest.raises(interrupts.Interrupted):
-        _following.watched(run, composed_once("model=tiny"), quiet=True)
+        follow.watched(run, composed_once("model=tiny"), quiet=True)
     assert not (run / state.CANCEL_REQUEST).exists()
 
 
