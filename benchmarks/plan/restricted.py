@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from benchmarks.plan.judges import OfRows
 from benchmarks.plan.problems import Problem
 from benchmarks.speed.row import Row
-from launcher.planner.halves import searched
 from launcher.planner.judge import Judge
+from launcher.planner.parallel_search import searched
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec import RunSpec
 

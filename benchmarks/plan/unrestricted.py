@@ -13,8 +13,8 @@ from typing import Literal
 
 from benchmarks.plan.judges import OfFramework
 from benchmarks.plan.problems import Problem
-from launcher.planner.halves import searched
 from launcher.planner.judge import Judge
+from launcher.planner.parallel_search import searched
 from launcher.planner.result import Idea
 from launcher.planner.space import SEARCHED, Space
 from launcher.spec import RunSpec

@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
 from launcher.config import trust
 from launcher.job.job import RUN
-from launcher.rundir import acting, contents, state, status
+from launcher.rundir import contents, signature, state, status
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 
@@ -63,11 +63,11 @@ def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
     records = (directory, *_points(directory))
     for record in _points(directory) or [directory]:
         contents.spec_of(record)  # A record that cannot be read says so first.
-    before, as_shown = [*map(acting.digest, records)], all(map(acting.is_as_shown, records))
+    before, as_shown = [*map(signature.digest, records)], all(map(signature.is_as_shown, records))
     say("\n".join(_shown(directory)))
     for record in records:
-        acting.note_shown(record)
-    if not as_shown or before != [*map(acting.digest, records)]:
+        signature.note_shown(record)
+    if not as_shown or before != [*map(signature.digest, records)]:
         rule = "it is from elsewhere and not what was shown of it before: printed above is what it would start now"
         return ConfigError(str(directory), None, rule, ["--trust"])
     return None if trusted else _foreign(directory)
@@ -112,7 +112,7 @@ def _of_run(run: Path) -> Iterator[str]:
     yield f"working folder     {job.get('working_directory')}"
     yield from (f"variable           {name}={value}" for name, value in sorted(_mapping(job, "environment").items()))
     yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
-    for path in acting.acting_files(run):
+    for path in signature.acting_files(run):
         digest = hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_LOG)).hexdigest()
         yield f"file               {path.relative_to(run)}  sha256={digest}"
     for path in sorted((*run.iterdir(), *run.glob("logs/*"))):

@@ -125,11 +125,11 @@ class Foreign:
 
     def source(self, typed: Sequence[str]) -> Source:
         """The file with its settings that act, less those that the user's words set."""
-        from launcher.config import acting
+        from launcher.config import privileged_settings
         from launcher.config.trust import Source
 
         recipe = self.imported.recipe
-        return Source(path=self.path, deeds=acting.of_words(typed, recipe["choose"] | recipe["set"]))
+        return Source(path=self.path, deeds=privileged_settings.of_words(typed, recipe["choose"] | recipe["set"]))
 
     def refusals(self, typed: Sequence[str]) -> list[ConfigError]:
         """Errors of what matters in it and is left out."""

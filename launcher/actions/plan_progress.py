@@ -14,8 +14,8 @@ from launcher.base.saying import say
 from launcher.base.units import rounded
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
-from launcher.planner.halves import Progress as Tell
 from launcher.planner.judge import Judge, Preflight
+from launcher.planner.parallel_search import Progress as Tell
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.planner.search import Found

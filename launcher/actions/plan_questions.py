@@ -12,12 +12,12 @@ from launcher.actions.asking import Asked
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import answers, largest, length, sentences
 from launcher.planner.judge import Judge, Preflight
-from launcher.planner.nearest import nearest
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
 from launcher.planner.sizes import sized
 from launcher.planner.smallest import smallest
 from launcher.planner.validity import require_valid
+from launcher.planner.what_would_fit import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from launcher.actions.asking import folder, write_new
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
-from launcher.config import acting, recipe_file, recipes, trust
-from launcher.config.acting import Deed
+from launcher.config import privileged_settings, recipe_file, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
+from launcher.config.privileged_settings import Deed
 from launcher.config.trust import Source
 from launcher.rundir import contents, status
 from launcher.spec.parse import parse
@@ -100,7 +100,7 @@ def require_name(where: str, name: str, way_out: str) -> None:
 
 def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
     path = place(name)
-    deeds = acting.of_recipe(recipes.check(content, str(path)))
+    deeds = privileged_settings.of_recipe(recipes.check(content, str(path)))
     note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
@@ -121,7 +121,7 @@ def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted
     named = recipes.named(read(texts, catalog)[0], catalog)
     if named is None:
         return None
-    path, deeds = named[0], acting.of_recipe(named[1])
+    path, deeds = named[0], privileged_settings.of_recipe(named[1])
     if trusted:
         trust.require([Source(path=path, deeds=deeds)], folder=catalog.folder, given=True)
     return str(path) if trust.is_foreign(path, folder=catalog.folder, deeds=deeds) else None
@@ -154,9 +154,9 @@ def fetch(source: str, name: str | None) -> Output:
     path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"
     if isinstance(data, dict) and "spec" in data:
         path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
-        deeds = acting.of_spec(parse(data["spec"]))
+        deeds = privileged_settings.of_spec(parse(data["spec"]))
     else:
-        deeds = acting.of_recipe(recipes.check(data, source))
+        deeds = privileged_settings.of_recipe(recipes.check(data, source))
     write_new(path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, deeds))
     return _said(path, use)
 

@@ -14,7 +14,7 @@ from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.evidence import not_a_script
 from launcher.preflight.judging import Judging
-from launcher.rehearsing import device, kept
+from launcher.rehearsing import device, stored
 from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.rehearse import Stage, rehearse
 from launcher.rehearsing.request import MINUTES, STEPS, Request
@@ -101,12 +101,12 @@ def here(assessment: Assessment, request: Request, told_to: Callable[[str], None
     if assessment.estimate is None:
         raise AssertionError("a rehearsal of a run that is not valid")
     try:
-        folder = kept.new_folder(spec)
+        folder = stored.new_folder(spec)
         place = Stage(device=device.here(), folder=folder, say=told_to)
         rehearsal = rehearse(spec, assessment.estimate, request, place)
-        kept.keep(folder, rehearsal)
+        stored.keep(folder, rehearsal)
         if not rehearsal.stands_in:
-            kept.keep_as_evidence(spec, rehearsal)
+            stored.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         where = getattr(error, "filename", None) or "the folder of rehearsals"
         raise SubmitError(f"{where} cannot be written: {unreadable(error)}") from None

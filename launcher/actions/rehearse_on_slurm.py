@@ -27,7 +27,7 @@ from launcher.preflight import assess, evidence
 from launcher.preflight.assess import Assessment
 from launcher.preflight.plan import Plan, translate
 from launcher.preflight.report import as_json
-from launcher.rehearsing import choice, depth, kept
+from launcher.rehearsing import choice, depth, stored
 from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.request import FILE, Request
 from launcher.rundir import contents, lock, status
@@ -66,7 +66,7 @@ def submit(asked: Asked, assessment: Assessment, request: Request, *, again: boo
     spec = assessment.spec
     earlier = None if again else evidence.submitted(evidence.place(spec))
     if earlier is not None and contents.exists(earlier, FILE) and _asks(earlier) == request:
-        rehearsal = kept.read(earlier)
+        rehearsal = stored.read(earlier)
         if rehearsal is not None:
             say(f"launch: this is the answer of {earlier}; --again measures anew")
             return answer(assessment, rehearsal)
@@ -151,7 +151,7 @@ def _memory(spec: RunSpec) -> str | None:
 
 def _note(spec: RunSpec, directory: Path) -> None:
     try:
-        kept.note_submitted(spec, directory)
+        stored.note_submitted(spec, directory)
     except OSError as error:
         say(
             f"launch: the rehearsal is not noted: {unreadable(error)}; `launch rehearse --results` finds it by its name"
@@ -184,7 +184,7 @@ def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:
     if more or not contents.exists(directory, FILE):
         rule = "it is no rehearsal that was submitted"
         raise ConfigErrors([ConfigError("--results", run, rule, ["launch status"])])
-    spec, rehearsal = _spec(directory), kept.read(directory)
+    spec, rehearsal = _spec(directory), stored.read(directory)
     assessment = assess.assess(spec)
     if rehearsal is None:
         row = status.read(directory)
@@ -194,7 +194,7 @@ def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:
         raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {shlex.quote(row.id)}")
     try:
         if not rehearsal.stands_in and status.is_own(directory):  # A verdict rests on what was measured here.
-            kept.keep_as_evidence(spec, rehearsal)
+            stored.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")
     return answer(assessment, rehearsal)

@@ -25,7 +25,7 @@ from launcher.base import files, machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.base.files import MOST_BYTES
 from launcher.base.saying import say
-from launcher.config import acting, recipes, trust
+from launcher.config import privileged_settings, recipes, trust
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import literal
@@ -67,7 +67,7 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
     Raises:
         ConfigErrors: It was not given.
     """
-    deeds = acting.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
+    deeds = privileged_settings.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
     trust.require([Source(path=found.path, deeds=deeds, written=True)], folder=folder(), given=given)
 
 

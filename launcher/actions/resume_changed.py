@@ -32,7 +32,7 @@ from launcher.preflight.plan import Plan, plan
 from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
 from launcher.rehearsing.request import FILE as REHEARSAL
-from launcher.rundir import changes, contents, kept, loading, lock, status
+from launcher.rundir import changes, contents, loading, lock, status, unchangeable_settings
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
@@ -111,7 +111,7 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     changed = changed if newest is None else _tokens_kept(changed, find.state_of(newest.path))
     refused: list[ConfigError] = []
     if newest is not None and changed.after.script is None:
-        refused += kept.refusals(changed.before, changed.after, step, find.state_of(newest.path))
+        refused += unchangeable_settings.refusals(changed.before, changed.after, step, find.state_of(newest.path))
         refused += _nothing_left(directory, changed.after, step)
     refused += _names(changed.before, changed.after)
     loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]

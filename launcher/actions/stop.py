@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.base.errors import SubmitError
 from launcher.base.saying import say
-from launcher.rundir import contents, keeping, lease, state, status
+from launcher.rundir import contents, keeper, lease, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs
 
@@ -48,14 +48,14 @@ def _stop_here(row: RunState, how: signal.Signals) -> None:
     directory = Path(row.directory)
     _request(directory)
     content = contents.known(directory, contents.STATE)
-    if how == signal.SIGKILL or not keeping.reads_requests(content):
-        agent = keeping.agent(directory, content)
+    if how == signal.SIGKILL or not keeper.reads_requests(content):
+        agent = keeper.agent(directory, content)
         try:
             if agent is not None:
                 agent.send(how, group=True)
         except PermissionError:
             raise SubmitError(f"{row.id} is run by another user as {agent}, who alone may end it") from None
-    if row.reason is not None and keeping.is_elsewhere(directory, content):
+    if row.reason is not None and keeper.is_elsewhere(directory, content):
         say(f"launch: {row.id}: {row.reason}; the request is left in its folder, where its keeper looks for it")
 
 

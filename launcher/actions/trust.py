@@ -48,13 +48,13 @@ def _sources(line: CommandLine) -> list[Source]:
 
     Of groups all options count, chosen or not.
     """
-    from launcher.config import acting
+    from launcher.config import privileged_settings
     from launcher.config.trust import Source
 
-    options_of = [acting.of_conf(place) for place in line.catalog.conf[:-1]]
+    options_of = [privileged_settings.of_conf(place) for place in line.catalog.conf[:-1]]
     found = [Source(path=path, deeds=deeds) for files in options_of for path, deeds in files.items()]
     named = line.recipe
-    return found if named is None else [*found, Source(path=named[0], deeds=acting.of_recipe(named[1]))]
+    return found if named is None else [*found, Source(path=named[0], deeds=privileged_settings.of_recipe(named[1]))]
 
 
 def judge(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> Callable[[RunSpec], Judgement]:

@@ -14,9 +14,9 @@ from launcher.actions.asking import folder
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
-from launcher.config import acting, origins, recipes, safe_yaml, trust, trust_store
-from launcher.config.acting import Deed
+from launcher.config import origins, privileged_settings, recipes, safe_yaml, trust, trust_store
 from launcher.config.catalog import Catalog, yaml_files
+from launcher.config.privileged_settings import Deed
 from launcher.config.recipes import literal
 from launcher.config.trust import Source
 from launcher.rundir import lock, losses
@@ -57,12 +57,12 @@ def _sources(word: str) -> list[Source]:
         if not any(yaml_files(path)):
             rule = "the folder holds neither a lock nor configuration groups"
             raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])
-        return [Source(path=file, deeds=deeds) for file, deeds in acting.of_conf(path).items()]
+        return [Source(path=file, deeds=deeds) for file, deeds in privileged_settings.of_conf(path).items()]
     if path.is_dir() or (path.is_file() and _is_lock(path)):
         found = lock.read(path)
-        return [Source(path=found.path, deeds=acting.of_spec(found.spec), written=True)]
+        return [Source(path=found.path, deeds=privileged_settings.of_spec(found.spec), written=True)]
     recipe = Catalog(folder=folder()).recipe(word)
-    return [Source(path=recipe, deeds=acting.of_recipe(recipes.load(recipe)))]
+    return [Source(path=recipe, deeds=privileged_settings.of_recipe(recipes.load(recipe)))]
 
 
 def _is_lock(path: Path) -> bool:
@@ -87,10 +87,10 @@ def _acting_here() -> list[_Acts]:
     catalog, found = Catalog(folder=folder()), list[_Acts]()
     for path in (path for place in catalog.recipes[:-1] for path in sorted(place.glob("*.yaml"))):
         try:
-            found += [(path, deed) for deed in acting.of_recipe(recipes.load(path))]
+            found += [(path, deed) for deed in privileged_settings.of_recipe(recipes.load(path))]
         except ConfigErrors:
             continue
-    groups = (item for place in catalog.conf[:-1] for item in acting.of_conf(place).items())
+    groups = (item for place in catalog.conf[:-1] for item in privileged_settings.of_conf(place).items())
     return found + [(path, deed) for path, deeds in groups for deed in deeds]
 
 

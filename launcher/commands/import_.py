@@ -26,7 +26,7 @@ from launcher.base.terminal import pasteable, width
 from launcher.commands._options import add_json, add_partial, add_set, print_json
 
 if TYPE_CHECKING:
-    from launcher.config.acting import Deed
+    from launcher.config.privileged_settings import Deed
     from launcher.importers import Imported, LeftOut
 
 _LISTED = 5
@@ -108,9 +108,9 @@ def _one(left: LeftOut) -> str:
 
 def _deeds(imported: Imported) -> list[Deed]:
     """Settings of the file that act, and need the user's word once they come from a recipe."""
-    from launcher.config import acting
+    from launcher.config import privileged_settings
 
-    return [*acting.needs(imported.recipe["choose"]), *acting.needs(imported.recipe["set"])]
+    return [*privileged_settings.needs(imported.recipe["choose"]), *privileged_settings.needs(imported.recipe["set"])]
 
 
 def _write_recipe(path: Path, imported: Imported, origin: Path, deeds: Sequence[Deed]) -> None:

@@ -1,7 +1,7 @@
 """Trust: what came from elsewhere is foreign until trusted, and trust is recorded for exact bytes.
 
 Reading, checking and showing a foreign file asks for nothing and lets nothing of it act; to run it, the settings of it
-that act (``launcher.config.acting``) need the user's word: ``--trust``, or ``launch recipe trust FILE`` before.
+that act (``config.privileged_settings``) need the user's word: ``--trust``, or ``launch recipe trust FILE`` before.
 
 A file is the user's own if it was shipped, was written by ``launch`` from the user's own words, or lies in
 ``recipes/`` or ``conf/`` of the working folder, belongs to this user, and the folder is in no repository that has a
@@ -23,8 +23,8 @@ from pathlib import Path
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.package import shipped
-from launcher.config import acting, origins, trust_store
-from launcher.config.acting import Deed
+from launcher.config import origins, privileged_settings, trust_store
+from launcher.config.privileged_settings import Deed
 from launcher.config.trust_store import Known
 from launcher.spec import RunSpec
 
@@ -52,7 +52,7 @@ class Source:
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
     """Deeds of a whole specification that need the user's word, a sentence each."""
-    return [str(deed) for deed in acting.of_spec(spec)]
+    return [str(deed) for deed in privileged_settings.of_spec(spec)]
 
 
 def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:

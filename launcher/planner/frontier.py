@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from launcher.planner.halves import Progress
 from launcher.planner.judge import Preflight
+from launcher.planner.parallel_search import Progress
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from launcher.base.terminal import in_html
 from launcher.base.units import gib, rounded
-from launcher.planner import loses, wording
+from launcher.planner import slower_because, wording
 from launcher.planner.document import line
 from launcher.planner.result import Layout, Plan
 
@@ -53,7 +53,7 @@ def _row(kind: str, cells: tuple[str, ...]) -> str:
 
 def _cells(layout: Layout, first: Layout) -> tuple[str, ...]:
     speed, used = layout.speed, layout.verdict.used_bytes
-    lost = None if layout is first else loses.loss(layout, first)
+    lost = None if layout is first else slower_because.loss(layout, first)
     return (
         wording.layout(layout.spec),
         "-" if speed is None else rounded(speed.tokens_per_second_per_gpu),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
-from launcher.planner import fitting
+from launcher.planner import feasibility
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
 from launcher.spec import nearest
@@ -125,7 +125,7 @@ def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
         return _Candidate(words, size, asking(words))
 
     def fits(candidate: _Candidate) -> bool:
-        return fitting.attempt(candidate.question, judge).fits is not None
+        return feasibility.attempt(candidate.question, judge).fits is not None
 
     powers = [2**power for power in range(_SHORTEST, _LONGEST + 1)]
     inside = [*(size for size in powers if size < limit), limit]
@@ -181,7 +181,7 @@ def _preset(name: str, asking: Asking) -> _Candidate:
 def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Judge) -> Largest:
     """The answer from candidates in the order of size, of which the last are asked about first."""
     for place in reversed(range(len(candidates))):
-        if fitting.attempt(candidates[place].question, judge).fits is not None:
+        if feasibility.attempt(candidates[place].question, judge).fits is not None:
             return _answer(kind, candidates[place : place + 1], candidates[place + 1 :], judge)
     return _answer(kind, [], candidates, judge)
 
@@ -189,7 +189,7 @@ def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Judge) -> La
 def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Judge) -> Largest:
     """The answer from what fits and what does not, each in the order of size."""
     larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
-    tried = tuple(Tried(each.words, each.value, fitting.lacks(each.question, judge)) for each in larger)
+    tried = tuple(Tried(each.words, each.value, feasibility.lacks(each.question, judge)) for each in larger)
     if not fits:
         return Largest(kind=kind, larger=tried)
     _, value, asked = fits[-1]

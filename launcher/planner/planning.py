@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from launcher.planner import loses
-from launcher.planner.halves import Progress, searched
+from launcher.planner import slower_because
 from launcher.planner.judge import Judge, Preflight
+from launcher.planner.parallel_search import Progress, searched
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
 from launcher.planner.search import Candidate, Found
@@ -44,7 +44,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         finished: False if it was broken off.
     """
     early = [] if finished or found.best or found.first is None else [found.first]
-    layouts = loses.explained([layout_of(question, each, judge) for each in early or found.shown()])
+    layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
     others = [layout_of(question, each, judge) for each in found.others()]
     tight = min(found.tight.values(), default=None)
     if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
@@ -53,7 +53,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
-        others=loses.explained(others, layouts[0]) if layouts else (),
+        others=slower_because.explained(others, layouts[0]) if layouts else (),
         tight=None if tight is None else layout_of(question, tight, judge),
         counts=found.counts(),
         seconds=seconds,

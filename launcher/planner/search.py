@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from launcher.planner.judge import Judge
-from launcher.planner.relief import MODES
+from launcher.planner.memory_savings import MODES
 from launcher.planner.result import Counts, Idea
 from launcher.planner.space import Frame, Space
 from launcher.preflight.verdict import Verdict

@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import duration
 from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import StepPart
-from launcher.planner import fitting, length
+from launcher.planner import feasibility, length
 from launcher.planner.judge import Judge
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Size
@@ -100,7 +100,7 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
     ladder = tuple(sizes(question, most=most, beyond=beyond))
     place = first_enough(question, judge, ladder, days)
     if place is None:
-        valid = (size for size in reversed(ladder) if fitting.is_valid(sized(question, size), judge))
+        valid = (size for size in reversed(ladder) if feasibility.is_valid(sized(question, size), judge))
         return Smallest(size=None, smaller=_told(question, judge, next(valid, ladder[0]), days))
     return Smallest(
         size=ladder[place],
@@ -122,10 +122,10 @@ def first_enough(question: Question, judge: Judge, ladder: Sequence[Size], days:
 
 
 def _is_enough(question: Question, judge: Judge, days: float | None) -> bool:
-    fits = fitting.attempt(question, judge).fits is not None
+    fits = feasibility.attempt(question, judge).fits is not None
     if not fits or days is None:
         return fits
-    layout = fitting.fastest(question, judge)
+    layout = feasibility.fastest(question, judge)
     return layout is not None and length.in_time(layout, days) is True
 
 
@@ -147,9 +147,9 @@ def _alone(spec: RunSpec, judge: Judge) -> float:
 def _told(question: Question, judge: Judge, size: Size, days: float | None) -> Step:
     """A size with its fastest layout, or the reason why there is none that is enough."""
     question = sized(question, size)
-    if lacks := fitting.lacks(question, judge):
+    if lacks := feasibility.lacks(question, judge):
         return Step(size=size, lacks=lacks)
-    layout = fitting.fastest(question, judge)
+    layout = feasibility.fastest(question, judge)
     cost = None if layout is None else length.cost_of(layout)
     slow = days is not None and cost is not None and cost.days > days
     lacks = f"takes {duration(cost.days * length.DAY)}" if slow and cost is not None else ""

@@ -29,8 +29,8 @@ from launcher import backends
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.speed.network import network_of
-from launcher.planner import relief
-from launcher.planner.relief import ALLOCATORS, LOSSES, MODES, Relief, Settings
+from launcher.planner import memory_savings
+from launcher.planner.memory_savings import ALLOCATORS, LOSSES, MODES, Relief, Settings
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
 
@@ -133,7 +133,7 @@ class Space:
             yield Frame(settings=settings, size=variants * self.relief.size)
 
     def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
-        """The layouts of a frame without relief, in an order that is always the same.
+        """The layouts of a frame without memory savings, in an order that is always the same.
 
         Args:
             frame: The frame.
@@ -159,7 +159,7 @@ class Space:
             first = self._completed(chosen, (*later, *ahead))
             if first is None:
                 continue
-            open_keys = relief.KEYS | _OF_MODES | (first.keys() - chosen.keys())
+            open_keys = memory_savings.KEYS | _OF_MODES | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
             if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)

@@ -15,7 +15,7 @@ from launcher.base.units import count, gib, rounded
 from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.estimate.speed.result import Constant
 from launcher.estimate.speed.terms import COMMUNICATION
-from launcher.planner import loses, sentences, wording
+from launcher.planner import sentences, slower_because, wording
 from launcher.planner.result import Layout, Plan
 
 _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
@@ -162,7 +162,7 @@ def _figures(layout: Layout, first: Layout) -> Iterator[str]:
     if best is not None:
         yield "-" if speed is None else f"{speed.bubble:.1%}"
         yield "-" if speed is None else f"{exposed(layout):.1%}"
-        lost = loses.loss(layout, first)
+        lost = slower_because.loss(layout, first)
         yield "" if lost is None or layout is first else f"{-lost:+.1%}"
 
 
@@ -188,9 +188,9 @@ def _remarks(plan: Plan) -> Iterator[str]:
     if tight is None:
         return
     first, verdict = plan.layouts[0], tight.verdict
-    gain = loses.loss(tight, first)
+    gain = slower_because.loss(tight, first)
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
-    why = "" if gain is None else f"; what 1 loses to it: {loses.loses(first, tight)}"
+    why = "" if gain is None else f"; what 1 loses to it: {slower_because.loses(first, tight)}"
     yield (
         f"{faster}{wording.layout(tight.spec)}, which may run out of memory: it needs {gib(verdict.used_bytes or 0)} of"
         f" {gib(verdict.capacity_bytes or 0)}, and fits within the error of that estimate alone{why}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.job import events
-from launcher.rundir import contents, failure, home, keeping, names, state
+from launcher.rundir import contents, failure, home, keeper, names, state
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 
@@ -89,7 +89,7 @@ def _has_ended(content: dict[str, Any] | None) -> bool:
 def _from_files(
     run: Path, content: dict[str, Any] | None, submission: Mapping[str, Any]
 ) -> tuple[state.State, str | None]:
-    if (kept := keeping.told(run, content, submission)) is not None:
+    if (kept := keeper.told(run, content, submission)) is not None:
         word, reason = kept
         return (word, _lost(run, failure.never_began(run) if content is None else reason)) if word == "lost" else kept
     if content is None:

@@ -18,7 +18,7 @@ from launcher.base import files
 from launcher.base.errors import SubmitError
 from launcher.config import length
 from launcher.preflight.plan import Plan
-from launcher.rundir import acting, contents, lock, losses, script_copy
+from launcher.rundir import contents, lock, losses, script_copy, signature
 from launcher.rundir.record import job_as_dict, write_settings
 
 FILE = "changes.json"
@@ -55,7 +55,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
             path.replace(run / path.name)
         losses.add_losses(run)
-        acting.note(run)
+        signature.note(run)
         _note(run, changes, words=words, step=step, kept=kept)
     except OSError as error:
         raise SubmitError(f"the run directory {run} cannot be written: {error.strerror or error}") from None

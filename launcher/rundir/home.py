@@ -18,7 +18,7 @@ from typing import Any
 from launcher.base import files
 from launcher.data.token_folder import POINTER
 from launcher.job.job import RUN
-from launcher.rundir import acting, attempts, contents, state
+from launcher.rundir import attempts, contents, signature, state
 
 FILE = "home.json"
 
@@ -112,7 +112,7 @@ def settle(run: Path) -> None:
         for name in ("state.json", state.SUBMISSION, state.NOT_SUBMITTED, state.CANCEL_REQUEST):
             (run / name).unlink(missing_ok=True)
     write(run, run)
-    acting.note(run)  # Only who owns or trusts a record comes here, and its files have just been rewritten.
+    signature.note(run)  # Only who owns or trusts a record comes here, and its files have just been rewritten.
 
 
 def _name_anew(run: Path, there: Path, names: Any) -> None:

@@ -1,12 +1,12 @@
 """Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
-machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeping``). For
+machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeper``). For
 all other runs Slurm is asked, once for many: its word counts, with the file's reason beside it. A submission whose job
 id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
 submitted from. What a copy says of a job is about its original (``launcher.rundir.home``), and what cannot be read is
 told as the state ``unreadable`` with its reason. Names are looked up below ``runs/``, then in the user's list of runs
-recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.acting``). A word that
+recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.signature``). A word that
 several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
@@ -22,17 +22,17 @@ from typing import Any
 from launcher.base import files, secret
 from launcher.base.errors import SubmitError
 from launcher.rundir import (
-    acting,
     by_files,
     contents,
     failure,
     health,
     home,
-    keeping,
+    keeper,
     lease,
     names,
     out_of_memory,
     progress,
+    signature,
     state,
 )
 from launcher.rundir.state import RunState
@@ -77,7 +77,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
         word, reason = told[run].word, told[run].reason
         if run in open_runs and silent is not None:
-            word, reason = keeping.without_slurm(run, word, silent)
+            word, reason = keeper.without_slurm(run, word, silent)
         elif ids.get(run) is not None:
             word, reason = _from_slurm(run, told[run].content, known.get(str(ids[run])))
         found.append(_row(run, word, reason))
@@ -212,7 +212,7 @@ def remember(run: Path) -> None:
             files.write_bytes_atomically(path, os.fsencode("".join(lines)))
         with path.open("ab") as file:
             file.write(os.fsencode(f"{run}\n"))  # One short write in append mode: launchers do not mix their lines.
-    acting.note(run)
+    signature.note(run)
 
 
 def remembered() -> list[Path]:
@@ -222,7 +222,7 @@ def remembered() -> list[Path]:
 
 def is_own(run: Path) -> bool:
     """True if a run or sweep is, byte by byte, what this user recorded, or trusted, at the place where it lies."""
-    return acting.is_noted(run)
+    return signature.is_noted(run)
 
 
 def has_started(run: Path) -> bool:
@@ -264,7 +264,7 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
     if content is not None and content["state"] in state.ENDED:
         return content["state"], content.get("reason")
     if job is None and lease.fresh(run):  # Another cluster's Slurm may see this folder, too.
-        return keeping.from_elsewhere(run, "queued" if content is None else content["state"])
+        return keeper.from_elsewhere(run, "queued" if content is None else content["state"])
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translated(job, started=content is not None)

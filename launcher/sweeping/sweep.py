@@ -34,7 +34,7 @@ from launcher.preflight.data import Looking
 from launcher.preflight.judging import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import acting, contents, loading, state, status
+from launcher.rundir import contents, loading, signature, state, status
 from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, of_record
@@ -258,7 +258,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         if not (directory / state.SWEEP).exists():
             status.remember(directory)
         files.write_atomically(directory / state.SWEEP, content)
-        acting.note(directory)
+        signature.note(directory)
     except OSError as error:
         raise Unwritten(f"the sweep's folder {directory}", error) from None
 

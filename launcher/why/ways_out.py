@@ -1,4 +1,4 @@
-"""Ways out of memory that ran out: changes of the run, judged with what was measured of it (``launcher.why.carried``).
+"""Ways out of memory that ran out: changes of the run, judged with what was measured (``why.measured_correction``).
 
 Each is given as the words to paste behind ``launch resume RUN``. A preset that changes a layout is put into single
 keys, since a recorded run takes no options of these groups; what a resumed run does not take is left out, and named.
@@ -22,8 +22,8 @@ from launcher.preflight.measured.known import Measured
 from launcher.rundir import lock
 from launcher.spec import RunSpec, edit
 from launcher.why.answer import OTHER_PROCESSES, PileRow, Way
-from launcher.why.carried import BY_SIZE, Added, Carried
 from launcher.why.comparison import Comparison
+from launcher.why.measured_correction import BY_SIZE, Added, Carried
 
 type Takes = Callable[[Sequence[str]], bool]
 """True if ``launch resume`` takes these words for the run."""

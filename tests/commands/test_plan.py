@@ -11,8 +11,8 @@ from launcher.actions import plan_progress
 from launcher.base import machine
 from launcher.cli import main
 from launcher.planner import planning
-from launcher.planner.halves import Progress
 from launcher.planner.judge import Preflight
+from launcher.planner.parallel_search import Progress
 from launcher.planner.question import ask
 from launcher.planner.search import Found
 from launcher.spec import RunSpec

@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.commands import doctor
 from launcher.config import fetch
-from launcher.rundir import acting, lock
+from launcher.rundir import lock, signature
 from launcher.slurm import client
 from tests.support.recorded_runs import recorded
 
@@ -167,7 +167,7 @@ def test_an_option_of_a_clone_that_resume_is_given_acts_only_when_it_is_trusted(
     run = recorded(folder / "runs" / "a")
     job = files.read_json(run / "job.json") or {}
     files.write_atomically(run / "job.json", {**job, "working_directory": str(folder)})
-    acting.note(run)
+    signature.note(run)
     cloned(folder, "conf/cluster/theirs.yaml", "defaults: [_base, _self_]\nkind: slurm\nsetup: [ls]\n")
     assert said("resume a cluster=theirs") == 2
     assert "theirs.yaml" in said.err

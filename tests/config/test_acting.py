@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config import acting, recipes
+from launcher.config import privileged_settings, recipes
 from launcher.spec.parse import known_keys
 from tests.support.helpers import composed_once
 
@@ -51,10 +51,12 @@ HARMLESS = {
 def test_every_key_of_a_run_acts_or_is_known_to_be_harmless() -> None:
     harmless = {f"{group}.{key}" for group, keys in HARMLESS.items() for key in keys.split()}
     assert len(harmless) > 100
-    undecided = known_keys() - harmless - set(acting.ACTS)
-    assert not undecided, f"decide of {sorted(undecided)}: into acting.ACTS, or into the harmless ones here"
-    assert not harmless & set(acting.ACTS)
-    assert not (harmless | set(acting.ACTS)) - known_keys()
+    undecided = known_keys() - harmless - set(privileged_settings.ACTS)
+    assert not undecided, (
+        f"decide of {sorted(undecided)}: into privileged_settings.ACTS, or into the harmless ones here"
+    )
+    assert not harmless & set(privileged_settings.ACTS)
+    assert not (harmless | set(privileged_settings.ACTS)) - known_keys()
 
 
 @pytest.mark.parametrize(
@@ -79,19 +81,21 @@ def test_a_setting_that_acts_is_said_in_a_sentence(
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "out").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path / "here")
-    [deed] = acting.needs(settings)
+    [deed] = privileged_settings.needs(settings)
     assert str(deed).startswith(sentence)
 
 
 def test_settings_without_a_deed_need_no_word() -> None:
     harmless = {"tracking": "none", "tracking.kind": "tensorboard", "data": "text", "model": "tiny", "cluster": "slurm"}
-    assert not [*acting.needs({**harmless, "cluster.setup": [], "data.path": "texts/*.txt", "run.name": "a"})]
-    assert not acting.of_spec(composed_once("model=tiny", "data=synthetic"))
+    assert not [
+        *privileged_settings.needs({**harmless, "cluster.setup": [], "data.path": "texts/*.txt", "run.name": "a"})
+    ]
+    assert not privileged_settings.of_spec(composed_once("model=tiny", "data=synthetic"))
 
 
 def test_what_a_recipe_sweeps_over_acts_too() -> None:
     content = {"schema": 1, "summary": "s", "sweep": {"tracking": ["none", "wandb"], "train.seed": [1, 2]}}
-    assert [deed.key for deed in acting.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]
+    assert [deed.key for deed in privileged_settings.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +120,6 @@ def test_groups_of_a_folder_are_looked_through_wherever_they_place_their_keys(
 ) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(text)
-    deeds = [f"{deed.key} {deed.does}" for acts in acting.of_conf(tmp_path).values() for deed in acts]
+    deeds = [f"{deed.key} {deed.does}" for acts in privileged_settings.of_conf(tmp_path).values() for deed in acts]
     assert len(deeds) == len(found)
     assert all(key in deed for key, deed in zip(found, deeds, strict=True))

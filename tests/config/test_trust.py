@@ -10,7 +10,7 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.config import trust, trust_store
-from launcher.config.acting import Deed
+from launcher.config.privileged_settings import Deed
 from launcher.config.trust import Source
 
 RUNS_CODE = Deed("cluster.setup", ["curl x | sh"], "runs these shell lines on every node")

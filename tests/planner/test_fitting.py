@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from launcher.planner import fitting, planning
+from launcher.planner import feasibility, planning
 from launcher.planner.judge import Preflight
+from launcher.planner.memory_savings import Settings
 from launcher.planner.question import Question
-from launcher.planner.relief import Settings
 from launcher.planner.space import Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -48,39 +48,39 @@ def test_a_part_of_the_space_tells_if_anything_of_all_of_it_fits(engine: str) ->
     for quarters in (12, 14):
         question = asked(*words, card(quarters), engine=engine)
         expected = fits_at_all(question)
-        assert (fitting.attempt(question, JUDGE).fits is not None) == expected
+        assert (feasibility.attempt(question, JUDGE).fits is not None) == expected
         answers.add(expected)
     assert answers == {False, True}
 
 
 def test_what_is_typed_stays() -> None:
     words = ("cluster.gpus_per_node=4", "train.micro_batch_size=2", "parallel.virtual_pipeline=1,2")
-    found = fitting.attempt(asked(*words), JUDGE).fits
+    found = feasibility.attempt(asked(*words), JUDGE).fits
     assert found is not None
     assert found.micro_batch_size == 2
 
 
 def test_the_fastest_is_the_first_of_the_plan() -> None:
     question = asked("cluster.gpus_per_node=4", "parallel.tensor=1,2")
-    found = fitting.fastest(question, JUDGE)
+    found = feasibility.fastest(question, JUDGE)
     assert found is not None
     assert found.overrides == planning.plan(question).layouts[0].overrides
 
 
 def test_nothing_is_fastest_where_nothing_fits() -> None:
-    assert fitting.fastest(asked("cluster.gpus_per_node=1", card(4), "parallel.tensor=1"), JUDGE) is None
+    assert feasibility.fastest(asked("cluster.gpus_per_node=1", card(4), "parallel.tensor=1"), JUDGE) is None
 
 
 def test_the_reason_names_the_place_and_the_bytes_of_the_layout_that_comes_nearest() -> None:
     question = asked("cluster.gpus_per_node=1", card(8))
-    nearest = fitting.closest(question, JUDGE)
+    nearest = feasibility.closest(question, JUDGE)
     assert nearest is not None
     assert nearest.verdict.excess_bytes > 0
-    assert "too small on a GPU by" in fitting.lacks(question, JUDGE)
-    assert fitting.lacks(asked("cluster.gpus_per_node=1"), JUDGE) == ""
+    assert "too small on a GPU by" in feasibility.lacks(question, JUDGE)
+    assert feasibility.lacks(asked("cluster.gpus_per_node=1"), JUDGE) == ""
 
 
 def test_where_no_layout_is_valid_the_rule_is_the_reason() -> None:
     question = asked("train.sequence_length=16384")
-    assert not fitting.is_valid(question, JUDGE)
-    assert "the model has positions for 2048 tokens" in fitting.lacks(question, JUDGE)
+    assert not feasibility.is_valid(question, JUDGE)
+    assert "the model has positions for 2048 tokens" in feasibility.lacks(question, JUDGE)

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
-from launcher.planner import fitting
+from launcher.planner import feasibility
 from launcher.planner.judge import Preflight
 from launcher.planner.largest import KEYS, Largest, largest
 from launcher.planner.question import Question, ask
@@ -34,7 +34,7 @@ def test_the_largest_micro_batch_fits_and_the_next_divisor_of_the_batch_does_not
     assert answer.words == (f"train.micro_batch_size={answer.value}",)
     assert 1 < answer.value < 64
     assert answer.question is not None
-    layout = fitting.fastest(answer.question, JUDGE)
+    layout = feasibility.fastest(answer.question, JUDGE)
     assert layout is not None
     assert layout.spec.micro_batch_size == answer.value
     assert answer.larger[0].value == 2 * answer.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.planner import fitting, length
+from launcher.planner import feasibility, length
 from launcher.planner.judge import Preflight
 from tests.support.questions import asked
 
@@ -53,7 +53,7 @@ def test_a_limit_on_time_needs_a_length_and_is_more_than_nothing() -> None:
 
 def test_the_cost_is_the_steps_at_the_predicted_speed() -> None:
     words = ("cluster.gpus_per_node=2", "train.tokens=1000000000", "cluster.price_per_gpu_hour=2", "parallel.tensor=1")
-    layout = fitting.fastest(asked(*words), Preflight())
+    layout = feasibility.fastest(asked(*words), Preflight())
     assert layout is not None
     assert layout.speed is not None
     cost = length.cost_of(layout)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.planner import fitting
+from launcher.planner import feasibility
 from launcher.planner.judge import Preflight
-from launcher.planner.nearest import nearest
 from launcher.planner.sizes import sized
+from launcher.planner.what_would_fit import nearest
 from tests.support.questions import asked, card
 
 JUDGE = Preflight()
@@ -17,7 +17,7 @@ def test_the_smallest_cluster_is_told_with_a_layout_that_fits_there() -> None:
     found = nearest(question, JUDGE)
     assert found.size is not None
     assert found.size.gpus == 8
-    assert fitting.attempt(sized(question, found.size), JUDGE).fits is not None
+    assert feasibility.attempt(sized(question, found.size), JUDGE).fits is not None
     assert found.layout is not None
     assert found.layout.spec.gpus == 8
     assert found.layout.verdict.name == "fits"

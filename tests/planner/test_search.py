@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import estimate
-from launcher.planner import halves
-from launcher.planner.halves import searched
+from launcher.planner import parallel_search
 from launcher.planner.judge import Preflight
+from launcher.planner.parallel_search import searched
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Idea
 from launcher.planner.search import SHOWN, Candidate, Found, Search, effort
@@ -111,7 +111,7 @@ def test_the_search_finds_what_brute_force_finds(words: str) -> None:
 def test_a_search_in_two_halves_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
     question = ask(QUESTIONS["long sequences"].split())
     whole = searched(spaces(question), Preflight())
-    monkeypatch.setattr(halves, "_FEW", 0)
+    monkeypatch.setattr(parallel_search, "_FEW", 0)
     parts = searched(spaces(question), Preflight())
     assert fastest(parts) == fastest(whole)
     assert [each.spec for each in parts.shown()] == [each.spec for each in whole.shown()]
@@ -159,7 +159,7 @@ def test_a_second_process_that_is_killed_leaves_its_half_to_the_first(monkeypatc
             return super().least_seconds(spec, chunkings)
 
     first = os.getpid()
-    monkeypatch.setattr(halves, "_FEW", 0)
+    monkeypatch.setattr(parallel_search, "_FEW", 0)
     listed = spaces(ask(QUESTIONS["long sequences"].split()))
     assert fastest(searched(listed, Killed())) == fastest(searched(listed, Preflight()))
 

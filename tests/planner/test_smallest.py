@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.planner import fitting, length
+from launcher.planner import feasibility, length
 from launcher.planner.judge import Preflight
 from launcher.planner.question import ask
 from launcher.planner.sizes import sized, sizes
@@ -24,8 +24,8 @@ def test_it_is_the_first_size_on_which_something_fits(quarters: int) -> None:
     assert found.size is not None
     below = [size for size in sizes(question) if size.gpus < found.size.gpus]
     assert below
-    assert all(fitting.fastest(sized(question, size), JUDGE) is None for size in below)
-    assert fitting.fastest(sized(question, found.size), JUDGE) is not None
+    assert all(feasibility.fastest(sized(question, size), JUDGE) is None for size in below)
+    assert feasibility.fastest(sized(question, found.size), JUDGE) is not None
 
 
 def test_the_sizes_beside_it_say_why_not_and_what_they_bring() -> None:
@@ -53,7 +53,7 @@ def test_in_time_it_is_the_first_size_whose_fastest_layout_is() -> None:
     question = asked("train.tokens=10000000000", *SMALL)
     costs = {}
     for size in sizes(asked("cluster.nodes=1", *SMALL)):
-        layout = fitting.fastest(sized(question, size), JUDGE)
+        layout = feasibility.fastest(sized(question, size), JUDGE)
         cost = None if layout is None else length.cost_of(layout)
         assert cost is not None
         costs[size] = cost.days
@@ -65,7 +65,7 @@ def test_in_time_it_is_the_first_size_whose_fastest_layout_is() -> None:
 def test_no_layout_takes_less_gpu_seconds_than_the_bound(engine: str) -> None:
     for words in ((), ("model=mixtral_8x7b", "cluster.nodes=8", "train.global_batch_size=512", "parallel.tensor=1")):
         question = asked(*words, "train.steps=1", engine=engine)
-        layout = fitting.fastest(question, JUDGE)
+        layout = feasibility.fastest(question, JUDGE)
         assert layout is not None
         assert layout.speed is not None
         least = least_gpu_seconds(question, JUDGE)

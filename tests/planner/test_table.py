@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.planner import loses, table
+from launcher.planner import slower_because, table
 from launcher.planner.wording import layout as worded
 from tests.support.layouts import MEGATRON, WORDS, layout, plan_of
 
@@ -16,8 +16,8 @@ FIRST = layout(*MEGATRON, "train.loss=fused")
 SECOND = layout(*MEGATRON, "parallel.pipeline=4", "parallel.virtual_pipeline=8", "parallel.schedule=interleaved")
 OTHER = layout("parallel=fsdp", "checkpointing=full")
 PLAN = plan_of(
-    *loses.explained((FIRST, SECOND)),
-    others=loses.explained((OTHER,), FIRST),
+    *slower_because.explained((FIRST, SECOND)),
+    others=slower_because.explained((OTHER,), FIRST),
 )
 
 
@@ -36,7 +36,7 @@ def test_each_layout_has_its_figures_itself_and_why_it_loses() -> None:
     speed = SECOND.speed
     assert speed is not None
     row = next(line for line in said.splitlines() if line.startswith(" 2 "))
-    lost = loses.loss(SECOND, FIRST)
+    lost = slower_because.loss(SECOND, FIRST)
     assert lost is not None
     for figure in (f"{speed.mfu:.1%}", f"{speed.bubble:.1%}", f"{table.exposed(SECOND):.1%}", f"{-lost:+.1%}", "GiB"):
         assert figure in row
@@ -89,10 +89,10 @@ def test_a_card_that_is_nearly_full_is_marked_and_the_fastest_with_room_named() 
 def test_a_tight_layout_is_told_with_its_gain_and_its_risk() -> None:
     tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight"))
     said = joined(table.text(plan_of(SECOND, tight=tight)))
-    gain = loses.loss(FIRST, SECOND)
+    gain = slower_because.loss(FIRST, SECOND)
     assert gain is not None
     assert f"{-gain:+.1%} tokens/s with {worded(FIRST.spec)}, which may run out of memory" in said
-    assert f"what 1 loses to it: {loses.loses(SECOND, FIRST)}" in said
+    assert f"what 1 loses to it: {slower_because.loses(SECOND, FIRST)}" in said
 
 
 def test_layouts_that_only_fit_within_the_error_are_said_to() -> None:

@@ -14,7 +14,7 @@ import pytest
 from launcher.base import files
 from launcher.base.process import Process
 from launcher.cli import main
-from launcher.rundir import acting, status
+from launcher.rundir import signature, status
 from tests.support import resuming
 from tests.support.helpers import make_spec
 from tests.support.training import SMALL
@@ -169,10 +169,10 @@ def test_a_long_list_loses_the_records_that_are_gone(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
-    acting.note(tmp_path / "gone")
+    signature.note(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    monkeypatch.setattr(acting, "_LIST_BYTES", 10)
-    acting.note(run)
+    monkeypatch.setattr(signature, "_LIST_BYTES", 10)
+    signature.note(run)
     text = (tmp_path / "state" / "launch" / "records.txt").read_text()
     assert f" {run}\n" in text
     assert "gone" not in text

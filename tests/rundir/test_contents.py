@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rundir import acting, contents, home, state, status
+from launcher.rundir import contents, home, signature, state, status
 from tests.support.recorded_runs import line, recorded, swept
 from tests.support.slurm_runs import Answer, launch
 
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.write(run, run)
     for name, content in GOOD.items():
         (run / name).write_text(json.dumps(content))
-    acting.note(run)
+    signature.note(run)
     return tmp_path
 
 

@@ -17,7 +17,7 @@ from launcher.base import machine
 from launcher.base.process import Process
 from launcher.data import token_folder
 from launcher.job.job import RUN
-from launcher.rundir import acting, contents, home, lease, lock, state, status
+from launcher.rundir import contents, home, lease, lock, signature, state, status
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST
 from tests.support.recorded_runs import recorded
@@ -274,7 +274,7 @@ def test_a_run_that_is_seen_under_another_path_while_it_runs_is_no_copy_to_go_on
     record = {"directory": str(tmp_path / "elsewhere" / "a"), "inode": run.stat().st_ino}
     (tmp_path / "elsewhere" / "a").mkdir(parents=True)
     (run / "home.json").write_text(json.dumps(record | {"inode": 1}))
-    acting.note(run)
+    signature.note(run)
     with lease.kept(run):
         answer = launch("resume", "a")
     assert answer.status == 4

@@ -17,7 +17,7 @@ import pytest
 
 from launcher.base import files
 from launcher.base.process import Process
-from launcher.rundir import acting, lease, state
+from launcher.rundir import lease, signature, state
 from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import Answer, launch
@@ -172,7 +172,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
         "working_directory": "/",
     }
     (run / "job.json").write_text(json.dumps(job))
-    acting.note(run)
+    signature.note(run)
     program = f"from pathlib import Path; from launcher.submission import node; node.run(Path({str(run)!r}))"
     keeper = subprocess.Popen([*spaces, "sh", "-c", f'hostname inside && exec {sys.executable} -c "$0"', program])
     deadline = time.monotonic() + 300

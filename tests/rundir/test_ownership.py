@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.base import files
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.rundir import acting, lock, losses, state, status
+from launcher.rundir import lock, losses, signature, state, status
 from launcher.spec import ClusterSpec
 from tests.support.training import SMALL
 
@@ -188,6 +188,6 @@ def test_what_stands_behind_the_losses_of_ones_own_lock_is_not_ones_own(house: H
 
 def test_a_record_that_is_ones_own_is_so_by_its_bytes_alone(house: House) -> None:
     own = house.folder / "runs" / "own"
-    assert acting.is_noted(own)
+    assert signature.is_noted(own)
     assert main(["resume", "own"]) == 0
-    assert acting.is_noted(own), "going on changes none of what was noted"
+    assert signature.is_noted(own), "going on changes none of what was noted"

@@ -16,7 +16,7 @@ from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
 from launcher.why import comparison, predicted, ways_out
-from launcher.why.carried import Added, Carried
+from launcher.why.measured_correction import Added, Carried
 from tests.support.ended_runs import GIB, GPUS
 from tests.support.helpers import composed_once
 

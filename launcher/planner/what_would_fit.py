@@ -7,7 +7,7 @@ already, so what they change is more than that: the optimizer's states, the prec
 from __future__ import annotations
 
 from launcher.estimate.memory.estimate import needs
-from launcher.planner import fitting
+from launcher.planner import feasibility
 from launcher.planner.judge import Judge
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
@@ -27,16 +27,16 @@ def nearest(question: Question, judge: Judge) -> Nearest:
         question: A question that no layout answers.
         judge: Rules and estimates.
     """
-    closest = fitting.closest(question, judge)
+    closest = feasibility.closest(question, judge)
     own = closest and layout_of(question, closest, judge)
     ladder = tuple(sizes(question, beyond=True))
     place = first_enough(question, judge, ladder, None)
     size = None if place is None else ladder[place]
     return Nearest(
         closest=own or None,
-        rule="" if own else fitting.lacks(question, judge),
+        rule="" if own else feasibility.lacks(question, judge),
         size=size,
-        layout=None if size is None else fitting.fastest(sized(question, size), judge),
+        layout=None if size is None else feasibility.fastest(sized(question, size), judge),
         fixes=_fixes(own, judge) if own else (),
     )
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
-from launcher.planner.halves import frames_of
 from launcher.planner.judge import Judge
+from launcher.planner.memory_savings import Settings
+from launcher.planner.parallel_search import frames_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
-from launcher.planner.relief import Settings
 from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
 from launcher.planner.space import SEARCHED, Space
