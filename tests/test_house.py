@@ -28,7 +28,7 @@ def test_the_house_has_at_most_28_rooms() -> None:
 def test_options_of_the_command_line_end_in_the_verbs() -> None:
     found = [path for path in HOUSE.rglob("*.py") if "argparse.Namespace" in path.read_text()]
     rooms = {path.relative_to(HOUSE).parts[0] for path in found}
-    assert rooms == {"cli", "commands"}, "below them a frozen request says what is asked"
+    assert rooms <= {"cli", "commands"}, "below them a frozen request says what is asked"
 
 
 def test_no_bundle_of_arguments_travels_as_a_dictionary() -> None:

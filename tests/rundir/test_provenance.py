@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.actions import run
 from launcher.cli import main
+from launcher.commands import run
 from launcher.rundir import lock, provenance
 
 LINE = "learning_rate = 0.25"
