@@ -61,11 +61,19 @@ _LONGEST = (
 
 
 _THOROUGH = (
+    "backends/megatron/test_differential",
+    "backends/megatron/test_lean_validator",
     "benchmarks",
+    "families/test_decoders",
     "slurm",
     "worker/deepspeed/test_same_maths",
+    "worker/fsdp/test_chat",
+    "worker/fsdp/test_context_parallel",
     "worker/fsdp/test_pipeline",
+    "worker/fsdp/test_qlora",
     "worker/megatron/test_same_maths",
+    "worker/rehearse",
+    "worker/test_checkpoints",
     "worker/trace/test_formulas_against_traces",
 )
 """Whole matrices of equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not."""
