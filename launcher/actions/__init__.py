@@ -1,1 +1,1 @@
-"""What the verbs and the Python API do: typed requests in, objects out; nothing is printed here."""
+"""Actions of the verbs and of the Python API: frozen requests in, objects out; nothing is printed here."""

@@ -24,7 +24,7 @@ _FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"
 
 
 def answered(run: str, *, save: str | None, ask: bool) -> Results:
-    """What came of a measurement so far.
+    """Read the results of a measurement so far.
 
     Args:
         run: The measurement, by its name or folder.

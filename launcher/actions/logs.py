@@ -1,4 +1,4 @@
-"""What a run and its processes have printed, as data."""
+"""Read the printed lines of a run and of its processes, as data."""
 
 from __future__ import annotations
 

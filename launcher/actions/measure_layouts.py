@@ -197,7 +197,7 @@ def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
 
 
 def _closed(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
-    """What was started; of runs that have ended here, what came of them."""
+    """Describe the runs that were started, and the results of those that have ended here."""
     document = _document(chosen, directory, sweep.point_rows(directory, points))
     lines = [text] if (text := sweep.left_out_text(points)) else []
     if not any(point.kept for point in points) or ended == INTERRUPTED:

@@ -1,4 +1,4 @@
-"""What an action hands back to be printed: the JSON document, the text that stands for it, and the exit status."""
+"""An answer that is to be printed: its JSON document, its text for a terminal, and the exit status."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class RehearseRequest(Asked):
 
 
 def question_of(options: RehearseRequest) -> Request:
-    """What is to be measured.
+    """Check the options of a rehearsal and make its question.
 
     Raises:
         ConfigErrors: An option is wrong.

@@ -1,1 +1,1 @@
-"""What one rank of a run holds, and how long its step takes, as formulas; no framework is imported."""
+"""Memory of one rank and time of one step, as formulas; no framework is imported."""
