@@ -26,7 +26,7 @@ from launcher.actions import sweep as _sweep
 from launcher.actions.asking import Asked
 from launcher.actions.check import CheckRequest
 from launcher.actions.handles import Run, Sweep
-from launcher.actions.measure_layouts import MeasureRequest
+from launcher.actions.plan_questions import MeasureRequest
 from launcher.actions.rehearse import RehearseRequest
 from launcher.actions.run import RunRequest
 from launcher.actions.show import Shown
@@ -142,10 +142,11 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         raise ConfigErrors(
             ConfigError("vary", group, "it is no group that is varied", ["precision"]) for group in unknown
         )
+    began = _plan.clock()
     name = None if save is None else _save_layout.free_name(save)
     request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
     with _heard(quiet=quiet):
-        answer = _plan.answered(request, _plan.question_of(request), quiet=quiet)
+        answer = _plan.answered(request, _plan.question_of(request), began=began, quiet=quiet)
         _save_layout.save(request, answer.question, answer.plan)
     return answer.plan
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.actions import layout_results, sweep
 from launcher.actions.asking import folder
 from launcher.actions.output import Output
-from launcher.actions.plan_questions import PlanRequest
+from launcher.actions.plan_questions import MeasureRequest
 from launcher.actions.trust import require_trust
 from launcher.base import saying
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors
@@ -29,25 +28,6 @@ from launcher.submission.submit import array_text
 from launcher.sweeping import measurement
 from launcher.sweeping.point import Point
 from launcher.sweeping.sweep import Sweep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureRequest(PlanRequest):
-    """A question of layouts, the best of which are to be measured.
-
-    Attributes:
-        measure: How many; None measures none.
-        steps: Of each run.
-        yes: Do not ask about the GPU-hours.
-        dry_run: Show what would be started, and start nothing.
-        ask: True where a person at the terminal may be asked.
-    """
-
-    measure: int | None = None
-    steps: int | None = None
-    yes: bool = False
-    dry_run: bool = False
-    ask: bool = False
 
 
 def require(request: MeasureRequest, question: Question) -> None:
@@ -190,9 +170,11 @@ def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
     lines = ["", *(shlex.join(["launch", *asked.axes.fixed, *point.overrides]) for point in kept)]
     lines += [text] if (text := sweep.left_out_text(points)) else []
     lines += [] if sbatch is None else [f"\n# sbatch\n{sbatch.rstrip()}"]
-    say("launch: a dry run: nothing was started or written")
     return Output(
-        document=_document(chosen, None, rows, sbatch), text="\n".join(lines), exit_status=sweep.status_of(points)
+        document=_document(chosen, None, rows, sbatch),
+        text="\n".join(lines),
+        exit_status=sweep.status_of(points),
+        said=("launch: a dry run: nothing was started or written",),
     )
 
 

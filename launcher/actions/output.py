@@ -14,8 +14,10 @@ class Output:
         document: Of ``--json``.
         text: For a terminal; empty prints nothing.
         exit_status: Of the command.
+        said: Messages behind it, on stderr.
     """
 
     document: dict[str, Any]
     text: str
     exit_status: int = 0
+    said: tuple[str, ...] = ()

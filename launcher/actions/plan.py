@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from launcher.actions import native_layouts, plan_progress, plan_questions
 from launcher.actions.asking import measured
-from launcher.actions.measure_layouts import MeasureRequest
-from launcher.actions.plan_questions import Answer
+from launcher.actions.plan_questions import Answer, MeasureRequest
 from launcher.planner import planning
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question
@@ -16,6 +15,7 @@ from launcher.planner.result import Plan
 from launcher.preflight.measured.known import Measured
 
 clock = time.monotonic
+"""Seconds, by which the time of a whole command is told."""
 
 
 def question_of(request: MeasureRequest) -> Question:
@@ -26,21 +26,21 @@ def question_of(request: MeasureRequest) -> Question:
     """
     question = plan_questions.read(request)
     if request.measure is not None:
-        from launcher.actions import measure_layouts
+        from launcher.actions import measure_layouts  # Late, as all that starts runs or reads them.
 
         measure_layouts.require(request, question)
     return question
 
 
-def answered(request: MeasureRequest, question: Question, *, quiet: bool = False) -> Answer:
-    """The answer to a question, with the seconds that it took.
+def answered(request: MeasureRequest, question: Question, *, began: float, quiet: bool = False) -> Answer:
+    """The answer to a question, with the seconds that all of the command has taken.
 
     Args:
         request: What is asked beside the layouts.
         question: The question.
+        began: When the command began, by :data:`clock`.
         quiet: True shows no progress, and leaves Ctrl-C to the caller.
     """
-    began = clock()
     judge = Preflight(own_runs(request, question))
     found = plan_questions.answer(request, question, judge, _quietly if quiet else plan_progress.planned)
     return replace(found, plan=replace(found.plan, seconds=clock() - began), asked=question, judge=judge)

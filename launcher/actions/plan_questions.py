@@ -66,6 +66,25 @@ class PlanRequest(Asked):
     save: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRequest(PlanRequest):
+    """A question of layouts, the best of which are to be measured.
+
+    Attributes:
+        measure: How many; None measures none.
+        steps: Of each run.
+        yes: Do not ask about the GPU-hours.
+        dry_run: Show what would be started, and start nothing.
+        ask: True where a person at the terminal may be asked.
+    """
+
+    measure: int | None = None
+    steps: int | None = None
+    yes: bool = False
+    dry_run: bool = False
+    ask: bool = False
+
+
 def read(request: PlanRequest) -> Question:
     """The question of a command line, with the words that its options are short for.
 

@@ -161,9 +161,9 @@ def _note(spec: RunSpec, directory: Path) -> None:
 def _job(row: RunState, assessment: Assessment) -> Output:
     """A rehearsal that waits or runs."""
     facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-    say(f"launch: the rehearsal is {row.state}; its answer: launch rehearse --results {row.id}")
+    said = f"launch: the rehearsal is {row.state}; its answer: launch rehearse --results {row.id}"
     document = {"schema": 1, "rehearse": None, "run": facts, "check": as_json(assessment)}
-    return Output(document=document, text=f"job {row.job_id}  {row.directory}")
+    return Output(document=document, text=f"job {row.job_id}  {row.directory}", said=(said,))
 
 
 def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:

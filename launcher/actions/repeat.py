@@ -128,12 +128,11 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     content = {"identical": same, "steps": worst, "ingredients": lines, "directory": None if same else str(directory)}
     if same:
         shutil.rmtree(directory)
-    else:
-        say(f"launch: the run is kept in {directory}")
     return Output(
         document={"schema": 1, "recipe": content},
         text=_verdict(worst, len(wanted), lines, same=same),
         exit_status=0 if same else JobFailed.exit_status,
+        said=() if same else (f"launch: the run is kept in {directory}",),
     )
 
 

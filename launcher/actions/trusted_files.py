@@ -13,7 +13,6 @@ from pathlib import Path
 from launcher.actions.asking import folder
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
 from launcher.config import origins, privileged_settings, recipes, safe_yaml, trust, trust_store
 from launcher.config.catalog import Catalog, yaml_files
 from launcher.config.privileged_settings import Deed
@@ -38,12 +37,12 @@ def trust_file(words: Sequence[str], *, origin: bool) -> Output:
     for source in foreign:
         trust.note_trusted(source.path)
     if foreign:
-        say(f"launch: trusted as it is now: {' '.join(str(source.path) for source in foreign)}")
+        said = f"launch: trusted as it is now: {' '.join(str(source.path) for source in foreign)}"
     else:
         of = "is your own, or trusted already" if deeds else "does nothing that needs your word"
-        say(f"launch: there is nothing to trust: {words[0]} {of}")
+        said = f"launch: there is nothing to trust: {words[0]} {of}"
     path = folder() / words[0] if len(sources) != 1 else sources[0].path
-    return _output(path, deeds, [], _lines(deeds, named=len(sources) > 1), trusted=bool(foreign))
+    return _output(path, deeds, [], _lines(deeds, named=len(sources) > 1), trusted=bool(foreign), said=said)
 
 
 def _sources(word: str) -> list[Source]:
@@ -76,10 +75,10 @@ def _trust_origin(place: Path) -> Output:
     deeds = [(path, deed) for path, deed in _acting_here() if origins.remotes(path)] if urls else []
     if urls:
         trust_store.add_origins(urls)
-        say("launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull")
+        said = "launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull"
     else:
-        say(f"launch: there is nothing to trust: {place} lies in no repository with a remote that is not trusted")
-    return _output(place, deeds, urls, [*urls, *_lines(deeds, named=True)], trusted=bool(urls))
+        said = f"launch: there is nothing to trust: {place} lies in no repository with a remote that is not trusted"
+    return _output(place, deeds, urls, [*urls, *_lines(deeds, named=True)], trusted=bool(urls), said=said)
 
 
 def _acting_here() -> list[_Acts]:
@@ -101,7 +100,9 @@ def _lines(deeds: Sequence[_Acts], *, named: bool) -> Iterator[str]:
         yield f"{where}{deed.key}={literal(deed.value)} {deed.does}"
 
 
-def _output(path: Path, deeds: Sequence[_Acts], urls: Sequence[str], lines: Iterable[str], *, trusted: bool) -> Output:
+def _output(
+    path: Path, deeds: Sequence[_Acts], urls: Sequence[str], lines: Iterable[str], *, trusted: bool, said: str
+) -> Output:
     acts = [{"path": str(file), "key": deed.key, "value": deed.value, "does": deed.does} for file, deed in deeds]
     content = {"path": str(path), "acts": acts, "origins": [*urls], "trusted": trusted}
-    return Output(document={"schema": 1, "recipe": content}, text="\n".join(lines))
+    return Output(document={"schema": 1, "recipe": content}, text="\n".join(lines), said=(said,))

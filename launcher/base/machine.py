@@ -256,8 +256,5 @@ def node() -> str:
 
 def processor() -> str | None:
     """The processor's product name by ``/proc/cpuinfo``; None where it has none there."""
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return found[1].strip() if found else None

@@ -11,6 +11,7 @@ from launcher.actions.asking import as_model
 from launcher.actions.output import Output
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.saying import say
 
 _OF_ONE_RUN = {
     "--from": (),
@@ -156,7 +157,9 @@ def print_output(output: Output, *, as_json: bool) -> int:
     if as_json:
         print_json(output.document)
     elif output.text:
-        print(output.text)
+        print(output.text, flush=True)
+    for line in output.said:
+        say(line)
     return output.exit_status
 
 

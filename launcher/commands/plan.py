@@ -18,9 +18,8 @@ from textwrap import wrap
 
 from launcher.actions import plan as action
 from launcher.actions import save_layout
-from launcher.actions.measure_layouts import MeasureRequest
 from launcher.actions.plan import answered, own_runs, question_of, sound
-from launcher.actions.plan_questions import Answer
+from launcher.actions.plan_questions import Answer, MeasureRequest
 from launcher.base.errors import INTERRUPTED, DoesNotFit, JobFailed
 from launcher.base.saying import say
 from launcher.base.terminal import width
@@ -59,26 +58,25 @@ def run(options: argparse.Namespace) -> int:
     _plan_options.require_whole(options)
     if options.results is not None:
         return _results(options)
-    options.plot, figure = None, options.plot
     began = action.clock()
     if options.save is not None:
         options.save = save_layout.free_name(options.save)
     request = request_from(MeasureRequest, options, ask=_can_ask(options))
     question = question_of(request)
-    if figure is not None:
-        _plan_plot.require(figure, question)
+    if options.plot is not None:
+        _plan_plot.require(options.plot, question)
     answer = _told(options, request, question, began)
     found = answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
     status = 0 if measures and options.json else _ended(options, request, answer)
-    if figure is not None and found.finished and found.layouts:
-        _plan_plot.draw(figure, answer.question, found, own_runs(request, answer.question))
+    if options.plot is not None and found.finished and found.layouts:
+        _plan_plot.draw(options.plot, answer.question, found, own_runs(request, answer.question))
     if not measures:
         return status
     from launcher.actions import measure_layouts
 
     output = measure_layouts.measure(request, answer.question, found, None if options.json else print)
-    return print_output(output, as_json=options.json and bool(output.document))
+    return print_output(output, as_json=options.json)
 
 
 def _can_ask(options: argparse.Namespace) -> bool:
@@ -112,8 +110,7 @@ def _results(options: argparse.Namespace) -> int:
 
 def _told(options: argparse.Namespace, request: MeasureRequest, question: Question, began: float) -> Answer:
     """The answer, printed before the engines' own validators are asked and again where they refuse a part of it."""
-    early = answered(request, question)
-    early = replace(early, plan=replace(early.plan, seconds=action.clock() - began))
+    early = answered(request, question, began=began)
     if not options.json:
         _print(options, early)
     answer = sound(request, early)

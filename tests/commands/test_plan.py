@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -114,3 +116,13 @@ def test_where_nobody_looks_nothing_is_watched() -> None:
     judge = Preflight()
     with plan_progress.watching(judge) as watched:
         assert watched is judge
+
+
+def test_a_search_imports_nothing_that_starts_runs() -> None:
+    program = (
+        "import sys; from launcher.cli import main; main(sys.argv[1:]);"
+        "print([room for room in ('launcher.actions.sweep', 'launcher.sweeping', 'submitit') if room in sys.modules])"
+    )
+    words = ["plan", "model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=1", "--json"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

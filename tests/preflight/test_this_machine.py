@@ -1,4 +1,4 @@
-"""What this machine lacks for a run, beside its GPUs and packages."""
+"""Refusals of runs for which this machine lacks something beside GPUs and packages."""
 
 from __future__ import annotations
 
