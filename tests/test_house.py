@@ -21,7 +21,8 @@ def test_no_test_file_imports_another() -> None:
 
 
 def test_the_house_has_at_most_28_rooms() -> None:
-    rooms = [path.name for path in HOUSE.iterdir() if not path.name.startswith(("__pycache__", "."))]
+    # A folder that a room has left may still hold bytecode.
+    rooms = [path.name for path in HOUSE.iterdir() if path.is_file() or (path / "__init__.py").is_file()]
     assert len(rooms) <= 28, "a new room takes the place of another: docs/architecture.md"
 
 
