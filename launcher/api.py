@@ -36,12 +36,12 @@ from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataErr
 from launcher.base.saying import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
-from launcher.planner.result import Plan
-from launcher.preflight.check import Check
 from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.request import MINUTES, STEPS
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.point import Point
+from launcher.views.check.check import Check
+from launcher.views.plan.plan import Plan
 
 __all__ = [
     "Check",
@@ -148,7 +148,7 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
     with _heard(quiet=quiet):
         answer = _plan.answered(request, _plan.question_of(request), began=began, quiet=quiet)
         _save_layout.save(request, answer.question, answer.plan)
-    return answer.plan
+    return Plan.of(answer.plan)
 
 
 def rehearse(

@@ -275,7 +275,7 @@ def test_the_contract_names_every_function_keyword_and_member() -> None:
         assert keywords
         assert all(re.search(rf"`{name}.*?\b{keyword}\b", said, re.DOTALL) for keyword in keywords), name
     for kind in (launcher.Check, launcher.Plan, launcher.Run, launcher.Sweep, Shown):
-        members = {member for member in (*vars(kind), *kind.__annotations__) if not member.startswith("_")}
+        members = {member for member in (*dir(kind), *kind.__annotations__) if not member.startswith("_")}
         assert len(members) > 4
         unnamed = {member for member in members if not re.search(rf"`{member}[`(]", said)}
         assert unnamed <= {"of", "assessment", "plan", "job"}, kind

@@ -46,7 +46,8 @@ def main() -> None:
 
 def measured(browser: Browser, folder: Path) -> dict[str, Any]:
     """The figures of both pages."""
-    from launcher.report import many, many_sweep
+    from launcher.views.page import many
+    from launcher.views.page import sweep as many_sweep
 
     sweep = made.sweep(folder / "sweep", POINTS)
     runs = [made.run(folder / f"run-{number}", steps=STEPS, scale=1 + number / 10) for number in range(RUNS)]

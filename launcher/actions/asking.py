@@ -183,7 +183,7 @@ def draw(path: Path | None, assessment: Assessment) -> None:
     if assessment.estimate is None:
         say(f"launch: {path} is not written: {not_named().rule}")
         return
-    from launcher.preflight import plot
+    from launcher.views.check import plot
 
     plot.write(path, assessment, assess.broken_down(assessment.spec, assessment.estimate))
     say(f"launch: the figure is in {path}")

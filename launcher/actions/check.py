@@ -12,8 +12,8 @@ from launcher.actions.trust import judge, python_of, require_for_trace, require_
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
-from launcher.preflight.check import Check
 from launcher.preflight.judging import Judging
+from launcher.views.check.check import Check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

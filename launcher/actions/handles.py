@@ -16,8 +16,9 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
-from launcher.sweeping import sweep, table
+from launcher.sweeping import outcomes, sweep
 from launcher.sweeping.point import Point
+from launcher.views import sweep_table
 from launcher.why.answer import Answer
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Sweep:
         """A row a point, as in ``launch status SWEEP --json``, or ``launch check -m --json``."""
         if self.directory is None:
             return [point.as_dict() for point in self.points]
-        return [row.as_dict() for row in table.rows(self.directory)]
+        return [row.as_dict() for row in outcomes.rows(self.directory)]
 
     def metrics(self) -> pandas.DataFrame:
         """The same as a data frame of pandas: a row a point with its loss, speed and memory.
@@ -168,7 +169,11 @@ class Sweep:
         return _frame(self.rows(), "Sweep.rows()")
 
     def __str__(self) -> str:
-        return table.judged(self.points) if self.directory is None else table.text(table.rows(self.directory))
+        return (
+            sweep_table.judged(self.points)
+            if self.directory is None
+            else sweep_table.text(outcomes.rows(self.directory))
+        )
 
 
 def _frame(rows: list[dict[str, Any]], otherwise: str) -> pandas.DataFrame:

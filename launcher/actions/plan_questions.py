@@ -10,7 +10,7 @@ from typing import Any
 from launcher.actions import plan_progress
 from launcher.actions.asking import Asked
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.planner import answers, largest, length, sentences
+from launcher.planner import document, largest, length
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
@@ -18,6 +18,7 @@ from launcher.planner.sizes import sized
 from launcher.planner.smallest import smallest
 from launcher.planner.validity import require_valid
 from launcher.planner.what_would_fit import nearest
+from launcher.views.plan import sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +126,12 @@ def answer(request: PlanRequest, question: Question, judge: Judge, search: Searc
         with plan_progress.watching(judge) as watched:
             least = smallest(question, watched, days=request.days)
         of_size = None if least.size is None else sized(question, least.size)
-        said, keys = sentences.smallest(least, asked), {"smallest": answers.smallest(least)}
+        said, keys = sentences.smallest(least, asked), {"smallest": document.smallest_as_dict(least)}
         return _beside(question, of_size, asked, lambda found: search(found, judge), said, keys)
     if request.largest is not None:
         with plan_progress.watching(judge) as watched:
             most = largest.largest(request.largest, question, watched, lambda words: _further(request, question, words))
-        keys = {"largest": answers.largest(most)}
+        keys = {"largest": document.largest_as_dict(most)}
         found = _beside(
             question, most.question, asked, lambda found: search(found, judge), sentences.largest(most), keys
         )
@@ -183,4 +184,6 @@ def _completed(question: Question, plan: Plan, judge: Judge) -> Answer:
     with plan_progress.watching(judge) as watched:
         least = smallest(question, watched, days=days, beyond=True)
     said = tuple(sentences.late(plan.layouts[0], plan.length, least))
-    return Answer(question=question, plan=plan, said=said, keys={"smallest": answers.smallest(least)}, is_enough=False)
+    return Answer(
+        question=question, plan=plan, said=said, keys={"smallest": document.smallest_as_dict(least)}, is_enough=False
+    )

@@ -25,10 +25,10 @@ from launcher.config.request import request
 from launcher.data import look
 from launcher.data.unusable import as_errors
 from launcher.preflight.assess import Assessment
+from launcher.preflight.document import as_json, invalid_as_json
 from launcher.preflight.fixes import search_singles
 from launcher.preflight.judging import Judging
 from launcher.preflight.measured.known import Measured
-from launcher.preflight.report import as_json, invalid_as_json
 from launcher.preflight.verdict import VerdictName
 
 if TYPE_CHECKING:

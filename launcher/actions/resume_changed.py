@@ -29,7 +29,6 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.judging import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import Plan, plan
-from launcher.preflight.report import as_text
 from launcher.preflight.this_machine import obstacles
 from launcher.rehearsing.request import FILE as REHEARSAL
 from launcher.rundir import changes, contents, loading, lock, status, unchangeable_settings
@@ -38,6 +37,7 @@ from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import resubmit
+from launcher.views.check.text import as_text
 
 _WHOLE = ("model", "parallel", "backend", "recipe")
 """Groups whose options say too much of a run to be chosen anew: of theirs, single keys can be set."""

@@ -31,12 +31,12 @@ from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.judging import Judging
 from launcher.preflight.plan import Plan, plan
-from launcher.preflight.report import findings_as_text, heading
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, loading, lock, state, status
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
+from launcher.views.check.text import findings_as_text, heading
 
 if TYPE_CHECKING:
     from launcher.data.preview import Preview

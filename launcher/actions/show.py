@@ -10,9 +10,9 @@ from typing import Any
 from launcher.actions.asking import assessed, composed, folder, measured
 from launcher.config.command_line import CommandLine
 from launcher.job.job import RUN, Job
+from launcher.preflight.document import world_as_json
 from launcher.preflight.judging import Judging
 from launcher.preflight.plan import Plan, plan
-from launcher.preflight.report import world_as_json
 from launcher.rundir.record import directory_of
 from launcher.submission.submit import sbatch_text
 

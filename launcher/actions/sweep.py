@@ -41,10 +41,11 @@ from launcher.rundir.record import Unwritten, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts, moving
 from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
-from launcher.sweeping import comparison, samplers, sweep, table
+from launcher.sweeping import comparison, outcomes, samplers, sweep
 from launcher.sweeping.point import Point
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Sweep
+from launcher.views import sweep_table
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200
@@ -126,7 +127,11 @@ def say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
 def left_out_text(points: Sequence[Point]) -> str:
     """The points that are not run, with the reason of each; empty where all are."""
     left_out = [point for point in points if not point.kept]
-    return f"{len(left_out)} of {len(points)} points left out:\n{table.judged(left_out, width())}" if left_out else ""
+    return (
+        f"{len(left_out)} of {len(points)} points left out:\n{sweep_table.judged(left_out, width())}"
+        if left_out
+        else ""
+    )
 
 
 def started(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
@@ -180,8 +185,8 @@ def begun(
 
 def best_line(asked: Sweep, directory: Path) -> str | None:
     """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
-    rows = table.rows(directory) if asked.settings.cluster.kind == "local" else []
-    return table.best_line(directory, table.best(rows), rows)
+    rows = outcomes.rows(directory) if asked.settings.cluster.kind == "local" else []
+    return sweep_table.best_line(directory, outcomes.best(rows), rows)
 
 
 def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
@@ -322,7 +327,7 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: 
             raise
         exit_status = max(exit_status, ended)
         if show is not None:
-            show(table.text([table.row(directory, point)], width(), heading=point == points[0]))
+            show(sweep_table.text([outcomes.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
             _say_that_they_wait(directory, points)
             break

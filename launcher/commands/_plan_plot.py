@@ -32,8 +32,8 @@ def require(path: Path, question: Question) -> None:
 
 def draw(path: Path, question: Question, found: Plan, measured: Measured | None) -> None:
     """Search for less memory, and draw."""
-    from launcher.planner import plot
     from launcher.planner.frontier import frontier
+    from launcher.views.plan import plot
 
     with plan_progress.shown() as show:
         layouts = frontier(question, found, measured=measured, progress=show)

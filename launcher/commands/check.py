@@ -32,11 +32,11 @@ from launcher.commands._options import (
     require_one_run,
 )
 from launcher.estimate.memory.terms import PILES
-from launcher.preflight import explain
-from launcher.preflight.check import Check
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
+from launcher.views.check import explain
+from launcher.views.check.check import Check
 
 _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 def _check_sweep(options: argparse.Namespace) -> int:
     """``launch check -m``: the verdict of every point of the grid, with nothing started."""
     from launcher.actions import sweep
-    from launcher.sweeping import table
+    from launcher.views import sweep_table
 
     request = request_from(sweep.SweepRequest, options)
     if request.trust:
@@ -112,7 +112,7 @@ def _check_sweep(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
-        print(table.judged(points, width()))
+        print(sweep_table.judged(points, width()))
     return sweep.status_of(points)
 
 
@@ -134,7 +134,7 @@ def _in_detail(
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
         return explained
-    from launcher.preflight import speed_table  # Late, because few checks ask for it.
+    from launcher.views.check import speed_table  # Late, because few checks ask for it.
 
     return explained | {"speed": document["speed"] | speed_table.as_dict(found.speed)}
 

@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison."""
-    from launcher.report import comparison, comparison_text
+    from launcher.views import comparison, comparison_text
 
     if options.plot is not None:
         from launcher.charts import figure
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             say(f"launch: of {names.id_of(directory)} not all is known: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
-        from launcher.report import comparison_plot
+        from launcher.views import comparison_plot
 
         comparison_plot.write(options.plot, found)
         say(f"launch: the figure is in {options.plot}")

@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:
-    from launcher.preflight.report import errors_as_text, invalid_as_json
+    from launcher.preflight.document import invalid_as_json
+    from launcher.views.check.text import errors_as_text
 
     if options.json:
         print_json(invalid_as_json(errors) | {"import": None if imported is None else imported.as_dict()})

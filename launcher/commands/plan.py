@@ -26,8 +26,9 @@ from launcher.base.terminal import width
 from launcher.base.units import rounded
 from launcher.commands import _plan_options, _plan_plot
 from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from
-from launcher.planner import document, table
+from launcher.planner import document
 from launcher.planner.question import Question
+from launcher.views.plan import table
 
 _WIDEST = 120
 

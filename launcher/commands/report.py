@@ -56,15 +56,15 @@ def run(options: argparse.Namespace) -> int:
 def _page(directories: list[Path], sweep: Path | None) -> str:
     """The page of one run, of several, or of a sweep."""
     if sweep is not None:
-        from launcher.report import many_sweep
+        from launcher.views.page import sweep as many_sweep
 
         return many_sweep.swept(sweep)
     if len(directories) > 1:
-        from launcher.report import many
+        from launcher.views.page import many
 
         return many.several(directories)
     from launcher.actions.why import takes
-    from launcher.report import page
+    from launcher.views.page import one as page
 
     [directory] = directories
     return page.of_run(directory, lambda words: takes(directory, words))

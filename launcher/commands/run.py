@@ -26,9 +26,10 @@ from launcher.commands._options import (
     request_from,
     require_one_run,
 )
-from launcher.preflight.report import as_json, as_text
+from launcher.preflight.document import as_json
 from launcher.rundir import status
 from launcher.submission import interrupts
+from launcher.views.check.text import as_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -92,19 +92,20 @@ def _count(options: argparse.Namespace) -> int | None:
 
 
 def _sweep(directory: Path, options: argparse.Namespace) -> None:
-    from launcher.sweeping import table
+    from launcher.sweeping import outcomes
+    from launcher.views import sweep_table
 
-    points = in_order(table.rows(directory), options.sort)
-    best = table.best(points)
+    points = in_order(outcomes.rows(directory), options.sort)
+    best = outcomes.best(points)
     if options.json:
         found = None
         if best is not None:
-            loss = table.basis(points).loss(best.trained)
-            found = {"point": best.point.id, "loss": loss, "overrides": table.words(directory, best)}
+            loss = outcomes.basis(points).loss(best.trained)
+            found = {"point": best.point.id, "loss": loss, "overrides": outcomes.words(directory, best)}
         print_json({"schema": 1, "runs": [row.as_dict() for row in points], "best": found})
         return
-    print(table.text(points, width()))
-    if said := table.best_line(directory, best, points):
+    print(sweep_table.text(points, width()))
+    if said := sweep_table.best_line(directory, best, points):
         print(said)
 
 

@@ -24,10 +24,10 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
 from launcher.base.terminal import width
 from launcher.commands._options import settle
-from launcher.report import live_text
 from launcher.rundir import contents, live, progress, state, status
 from launcher.rundir.live import Live
 from launcher.rundir.state import RunState
+from launcher.views import live as live_text
 
 _ASK_S = {"local": 1.0, "slurm": 15.0}
 """Seconds between questions for a run's state."""
@@ -119,12 +119,13 @@ class _WatchedSweep:
 
     def lines(self, columns: int) -> list[str]:
         """One frame, made anew as often as Slurm may be asked."""
-        from launcher.sweeping import table
+        from launcher.sweeping import outcomes
+        from launcher.views import sweep_table
 
         if not self._at or time.monotonic() - self._at >= _ASK_S["slurm" if self._is_on_slurm else "local"]:
-            points = table.rows(self._directory)
+            points = outcomes.rows(self._directory)
             self.ended = all(point.run is None or point.run.state in state.ENDED for point in points)
-            self._frame, self._at = table.text(points, columns).splitlines(), time.monotonic()
+            self._frame, self._at = sweep_table.text(points, columns).splitlines(), time.monotonic()
         return live_text.folded(self._frame, columns)
 
     @property

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from launcher.planner import answers, wording
-from launcher.planner.result import Layout, Plan
-from launcher.preflight import speed_line
+from launcher.estimate.speed import summary
+from launcher.planner import length, wording
+from launcher.planner.largest import Largest
+from launcher.planner.result import Layout, Length, Nearest, Plan
+from launcher.planner.smallest import Smallest, Step
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             "others": [layout_as_dict(plan, each) for each in plan.others],
             "tight": None if plan.tight is None else layout_as_dict(plan, plan.tight),
             "days": None if plan.length is None else plan.length.days,
-            "nearest": None if plan.nearest is None else answers.nearest(plan.nearest),
+            "nearest": None if plan.nearest is None else nearest_as_dict(plan.nearest),
         },
     }
 
@@ -40,14 +42,76 @@ def layout_as_dict(plan: Plan, layout: Layout) -> dict[str, Any]:
         "line": line(plan, layout),
         "layout": wording.layout(layout.spec),
         "verdict": layout.verdict.name,
-        "speed": None if layout.speed is None else speed_line.as_dict(layout.spec, layout.speed),
+        "speed": None if layout.speed is None else summary.as_dict(layout.spec, layout.speed),
         "used_bytes": layout.verdict.used_bytes,
         "capacity_bytes": layout.verdict.capacity_bytes,
         "loses": layout.loses,
-        **answers.costs(layout, plan.length),
+        **_costs(layout, plan.length),
     }
 
 
 def line(plan: Plan, layout: Layout) -> str:
     """The command that starts a layout, for a shell."""
     return shlex.join(("launch", *plan.single, *layout.overrides))
+
+
+def _costs(layout: Layout, asked: Length | None) -> dict[str, Any]:
+    """The time of the whole training, and whether it keeps the limit; nothing where nobody has said its length.
+
+    GPU-hours and money are keys of the layout's ``speed``.
+    """
+    if asked is None:
+        return {}
+    found = length.cost_of(layout)
+    return {"days": None if found is None else found.days, "in_time": length.in_time(layout, asked.days)}
+
+
+def smallest_as_dict(found: Smallest) -> dict[str, Any]:
+    """The key ``smallest``."""
+    return {
+        "size": None if found.size is None else found.size.as_dict(),
+        "smaller": None if found.smaller is None else _step(found.smaller),
+        "larger": None if found.larger is None else _step(found.larger),
+        "on_devices": None if found.on_devices is None else found.on_devices.as_dict(),
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    """One size, with the speed of its fastest layout."""
+    layout, speed = step.layout, None if step.layout is None else step.layout.speed
+    cost = None if layout is None else length.cost_of(layout)
+    return {
+        "size": step.size.as_dict(),
+        "lacks": step.lacks,
+        "overrides": None if layout is None else list(layout.overrides),
+        "tokens_per_second": None if speed is None else speed.tokens_per_second,
+        "tokens_per_second_per_gpu": None if speed is None else speed.tokens_per_second_per_gpu,
+        "days": None if cost is None else cost.days,
+        "gpu_hours": None if cost is None else cost.gpu_hours,
+        "price": None if cost is None else cost.price,
+    }
+
+
+def largest_as_dict(found: Largest) -> dict[str, Any]:
+    """The key ``largest``."""
+    return {
+        "kind": found.kind,
+        "value": found.value if found.words else None,
+        "overrides": list(found.words),
+        "limit": found.limit,
+        "larger": [{"overrides": list(each.words), "value": each.value, "lacks": each.lacks} for each in found.larger],
+    }
+
+
+def nearest_as_dict(found: Nearest) -> dict[str, Any]:
+    """The key ``nearest``."""
+    closest = found.closest
+    return {
+        "cluster": None if found.size is None else found.size.as_dict(),
+        "overrides": None if found.layout is None else list(found.layout.overrides),
+        "closest": None
+        if closest is None
+        else {"overrides": list(closest.overrides), "lacks_bytes": closest.verdict.excess_bytes},
+        "rule": found.rule,
+        "fixes": [fix.as_dict() for fix in found.fixes],
+    }

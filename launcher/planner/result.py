@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.fixes import Fix
@@ -183,24 +183,3 @@ class Plan:
     finished: bool = True
     length: Length | None = None
     nearest: Nearest | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of ``launch plan --json`` (docs/contract.md)."""
-        from launcher.planner import document  # Late, as below, because it is made of this module's types.
-
-        return document.as_dict(self)
-
-    def as_text(self, width: int = 80) -> str:
-        """The text of ``launch plan`` on a terminal of ``width`` columns."""
-        from launcher.planner import table
-
-        return table.text(self, width)
-
-    def __str__(self) -> str:
-        return self.as_text()
-
-    def _repr_html_(self) -> str:
-        """The answer as a notebook shows it."""
-        from launcher.planner import html
-
-        return html.as_html(self)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.preflight.assess import Assessment
+from launcher.preflight.document import as_json
 from launcher.preflight.evidence import Measured
-from launcher.preflight.report import as_json
 from launcher.rehearsing.result import Phase, Rehearsal
 from launcher.rehearsing.text import as_text
 

@@ -25,8 +25,8 @@ from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import events
 from launcher.job.job import Job
+from launcher.preflight.document import as_json
 from launcher.preflight.plan import Plan
-from launcher.preflight.report import as_json
 from launcher.rundir import contents, home, lock, losses, script_copy, state, status
 from launcher.spec import RunSpec, secrecy
 from launcher.spec.parse import to_dict

@@ -23,7 +23,7 @@ from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
 from launcher.rundir import contents, progress, provenance, results, state
 from launcher.spec import RunSpec
-from launcher.sweeping import sweep, table
+from launcher.sweeping import outcomes, sweep
 from launcher.sweeping.sweep import MEASUREMENT, Sweep
 
 KIND = "measurement"
@@ -114,7 +114,7 @@ class Measured:
         counted: The steps that the speed is the median of.
     """
 
-    row: table.Row
+    row: outcomes.Row
     directory: Path | None
     layout: Mapping[str, Any]
     tokens_per_second_per_gpu: float | None = None
@@ -216,7 +216,7 @@ def read(directory: Path) -> Results:
     content = _checked(directory, content)
     found = [
         _measured(directory, row, layout, content["gpus"])
-        for row, layout in zip(table.rows(directory), content["layouts"], strict=True)
+        for row, layout in zip(outcomes.rows(directory), content["layouts"], strict=True)
     ]
     found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
     return Results(directory=directory, content=content, rows=tuple(found))
@@ -237,7 +237,7 @@ def _checked(directory: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     return content
 
 
-def _measured(directory: Path, row: table.Row, layout: Mapping[str, Any], gpus: int) -> Measured:
+def _measured(directory: Path, row: outcomes.Row, layout: Mapping[str, Any], gpus: int) -> Measured:
     if row.run is None:
         return Measured(row=row, directory=None, layout=layout)
     run = directory / row.point.id

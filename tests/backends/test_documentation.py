@@ -13,9 +13,11 @@ import pytest
 from benchmarks.memory import scoreboard
 from launcher.backends._precision_table import precision_table
 from launcher.config.catalog import Catalog
-from launcher.planner import planning, question, table
-from launcher.preflight import assess, speed_table
-from launcher.preflight.report import as_text
+from launcher.planner import planning, question
+from launcher.preflight import assess
+from launcher.views.check import speed_table
+from launcher.views.check.text import as_text
+from launcher.views.plan import table
 from tests.support.helpers import ACCEPT, CPU_HOST, ROOT, ask, assert_golden, make_spec
 
 README = ROOT / "README.md"

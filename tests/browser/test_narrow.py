@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.report import many, many_sweep
-from launcher.report import page as one
+from launcher.views.page import many, one
+from launcher.views.page import sweep as many_sweep
 from tests.support.reported_runs import ran_out, reported
 
 WIDTH = 390

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.report import page as one
+from launcher.views.page import one
 from tests.support.slurm_runs import launch
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.report import many
+from launcher.views.page import many
 
 HOSTILE = "<img src=x onerror=window.hurt=1>\"'&{{hurt=1}}"
 LONG = 100_000

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.report import many_sweep
 from launcher.rundir import state
+from launcher.views.page import sweep as many_sweep
 
 POINTS = 1000
 HOSTILE = "</script><img src=x onerror=window.hurt=1>\"'&"

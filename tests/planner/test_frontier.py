@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.planner import plot
 from launcher.planner.frontier import Frontier, frontier
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.planner.result import Layout
+from launcher.views.plan import plot
 from tests.support.helpers import CPU_HOST
 from tests.support.layouts import FEW
 

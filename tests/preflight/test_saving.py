@@ -10,13 +10,14 @@ import pytest
 
 from launcher.base.units import GIB
 from launcher.data.look import look
-from launcher.preflight import assess, looked, report, saving
+from launcher.preflight import assess, document, looked, saving
 from launcher.preflight.judging import Judging
 from launcher.preflight.measured import storage
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.measured.row import Found, Row
 from launcher.preflight.measured.storage import Storage
 from launcher.spec import RunSpec
+from launcher.views.check import text
 from tests.support.helpers import make_spec
 from tests.support.measured_rows import row, users_own, written
 from tests.support.rule_cases import NODE
@@ -55,7 +56,7 @@ def test_the_document_and_the_text_say_the_bytes_on_disk_and_the_seconds_of_a_sa
     spec = make_spec(*SEVEN, "save.every=10", "save.keep=100", "train.steps=2000", "cluster.storage_bandwidth=4e9")
     found = assess.assess(spec, search=None)
     size = assess.estimated(spec).disk.checkpoint_bytes
-    assert report.as_json(found)["disk"] == {
+    assert document.as_json(found)["disk"] == {
         "checkpoint_bytes": size,
         "capacity_bytes": None,
         "total_bytes": 101 * size,
@@ -63,11 +64,11 @@ def test_the_document_and_the_text_say_the_bytes_on_disk_and_the_seconds_of_a_sa
         "blocking_seconds": size / 4e9,
         "storage_bandwidth": 4e9,
     }
-    text = " ".join(report.as_text(found).split())
+    said = " ".join(text.as_text(found).split())
     assert (
         f"up to {101 * size / GIB:.2f} GiB on disk (100 that are kept and the one in writing), written in 20 s"
         " at 4.00 GB/s (cluster.storage_bandwidth)"
-    ) in text
+    ) in said
 
 
 def test_a_margin_that_is_shorter_than_a_save_is_warned_of_with_the_bandwidth_and_without() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from launcher.estimate.memory.result import DiskSpace, HostMemory
-from launcher.preflight import answer, verdict
+from launcher.preflight import verdict
 from launcher.preflight.verdict import Shortage
 from launcher.spec import RunSpec, edit
+from launcher.views.check import answer
 from tests.support.estimates import GIB, estimate_of
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE

@@ -1,1 +1,0 @@
-"""Runs side by side; it reads run directories and starts nothing."""

@@ -1,0 +1,141 @@
+"""What a run was asked to be, on what it ran, and how both differ from the defaults and from here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base import secret
+from launcher.base.errors import LauncherError
+from launcher.charts.html import Html, details, table, tag
+from launcher.charts.page import Section
+from launcher.config.request import request
+from launcher.rundir import changes, contents, lock, losses, script_copy
+from launcher.rundir.lock import Lock
+from launcher.spec.parse import to_dict
+from launcher.views.page.source import Source
+
+_FEW = 60
+"""Differing settings up to which they are shown unfolded."""
+
+
+def section(source: Source) -> Section:
+    """The words, the settings that differ from the defaults, and the changes since."""
+    parts = [*_words(source), *_settings(source), *_changes(source)]
+    return Section(identity="asked", title="What was asked", parts=parts)
+
+
+def made_of(source: Source) -> Section:
+    """Versions and machine by the lock, and what differs here."""
+    return Section(identity="versions", title="Versions and machine", parts=list(_ingredients(source)))
+
+
+def pasted(plan: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """The line that asks for the same run again, without its name; None where its words are not known.
+
+    Args:
+        plan: ``plan.json``.
+        settings: ``spec.json`` as it is.
+    """
+    words = [word for word in plan.get("overrides") or () if not word.startswith(("run.name=", "run.directory="))]
+    if not words:
+        return None
+    script = settings.get("script_args") or ()
+    line = shlex.join(["launch", *map(str, words), *(["--", *map(str, script)] if script else [])])
+    return secret.hidden(line)
+
+
+def _words(source: Source) -> Iterator[Html | str]:
+    line = pasted(source.plan, source.settings)
+    if line is None:
+        yield tag("p", "The words of the run are not recorded.", class_="missing")
+    else:
+        yield tag("pre", line)
+    if source.plan.get("forced"):
+        yield tag("p", "It was started with --force although the check refused it.", class_="warn")
+    if contents.exists(source.folder, losses.NAME):
+        again = shlex.join(["launch", "run", "--from", str(source.folder / losses.NAME)])
+        yield tag("p", "The same with everything that its lock holds: ", tag("code", again))
+    else:
+        yield tag("p", f"It has no lock ({losses.NAME}).", class_="missing")
+
+
+def _settings(source: Source) -> Iterator[Html]:
+    if not source.settings:
+        yield tag("p", "Its settings cannot be read.", class_="missing")
+        return
+    try:
+        plain = request(()).spec
+    except LauncherError:
+        plain = None
+    if plain is None:
+        yield tag(
+            "p", "The defaults cannot be composed here, so the differences from them are not known.", class_="missing"
+        )
+        return
+    ours, theirs = lock.settings(source.settings), lock.settings(to_dict(plain))
+    found = lock.differences(ours, theirs)
+    rows = [(key, _short(value), _short(default)) for key, value, default in found]
+    listed = table(["setting", "this run", "default"], rows, identity="settings")
+    title = f"{len(rows)} settings that differ from the defaults"
+    yield details(title, listed) if len(rows) > _FEW else tag("details", tag("summary", title), listed, open=True)
+
+
+def _changes(source: Source) -> Iterator[Html]:
+    try:
+        made = changes.read(source.folder)
+    except LauncherError as error:
+        yield tag("p", str(error), class_="missing")
+        return
+    rows = [
+        (str(change.get("step")), str(one.get("path")), _short(one.get("before")), _short(one.get("after")))
+        for change in made
+        for one in change.get("changes") or ()
+        if isinstance(one, Mapping)
+    ]
+    if rows:
+        yield table(["from step", "setting", "before", "after"], rows, caption="changed while it was resumed")
+
+
+def _ingredients(source: Source) -> Iterator[Html | str]:
+    try:
+        found = lock.read(source.folder)
+    except LauncherError as error:
+        yield tag("p", f"The run's lock cannot be read: {error}", class_="missing")
+        return
+    recorded = lock.ingredients(found.content)
+    versions = [
+        (key.removeprefix("versions."), _short(value)) for key, value in recorded.items() if key.startswith("versions.")
+    ]
+    machine = [(key, _short(value)) for key, value in recorded.items() if key.startswith(("hardware.", "environment."))]
+    yield from _otherwise(found, recorded)
+    yield details(f"versions: {_main(recorded)}", table(["", "then"], versions))
+    yield details(f"machine and environment: {_node(recorded)}", table(["", "then"], machine))
+
+
+def _main(recorded: Mapping[str, Any]) -> str:
+    names = ("python", "packages.torch", "packages.llm-launch", "git.commit")
+    known = ((name.rpartition(".")[2], recorded.get(f"versions.{name}")) for name in names)
+    return ", ".join(f"{name} {_short(value)[:16]}" for name, value in known if value is not None)
+
+
+def _node(recorded: Mapping[str, Any]) -> str:
+    return ", ".join(_short(value) for key, value in recorded.items() if key.startswith("hardware.") and value)[:100]
+
+
+def _otherwise(found: Lock, recorded: Mapping[str, Any]) -> Iterator[Html | str]:
+    """What is otherwise on the machine that makes the page."""
+    here = lock.ingredients({**lock.here(found.spec.data), "script": script_copy.ingredient(found.spec.script)})
+    differing = lock.differences(recorded, here)
+    if not differing:
+        yield "Versions, data and machine here are those of the lock."
+        return
+    rows = [(key, _short(then), _short(now)) for key, then, now in differing]
+    yield table(["", "then", "here"], rows, caption=f"{len(rows)} differences between the lock and this machine")
+
+
+def _short(value: object) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return secret.hidden(text if len(text) <= 160 else f"{text[:157]}...")

@@ -1,0 +1,83 @@
+"""Speed in the page of a run: tokens and seconds predicted and measured, and the parts that a step was predicted of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.base.units import rounded
+from launcher.charts.html import Cell, Html, table, tag
+from launcher.charts.page import Chart, Section
+from launcher.rundir import contents, progress, results
+from launcher.views.check import time as plot_time
+from launcher.views.check.time import said
+from launcher.views.page.memory import off
+from launcher.views.page.source import Source
+
+
+def section(source: Source) -> Section:
+    """What was predicted and what came."""
+    return Section(identity="speed", title="Speed", parts=[*_compared(source), *_parts(source)])
+
+
+def _compared(source: Source) -> Iterator[Html | str]:
+    predicted = results.predicted_speed(source.folder)
+    rows = list(map(dict, source.rows))
+    tokens = results.speed(rows, predicted)
+    seconds = [value for row in results.second_half(rows, predicted) if (value := progress.number(row, "step_seconds"))]
+    gpus = max(1, source.job.get("nodes", 1) * source.job.get("gpus_per_node", 1))
+    step = statistics.median(seconds) if seconds else None
+    if predicted is None and tokens is None:
+        yield tag("p", "No speed was predicted, and none is measured yet.", class_="missing")
+        return
+    lines = [
+        ("tokens/s a GPU", None if predicted is None else predicted.per_gpu, None if tokens is None else tokens / gpus),
+        ("tokens/s of all ranks", None if predicted is None else predicted.tokens_per_second, tokens),
+        ("seconds of a step", None if predicted is None else predicted.step_seconds, step),
+    ]
+    yield table(["", "predicted", "measured", "prediction off by"], [_line(*line) for line in lines])
+    if predicted is None:
+        yield "No speed was predicted: on a CPU, and where the device or the engine has no constants, it is unknown."
+    else:
+        band = f"{rounded(predicted.low)} to {rounded(predicted.high)}"
+        yield f"The prediction's band is {band} tokens/s a GPU; measured is the median of the later half of the steps."
+
+
+def _line(name: str, expected: float | None, found: float | None) -> tuple[str, str, str, str]:
+    both = tuple("-" if value is None else rounded(value, 4) for value in (expected, found))
+    error = off(expected, found) if expected and found else ""
+    return name, both[0], both[1], error
+
+
+def _parts(source: Source) -> Iterator[Chart]:
+    parts = [part for part in (source.plan.get("speed") or {}).get("parts") or () if isinstance(part, dict)]
+    known = [part for part in parts if _seconds(part, "exposed_seconds") is not None]
+    whole = sum(_seconds(part, "exposed_seconds") or 0.0 for part in known)
+    if not whole:
+        return
+    of, unit = plot_time.unit(whole)
+    yield Chart(
+        title="A step as it was predicted, part by part",
+        spec=plot_time.chart([_part(part) for part in known], whole, of, f"time of a step, {unit}"),
+        said=f"A step takes {said(whole)}: "
+        + ", ".join(f"{part['part']} {said(_seconds(part, 'exposed_seconds') or 0.0)}" for part in known),
+        numbers=table(["part", "waited for", "formula", "source"], map(_row, known)),
+    )
+
+
+def _part(part: Mapping[str, Any]) -> plot_time.Part:
+    exposed = _seconds(part, "exposed_seconds") or 0.0
+    hidden = max(0.0, (_seconds(part, "seconds") or 0.0) - exposed)
+    texts = {key: str(part.get(key) or "") for key in ("formula", "source")}
+    return plot_time.Part(name=str(part.get("part")), exposed=exposed, hidden=hidden, **texts)
+
+
+def _row(part: Mapping[str, Any]) -> tuple[object, ...]:
+    texts = (Cell(part.get("formula") or "", wide=True), Cell(part.get("source") or "", wide=True))
+    return str(part.get("part")).replace("_", " "), said(_seconds(part, "exposed_seconds") or 0.0), *texts
+
+
+def _seconds(part: Mapping[str, Any], key: str) -> float | None:
+    value = part.get(key)
+    return float(value) if contents.is_number(value) else None

@@ -1,0 +1,323 @@
+"""The life of a run: its attempts as bars, what befell it as points, slow ranks, and the same in a table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from launcher.base import files
+from launcher.base.units import duration
+from launcher.charts.bars import Piece, bars
+from launcher.charts.html import Cell, Html, details, table, tag
+from launcher.charts.look import CATEGORIES, LIMIT
+from launcher.charts.page import Chart, Section
+from launcher.job.events import MILESTONES
+from launcher.rundir import contents
+from launcher.views.page.source import Source
+
+_COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
+_POINTS = {
+    "save": ("#009e73", "circle"),
+    "hang": (LIMIT, "cross"),
+    "straggler": ("#e69f00", "triangle-up"),
+    "spike": ("#cc79a7", "diamond"),
+    "rollback": ("#cc79a7", "triangle-left"),
+    "restart": ("#d55e00", "triangle-right"),
+    "memory_growth": ("#e69f00", "square"),
+    "bad_rows": ("#e69f00", "diamond"),
+    "finished": ("#009e73", "square"),
+    "failed": (LIMIT, "square"),
+    "cancelled": ("#808080", "square"),
+    "requeued": ("#d55e00", "square"),
+}
+"""Colour and shape, so that either tells what it is."""
+
+_MOST = 400
+"""Events that are drawn and listed; of more saves some are left out."""
+_STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
+_TICKS = 10
+"""Seconds between two times at the axis, and how many there are at most."""
+_SLOW = 16
+"""Ranks whose own work is listed, the slowest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of the job.
+
+    Attributes:
+        number: Counted from 1.
+        waiting: When it was submitted, or put back into the queue; None is not known.
+        begun: When its first node had it.
+        trained: When its ranks were started.
+        stepped: When its first step began, by its first line of metrics.
+        ended: When it ended; None while it runs, and where nobody has written it.
+        nodes: Its nodes.
+        events: What befell it.
+    """
+
+    number: int
+    waiting: float | None = None
+    begun: float | None = None
+    trained: float | None = None
+    stepped: float | None = None
+    ended: float | None = None
+    nodes: tuple[str, ...] = ()
+    events: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """As its row is called."""
+        few = ", ".join(self.nodes[:2]) + (f" and {len(self.nodes) - 2} more" if len(self.nodes) > 2 else "")
+        return f"attempt {self.number}" + (f" on {few}" if few else "")
+
+
+def section(source: Source) -> Section:
+    """The time line, the list, and the slow ranks."""
+    tried = [_with_first_step(each, source.rows) for each in attempts(source.events)]
+    parts: list[Chart | Html | str] = []
+    if tried and any(attempt.begun or attempt.trained for attempt in tried):
+        parts.append(_chart(source, tried))
+    elif source.events or source.rows:
+        text = "The times of its attempts are not known: the run was started by an earlier version, or has not begun."
+        parts.append(tag("p", text, class_="missing"))
+    else:
+        parts.append(tag("p", "Nothing has befallen the run yet.", class_="missing"))
+    if source.events:
+        parts.append(_list(source, tried))
+    return Section(identity="story", title="What happened when", parts=[*parts, *_ranks(source)])
+
+
+def attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
+    """The attempts of a run by its events; of earlier versions, which wrote only ``start``, those alone."""
+    found: list[Attempt] = []
+    for event in events:
+        when, kind = event.get("time"), event["kind"]
+        if not contents.is_number(when):
+            continue
+        last = found[-1] if found else None
+        if kind == "queued":
+            found.append(Attempt(number=len(found) + 1, waiting=when))
+            last = found[-1]
+        elif last is None or (last.ended is not None and kind in ("running", "start")):
+            found.append(Attempt(number=len(found) + 1, waiting=None if last is None else last.ended))
+            last = found[-1]
+        found[-1] = replace(_with(last or found[-1], kind, event, when), events=(*found[-1].events, event))
+    return found
+
+
+def _with(attempt: Attempt, kind: str, event: Mapping[str, Any], when: float) -> Attempt:
+    nodes = event.get("nodes")
+    if kind == "running" and attempt.begun is None:
+        node = event.get("node")
+        return replace(attempt, begun=when, nodes=attempt.nodes or ((node,) if isinstance(node, str) else ()))
+    if kind == "start":
+        named = tuple(map(str, nodes)) if isinstance(nodes, list) else attempt.nodes
+        return replace(attempt, begun=attempt.begun or when, trained=when, nodes=named)
+    if kind == "end":
+        return replace(attempt, ended=when)
+    return attempt
+
+
+def _with_first_step(attempt: Attempt, rows: Sequence[Mapping[str, Any]]) -> Attempt:
+    """The attempt with the time at which its first step began, where a line of metrics tells."""
+    start = attempt.trained if attempt.trained is not None else attempt.begun
+    if start is None:
+        return attempt
+    for row in rows:
+        when = row.get("time")
+        if contents.is_number(when) and when >= start and (attempt.ended is None or when <= attempt.ended):
+            seconds = row.get("step_seconds")
+            return replace(attempt, stepped=max(start, when - (seconds if contents.is_number(seconds) else 0.0)))
+    return attempt
+
+
+def _chart(source: Source, tried: Sequence[Attempt]) -> Chart:
+    until = _last_time(source, tried)
+    start = min(moment for each in tried for moment in (each.waiting, each.begun, each.trained) if moment is not None)
+    width = max(until - start, 1.0)
+    pieces = [piece for each in tried for piece in _pieces(each, until, last=each is tried[-1])]
+    spec = bars(
+        pieces,
+        _COLOURS,
+        title=f"time of day, from {_clock(start)}",
+        start=1000 * (start - width / 50),
+        top=1000 * (until + width / 50),
+        labels=_labels(width),
+        ticks=[1000 * moment for moment in _ticks(start, until)],
+    )
+    if points := _points(tried):
+        spec["layer"].append(_drawn(points))
+    said = (f"{each.name}: {_told(each)}" for each in tried)
+    return Chart(title="Attempts", spec=spec, said=f"A bar for each attempt. {'; '.join(said)}.")
+
+
+def _labels(width: float) -> str:
+    """How the times at the axis are written: with seconds, without, or with the day."""
+    form = "%H:%M:%S" if width < 600 else "%H:%M" if width < 86_400 else "%d %b %H:%M"
+    return f"timeFormat(datum.value, '{form}')"
+
+
+def _ticks(start: float, until: float) -> list[float]:
+    """Round times between two moments, in this machine's time: as few as have room."""
+    step = next((each for each in _STEPS if (until - start) / each <= _TICKS), _STEPS[-1])
+    first = -(-(start - time.timezone) // step) * step + time.timezone
+    return [first + number * step for number in range(int((until - first) // step) + 1)]
+
+
+def _told(attempt: Attempt) -> str:
+    ended = next((_what(event) for event in reversed(attempt.events) if event["kind"] == "end"), None)
+    begun, end = attempt.begun, attempt.ended
+    took = f" after {duration(end - begun)}" if begun is not None and end is not None and end >= begun else ""
+    return f"{ended or 'not ended'}{took}"
+
+
+def _what(event: Mapping[str, Any]) -> str:
+    """What an event is; of an end the state in which the run was then."""
+    return str(event.get("state") if event["kind"] == "end" else event["kind"])
+
+
+def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
+    """When the run ended; of one that runs the present, of one that was lost its last line of metrics."""
+    ended = [event["time"] for each in tried for event in each.events]
+    lines = [row["time"] for row in source.rows[-1:] if contents.is_number(row.get("time"))]
+    now = [time.time()] if source.state.state in ("running", "queued", "requeued") else []
+    return float(max([*ended, *lines, *now]))
+
+
+def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
+    spans = {
+        "waiting": (attempt.waiting, attempt.begun or attempt.ended),
+        "starting": (attempt.begun, attempt.stepped or attempt.ended),
+        "training": (attempt.stepped, attempt.ended),
+    }
+    for name, (start, end) in spans.items():
+        if start is None:
+            continue
+        end = end if end is not None else until if last else start
+        if end > start:
+            hover = {"": name, "since": _clock(start), "until": _clock(end), "took": duration(end - start)}
+            yield Piece(row=attempt.name, name=name, start=1000 * start, end=1000 * end, label=name, hover=hover)
+
+
+def _points(tried: Sequence[Attempt]) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": each.name,
+            "at": 1000 * event["time"],
+            "what": _what(event),
+            "when": _clock(event["time"]),
+            "said": event["text"],
+        }
+        for each in tried
+        for event in _chosen(each.events)
+        if _what(event) in _POINTS
+    ]
+
+
+def _drawn(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = [name for name in _POINTS if any(point["what"] == name for point in points)]
+    shape = {"field": "what", "type": "nominal", "title": None, "legend": {"orient": "top"}}
+    return {
+        "data": {"values": list(points)},
+        "mark": {"type": "point", "size": 90, "filled": True, "opacity": 1, "stroke": "#ffffff", "strokeWidth": 0.8},
+        "encoding": {
+            "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": "at", "type": "quantitative"},
+            "shape": {**shape, "scale": {"domain": names, "range": [_POINTS[name][1] for name in names]}},
+            "fill": {**shape, "scale": {"domain": names, "range": [_POINTS[name][0] for name in names]}},
+            "tooltip": [{"field": name, "type": "nominal"} for name in ("what", "when", "said")],
+        },
+    }
+
+
+def _chosen(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All events but saves, and of many saves some with the first and the last."""
+    saves = [event for event in events if event["kind"] == "save"]
+    step = max(1, -(-len(saves) // _MOST))
+    kept = {id(event) for event in (*saves[::step], *saves[-1:])}
+    return [event for event in events if event["kind"] != "save" or id(event) in kept]
+
+
+def _list(source: Source, tried: Sequence[Attempt]) -> Html:
+    numbers = {id(event): each.number for each in tried for event in each.events}
+    chosen = _chosen(source.events)[-_MOST:]
+    rows = [
+        (
+            _clock(event.get("time")),
+            _what(event).replace("_", " "),
+            numbers.get(id(event), ""),
+            event.get("node") or event.get("host") or "",
+            "" if event.get("step") is None else str(event["step"]),
+            Cell(event["text"], wide=True),
+        )
+        for event in chosen
+    ]
+    heads = ["when", "what", "attempt", "node", "step", "in words"]
+    left_out = len(source.events) - len(chosen)
+    note = f" ({left_out} more are in events.jsonl)" if left_out else ""
+    noteworthy = any(event["kind"] not in MILESTONES for event in chosen)
+    listed = table(heads, rows, identity="events")
+    return _foldable(f"the events in words{note}", listed, opened=noteworthy)
+
+
+def _foldable(summary: str, listed: Html, *, opened: bool) -> Html:
+    """A list that is open where something is to be seen in it."""
+    return tag("details", tag("summary", summary), listed, open=opened) if opened else details(summary, listed)
+
+
+def _clock(when: object) -> str:
+    """A moment in this machine's time."""
+    if not contents.is_number(when):
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def _ranks(source: Source) -> Iterator[Chart | Html | str]:
+    """The ranks by their own work, which a straggler takes longer for than the others."""
+    slow = [event for event in source.events if event["kind"] == "straggler"]
+    for event in slow[-5:]:
+        yield tag("p", str(event["text"]), class_="" if event.get("over") else "warn")
+    lines = _rank_seconds(source)
+    width = max((len(line) for line in lines), default=0)
+    if width < 2:
+        return
+    medians = {rank: statistics.median(line[rank] for line in lines if len(line) > rank) for rank in range(width)}
+    middle = statistics.median(medians.values())
+    shown = sorted(medians, key=lambda rank: -medians[rank])[:_SLOW]
+    pieces = [_own_work(rank, medians[rank]) for rank in shown]
+    ends = {(f"rank {rank}", ""): _beside(medians[rank], middle) for rank in shown}
+    slowest = f"rank {shown[0]} takes {_beside(medians[shown[0]], middle)}"
+    yield Chart(
+        title="Each rank's own work in a step",
+        spec=bars(
+            pieces,
+            {"own work": CATEGORIES[0]},
+            title="seconds, median of all lines",
+            top=1.4 * max(medians.values()) or 1.0,
+            ends=ends,
+        ),
+        said=f"Seconds of each rank's own work in a step; {slowest}.",
+        note=""
+        if slow
+        else "No rank was found to be slow."
+        + (f" Of {width} ranks the {_SLOW} slowest are here." if width > _SLOW else ""),
+    )
+
+
+def _own_work(rank: int, seconds: float) -> Piece:
+    hover = {"rank": str(rank), "seconds": f"{seconds:.4g}"}
+    return Piece(row=f"rank {rank}", name="own work", start=0, end=seconds, hover=hover)
+
+
+def _beside(seconds: float, middle: float) -> str:
+    return f"{seconds:.4g} s" + (f", {seconds / middle - 1:+.0%} of the median" if middle else "")
+
+
+def _rank_seconds(source: Source) -> list[list[float]]:
+    """Seconds of each rank by the lines of ``rank_times.jsonl``; none where there is no such file."""
+    found = (row.get("seconds") for row in files.json_lines(source.folder / "rank_times.jsonl"))
+    return [line for line in found if isinstance(line, list) and all(map(contents.is_number, line))]

@@ -1,0 +1,1 @@
+"""The planner's answer: text, notebook cell and plot of ``launch plan``."""

@@ -1,0 +1,245 @@
+"""The answer for a terminal: what was assumed, a row for each idea, and what to do with it.
+
+A layout has its figures on one line, itself in the field's words on the next, and below that why it loses to the first.
+Nothing depends on colour. What is filled to the terminal's width is prose; the line to paste is cut at its words.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+
+from launcher import backends
+from launcher.base.units import count, gib, rounded
+from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
+from launcher.estimate.speed.result import Constant
+from launcher.estimate.speed.terms import COMMUNICATION
+from launcher.planner import slower_because, wording
+from launcher.planner.result import Layout, Plan
+from launcher.views.plan import sentences
+
+_FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
+_HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
+_FORM_OF_MEMORY = "{:>2} {:>10} {:>5}"
+_INDENT = 3
+_FULL = "!"
+
+
+def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
+    """The whole answer.
+
+    Args:
+        plan: The answer.
+        width: Columns of the terminal.
+        lines: True for the line to paste below each layout, and not of the first alone.
+    """
+    if not plan.layouts:
+        return "\n".join([*_said(_assumed(plan), width), *_said(_nothing(plan), width)])
+    first = plan.layouts[0]
+    paragraphs = [
+        _said(_question(plan, first), width),
+        _said(_basis(plan), width),
+        [
+            *_heading(first, width),
+            *(row for number, each in _numbered(plan) for row in _row(plan, number, each, width, lines)),
+        ],
+        _said(_remarks(plan), width),
+        [] if lines else [f"launch the first{_unfinished(plan)}:", *pasteable(plan, first, width)],
+        _said(_further(plan, lines=lines), width),
+    ]
+    return "\n\n".join("\n".join(paragraph) for paragraph in paragraphs if paragraph)
+
+
+def pasteable(plan: Plan, layout: Layout, width: int) -> list[str]:
+    """The line to paste for a layout, cut at its words by backslashes where it is longer than the terminal."""
+    lines = ["launch"]
+    for word in map(shlex.quote, (*plan.single, *layout.overrides)):
+        if len(lines[-1]) + 1 + len(word) > width - 2:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+def short(layout: Layout) -> str:
+    """A layout in half a line: its speed, and itself."""
+    speed = "" if layout.speed is None else f"{rounded(layout.speed.tokens_per_second_per_gpu)} tokens/s a GPU: "
+    return f"{speed}{wording.layout(layout.spec)}"
+
+
+def _said(sentences: Iterator[str], width: int) -> list[str]:
+    return [line for text in sentences for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+
+
+def _question(plan: Plan, first: Layout) -> Iterator[str]:
+    """What is planned for, and what was assumed for it."""
+    spec = first.spec
+    nodes = f" on {spec.cluster.nodes} nodes" if spec.cluster.nodes > 1 else ""
+    precisions = dict.fromkeys(each.spec.precision.name for each in plan.layouts)
+    yield (
+        f"{spec.model.name}, {' or '.join(precisions)}, {spec.gpus} x {spec.hardware.title}{nodes}; a step:"
+        f" {spec.global_batch_size:,} sequences of {spec.sequence_length:,} tokens ="
+        f" {count(spec.tokens_per_step)} tokens"
+    )
+    yield from _assumed(plan)
+
+
+def _assumed(plan: Plan) -> Iterator[str]:
+    """Assumed words with their reasons; those with the same reason in one sentence."""
+    reasons: dict[str, list[str]] = {}
+    for each in plan.assumptions:
+        reasons.setdefault(each.why, []).append(each.override)
+    for why, overrides in reasons.items():
+        yield f"assumed: {' '.join(overrides)} ({why})"
+
+
+def _basis(plan: Plan) -> Iterator[str]:
+    """The measured runs that the speeds rest on; or why there are no speeds."""
+    first = plan.layouts[0]
+    if first.speed is None:
+        why = unknown(first.spec, backends.of(first.spec)) or "not predicted"
+        yield f"speed unknown: {why}; the layouts that do least beside training come first"
+        return
+    engines: dict[str, list[str]] = {}
+    for each in (*plan.layouts, *plan.others):
+        names = engines.setdefault("unknown" if each.speed is None else _runs(each.speed.constant), [])
+        if (name := wording.engine(each.spec)) not in names:
+            names.append(name)
+    told = "; ".join(f"{', '.join(names)} {runs}" for runs, names in engines.items())
+    yield f"speeds are formulas times the median of measured / predicted in: {told}"
+
+
+def _runs(constant: Constant) -> str:
+    if not constant.rows:
+        return "none (1, and no error band)"
+    return f"{constant.rows} runs of {constant.whose} ({constant.value:.3f})"
+
+
+def _heading(first: Layout, width: int) -> list[str]:
+    capacity = first.verdict.capacity_bytes
+    said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
+    if first.speed is not None:
+        said = ["tokens/s: of one GPU", *said, "exposed: traffic that nothing hides"]
+    heads = _HEADS if first.speed is not None else ("", *_HEADS[5:7])
+    return [*textwrap.wrap("; ".join(said), width), "", _form(first).format(*heads).rstrip()]
+
+
+def _form(first: Layout) -> str:
+    return _FORM if first.speed is not None else _FORM_OF_MEMORY
+
+
+def _numbered(plan: Plan) -> Iterator[tuple[int, Layout]]:
+    yield from enumerate((*plan.layouts, *plan.others), 1)
+
+
+def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> Iterator[str]:
+    """The lines of one layout; the fastest of other engines follow under a heading."""
+    if number == len(plan.layouts) + 1:
+        yield "the fastest of other engines:"
+    first = plan.layouts[0]
+    yield _form(first).format(number, *_figures(layout, first)).rstrip()
+    indent = " " * _INDENT
+    several = len({each.spec.precision.name for each in plan.layouts}) > 1
+    told = wording.layout(layout.spec) + (f"{wording.BETWEEN}{layout.spec.precision.name}" if several else "")
+    yield from wording.filled(told, width, indent)
+    yield from wording.filled(sentences.cost(layout, plan.length), width, indent, between=", ")
+    yield from wording.filled(layout.loses, width, indent, between=", ")
+    if lines:
+        yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
+
+
+def _figures(layout: Layout, first: Layout) -> Iterator[str]:
+    """The cells of a row behind its number; those of speed only where the first has one."""
+    speed, best, verdict = layout.speed, first.speed, layout.verdict
+    if best is not None:
+        yield "-" if speed is None else rounded(speed.tokens_per_second_per_gpu)
+        yield f"{rounded(speed.low)}-{rounded(speed.high)}" if speed is not None and speed.constant.rows else "-"
+        yield "-" if speed is None else f"{rounded(speed.step_seconds)} s"
+        yield "-" if speed is None else f"{speed.mfu:.1%}"
+    yield "-" if verdict.used_bytes is None else gib(verdict.used_bytes)
+    yield _share(layout)
+    if best is not None:
+        yield "-" if speed is None else f"{speed.bubble:.1%}"
+        yield "-" if speed is None else f"{exposed(layout):.1%}"
+        lost = slower_because.loss(layout, first)
+        yield "" if lost is None or layout is first else f"{-lost:+.1%}"
+
+
+def _share(layout: Layout) -> str:
+    """The memory as a share of the card's, marked where it is nearly full."""
+    used, capacity = layout.verdict.used_bytes, layout.verdict.capacity_bytes
+    full = _FULL if layout.speed is not None and layout.speed.crowded else ""
+    return f"{used / capacity:.0%}{full}" if used is not None and capacity else ""
+
+
+def exposed(layout: Layout) -> float:
+    """Share of the step that waits for communication."""
+    speed = layout.speed
+    return 0.0 if speed is None else sum(speed.exposed(part) for part in COMMUNICATION) / speed.step_seconds
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    """What is to be known of the rows: cards that are nearly full, fits within the error, and a tight one."""
+    if plan.layouts[0].verdict.name == "tight":
+        yield "Nothing fits for certain: these fit within the error of the memory estimate, and may run out of it."
+    yield from _crowded(plan)
+    tight = plan.tight
+    if tight is None:
+        return
+    first, verdict = plan.layouts[0], tight.verdict
+    gain = slower_because.loss(tight, first)
+    faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
+    why = "" if gain is None else f"; what 1 loses to it: {slower_because.loses(first, tight)}"
+    yield (
+        f"{faster}{wording.layout(tight.spec)}, which may run out of memory: it needs {gib(verdict.used_bytes or 0)} of"
+        f" {gib(verdict.capacity_bytes or 0)}, and fits within the error of that estimate alone{why}"
+    )
+
+
+def _crowded(plan: Plan) -> Iterator[str]:
+    """What an exclamation mark says, and the first layout without one."""
+    if not any(each.speed is not None and each.speed.crowded for each in plan.layouts):
+        return
+    roomy = next((n for n, each in enumerate(plan.layouts, 1) if each.speed is not None and not each.speed.crowded), 0)
+    other = f"; the fastest with more room is {roomy}" if roomy > 1 else ""
+    yield (
+        f"{_FULL} more than {CROWDED:.0%} of the card: where its allocator has to free what it keeps and ask again,"
+        f" runs were measured at down to {RETRYING:.0%} of their speed{other}"
+    )
+
+
+def _further(plan: Plan, *, lines: bool) -> Iterator[str]:
+    """How to get the words of the others, and what became of the rest."""
+    if not lines and len(plan.layouts) > 1:
+        yield "--lines prints the line of each layout, --json has them all"
+    yield _counted(plan)
+
+
+def _unfinished(plan: Plan) -> str:
+    return "" if plan.finished else " of those found so far"
+
+
+def _counted(plan: Plan) -> str:
+    counts = plan.counts
+    rest = "slower by a bound or estimate" if plan.finished else "not decided or slower"
+    left = [(counts.invalid, "invalid"), (counts.unfit, "do not fit"), (counts.slower, rest)]
+    told = ", ".join(f"{number:,} {what}" for number, what in left if number)
+    how = "looked at" if plan.finished else "interrupted after"
+    return f"{how} {counts.considered:,} layouts in {rounded(plan.seconds, 2)} s" + (f": {told}" if told else "")
+
+
+def _nothing(plan: Plan) -> Iterator[str]:
+    """The answer where there is no layout."""
+    if not plan.finished:
+        yield f"interrupted before a layout was found that fits; {_counted(plan)}"
+        return
+    valid = plan.counts.considered - plan.counts.invalid
+    yield (
+        f"DOES NOT FIT: none of the {valid:,} valid layouts; {_counted(plan)}"
+        if valid
+        else f"no layout is valid; {_counted(plan)}"
+    )
+    if plan.nearest is not None:
+        yield from sentences.nearest(plan.nearest)
