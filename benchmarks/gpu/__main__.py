@@ -15,10 +15,6 @@ from pathlib import Path
 
 from benchmarks.gpu.wheels import WheelError, unpack_missing
 
-NO_GPU = (
-    "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written (--rehearse tries "
-    "every row on the CPU)"
-)
 _ROOT = Path(__file__).parents[2]
 _PYTHON = (3, 12)
 _MACHINES_OWN = ("torch", "transformers")

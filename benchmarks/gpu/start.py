@@ -8,12 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu import matrix, rehearsal, training
-from benchmarks.gpu.__main__ import NO_GPU
 from benchmarks.gpu.document import Document, DocumentError
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.session import Session
 from benchmarks.reporting import RESULTS
 from launcher.base.machine import facts
+
+NO_GPU = (
+    "benchmarks.gpu: this machine shows no GPU, and this script measures one; nothing was written (--rehearse tries "
+    "every row on the CPU)"
+)
 
 
 def start(options: argparse.Namespace, scratch: Path) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import benchmarks.gpu.__main__ as command
-from benchmarks.gpu import flops, matrix, training
+from benchmarks.gpu import flops, matrix, start, training
 from benchmarks.gpu.compared import predicted, ratios
 from benchmarks.gpu.counters import PhaseCounters
 from benchmarks.gpu.document import Document, DocumentError
@@ -316,7 +316,7 @@ def test_a_folder_without_wheels_is_refused(gpu: Command, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(bool(facts().gpus), reason="this machine has a GPU")
 def test_without_a_gpu_it_says_so_in_one_line_and_writes_nothing(gpu: Command, tmp_path: Path) -> None:
-    assert gpu("--out", str(tmp_path / "gpu.json")) == (2, "", f"{command.NO_GPU}\n")
+    assert gpu("--out", str(tmp_path / "gpu.json")) == (2, "", f"{start.NO_GPU}\n")
     assert not (tmp_path / "gpu.json").exists()
 
 
