@@ -1,0 +1,124 @@
+"""Look at this machine and its Slurm, and write the cluster profile that follows, as ``launch doctor`` does."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from launcher.actions.asking import Asked, folder, write_new
+from launcher.actions.output import Output
+from launcher.actions.trust import require_trust
+from launcher.base import machine
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.saying import say
+from launcher.config import trust
+from launcher.config.request import request
+from launcher.data import token_folder
+from launcher.job import versions
+from launcher.preflight import job_python
+from launcher.rundir import provenance
+from launcher.slurm import client, survey
+from launcher.slurm.survey import Survey
+from launcher.views import doctor as view
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorRequest(Asked):
+    """What ``launch doctor`` is asked.
+
+    Attributes:
+        wait: Seconds for a node to answer; 0 asks none.
+        write: Keep the profile as ``conf/cluster/NAME.yaml``.
+    """
+
+    wait: float = 60
+    write: str | None = None
+
+
+def examine(asked: DoctorRequest) -> Output:
+    """Survey the machine and its Slurm, and write the profile where that is asked for.
+
+    Raises:
+        ConfigErrors: A word is wrong, or the name of the profile.
+        SubmitError: The profile is asked for, and there is none.
+    """
+    document, status = {"machine": _machine(machine.facts()), **_cluster(asked)}, 0
+    if document["slurm"] is None and client.installed():
+        status = SubmitError.exit_status
+    if asked.write is not None:
+        document["written"] = str(_written(asked.write, document))
+    return Output(document={"schema": 1, "doctor": document}, text=view.text(document), exit_status=status)
+
+
+def _cluster(asked: DoctorRequest) -> dict[str, Any]:
+    """The answers of Slurm and of one node; where there is none, ``lacks`` says why.
+
+    What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
+    """
+    nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
+    if not client.installed():
+        return {**nothing, "lacks": [*own, "this machine has no Slurm: runs start here (cluster=local)"]}
+    line = asked.command_line()
+    require_trust(line, trusted=asked.trust)
+    cluster = request(["cluster=slurm", *line.words], catalog=line.catalog).require().cluster
+    try:
+        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=asked.wait)
+    except SubmitError as error:
+        return {**nothing, "lacks": [*own, str(error)]}
+    if found.node is not None:
+        job_python.note(cluster, found.node, date.today().isoformat())
+        own += job_python.findings(found.node["packages"], f" on {found.node['host']}")
+    lacks = [*own, *survey.lacks(found)]
+    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": lacks}
+
+
+def _machine(here: machine.Machine) -> dict[str, Any]:
+    software = provenance.versions()
+    return {
+        "python": software["python"],
+        "packages": software["packages"],
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
+        "host_memory_bytes": here.host_memory_bytes,
+        "cpus": here.cpus,
+        "token_ids": token_folder.kept(token_folder.root_here(os.environ, folder())).as_dict(),
+    }
+
+
+def _slurm(found: Survey) -> dict[str, Any]:
+    rows = [
+        {
+            "name": part.name,
+            "default": part.default,
+            "up": part.up,
+            "max_minutes": part.max_minutes,
+            "nodes": part.nodes,
+            "preempt_mode": part.preempt_mode,
+            "kinds": [
+                {"nodes": kind.count, "cpus": kind.cpus, "memory_mib": kind.memory_mib, "gpus": dict(kind.gpus)}
+                for kind in part.kinds
+            ],
+        }
+        for part in found.partitions
+    ]
+    return {"version": found.config.get("SLURM_VERSION"), "partitions": rows, "node": found.node}
+
+
+def _written(name: str, document: dict[str, Any]) -> Path:
+    path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
+    if profile is None:
+        raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")
+    if not _NAME.fullmatch(name):
+        raise ConfigErrors([ConfigError("--write", name, "a name is letters, digits and _ . -", ["--write mine"])])
+    if path.exists():
+        rule = f"{path} exists and is not overwritten"
+        raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
+    text = view.yaml(profile).encode()
+    write_new(path, text, before=lambda content: trust.note_own(path, content))
+    say(f"launch: use it by cluster={name}")
+    return path
