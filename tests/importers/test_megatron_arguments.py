@@ -11,10 +11,10 @@ import pytest
 from launcher.backends.megatron import extra
 from launcher.cli import main
 from launcher.importers import UNKNOWN, Imported
-from launcher.importers._megatron_kinds import ARGUMENTS
-from launcher.importers._megatron_kinds import TRAINS_NOTHING as NOTHING
-from launcher.importers._megatron_tables import DEFAULTS, KEPT, MATTERS, NO_EFFECT
 from launcher.importers.megatron import read
+from launcher.importers.megatron.kinds import ARGUMENTS
+from launcher.importers.megatron.kinds import TRAINS_NOTHING as NOTHING
+from launcher.importers.megatron.tables import DEFAULTS, KEPT, MATTERS, NO_EFFECT
 from tests.support.foreign_files import SIZES
 
 FOLDER = Path(__file__).parent / "files" / "megatron"

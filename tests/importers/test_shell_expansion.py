@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.importers._shell import marks
-from launcher.importers._shell.machine import follow, values_in
+from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.machine import follow, values_in
 
 SNIPPETS = (Path(__file__).parent / "files" / "snippets_of_bash.txt").read_text().strip("\n").split("\n%%\n")
 _CALL, _SNIPPET = "(end of call)", "(end of snippet)"

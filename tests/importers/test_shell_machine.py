@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.importers._shell import marks
-from launcher.importers._shell.machine import follow
-from launcher.importers._shell.script import Script
-from launcher.importers._shell.tree import ShellError
+from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.machine import follow
+from launcher.importers.megatron.shell.script import Script
+from launcher.importers.megatron.shell.tree import ShellError
 
 
 def script(text: str, **given: str) -> Script:

@@ -13,8 +13,8 @@ import transformers
 from torch.nn import functional
 
 from launcher.importers import UNKNOWN
-from launcher.importers._megatron_tables import KEPT
 from launcher.importers.megatron import read
+from launcher.importers.megatron.tables import KEPT
 from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order

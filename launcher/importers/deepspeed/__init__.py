@@ -1,0 +1,79 @@
+"""DeepSpeed's ``ds_config.json``: keys and defaults of DeepSpeed 0.19.8 (``runtime/config.py``), and older spellings.
+
+Where DeepSpeed repairs or ignores a setting, so does this, and the key is left out with that reason. What a block does
+not say is what its class in DeepSpeed has by default. ``"auto"`` is filled in by the program that reads the file, so
+that its value is not there, and the setting of the same meaning decides. ``gradient_clipping`` is 1.0 where it is
+absent, as it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.config.ledger import OPEN
+from launcher.importers import Imported, Ledger
+from launcher.importers.deepspeed import batch, file, optimizer, others, scheduler, zero
+from launcher.importers.deepspeed.reading import AUTO, Reading
+
+_BATCH = {
+    "train_batch_size": "train.global_batch_size",
+    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
+    "gradient_accumulation_steps": "train.gradient_accumulation",
+}
+
+
+def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported:
+    """Read a ``ds_config.json``.
+
+    Args:
+        text: The file's content.
+        path: The file, for messages.
+        variables: Of importers of shell text; a ds_config has none.
+
+    Raises:
+        ConfigErrors: The text is not a ``ds_config.json``.
+    """
+    content = file.content(text, path)
+    reading = Reading(path=path, ledger=Ledger(dict(file.leaves(content))))
+    known = [key for key in content if key in others.HEADS]
+    if content and not known:
+        first = next(iter(content))
+        reading.wrong(next(iter(reading.ledger.values)), f"DeepSpeed reads no key of this file, the first is {first}")
+    _open(reading)
+    stage = zero.read(reading)
+    others.precision(reading)
+    if stage == 0 and reading.choose.get("precision") == "fp16":
+        rule = "DeepSpeed 0.19.8 divides gradients by a loss scale that it never multiplied in"
+        reading.notes.append(f"fp16 without ZeRO is refused here, since {rule}: add zero=1 or precision=bf16")
+    batch.read(reading)
+    optimizer.read(reading)
+    scheduler.read(reading)
+    others.tracking(reading)
+    others.parallel(reading)
+    others.engine(reading)
+    others.features(reading)
+    unread = (key for key in content if key not in others.HEADS)
+    reading.idle(reading.inside(*unread), "DeepSpeed reads no such key; a program of its own may")
+    return reading.ledger.imported(
+        summary=f"DeepSpeed ZeRO-{stage}",
+        source="a ds_config.json",
+        choose=reading.choose,
+        settings=reading.settings,
+        not_understood=reading.notes,
+        errors=reading.errors,
+    )
+
+
+def _open(reading: Reading) -> None:
+    """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
+    deciding = _BATCH | zero.settings() | optimizer.settings() | scheduler.settings() | others.settings()
+    for key, value in reading.ledger.values.items():
+        if value == AUTO:
+            setting = deciding.get(key)
+            ends = f"; {setting} decides here" if setting else ""
+            reading.idle([key], f"the file leaves it to the program that reads it{ends}")
+        elif value == OPEN:
+            setting = deciding.get(key)
+            reading.ledger.leave(key, "the file leaves it open" + (f": set {setting}" if setting else ""))
+        elif value in (None, {}):
+            reading.ledger.default(key)

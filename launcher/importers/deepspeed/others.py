@@ -1,0 +1,278 @@
+"""Number formats, trackers, and the blocks of ``ds_config.json`` that a launcher has other words or no words for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from launcher.config.foreign import word_in
+from launcher.importers.deepspeed.reading import AUTO, Reading
+
+_FORMATS = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "torch.float32": "fp32", "fp16": "fp16",
+            "float16": "fp16", "half": "fp16", "torch.float16": "fp16", "bf16": "bf16", "bfloat16": "bf16",
+            "torch.bfloat16": "bf16"}  # fmt: skip
+
+_SCALE: Mapping[str, object] = {
+    "loss_scale": 0,
+    "initial_scale_power": 16,
+    "loss_scale_window": 1000,
+    "hysteresis": 2,
+    "consecutive_hysteresis": False,
+    "min_loss_scale": 1,
+}
+"""Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
+
+_USUAL: Mapping[str, object] = {
+    "data_types.param_dtype": None,
+    "data_types.buffer_dtype": None,
+    "data_types.keep_in_fp32_modules": AUTO,
+    "disable_allgather": False,
+    "disable_python_gc": False,
+    "dump_state": False,
+    "gradient_allreduce_op": "mean",
+    "gradient_predivide_factor": 1.0,
+    "log_level": None,
+    "memory_breakdown": False,
+    "prescale_gradients": False,
+    "seq_parallel_communication_data_type": "fp32",
+    "use_data_before_expert_parallelism": False,
+    "vocabulary_size": None,
+    "wall_clock_breakdown": False,
+}
+"""Keys on which DeepSpeed alone acts, with its defaults (``runtime/constants.py``)."""
+
+_PRINTING = ("comms_logger", "flops_profiler", "timers")
+"""Blocks with a switch that DeepSpeed alone acts on: what it prints."""
+
+_FILES = ("checkpoint", "nebula", "datastates", "datastates-llm", "csv_monitor", "comet", "dataloader_drop_last",
+          "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "managed_gradient_accumulation",
+          "autotuning")  # fmt: skip
+_WHY = {
+    "checkpoint": "the run directory has its own checkpoints, which any number of ranks reads",
+    "nebula": "the run directory has its own checkpoints",
+    "datastates": "the run directory has its own checkpoints",
+    "datastates-llm": "the run directory has its own checkpoints",
+    "csv_monitor": "metrics.jsonl of the run has what it writes",
+    "comet": "tracking has no comet; metrics.jsonl of the run has what it sends",
+    "dataloader_drop_last": "batches are always whole here",
+    "managed_gradient_accumulation": "the worker lets DeepSpeed count the micro-batches",
+    "autotuning": "of `deepspeed --autotuning` alone; launch -m compares settings",
+    "zero_allow_untested_optimizer": "it is written for the optimizer that runs",
+    "zero_force_ds_cpu_optimizer": "it is written for the optimizer that runs",
+}
+
+_SWITCHED: Mapping[str, str] = {
+    "amp": "nothing is computed in half precision by Apex here, which DeepSpeed 0.19.8 has no more",
+    "compile": "blocks are not compiled beside ZeRO here",
+    "compression_training": "nothing is quantized, pruned or distilled here; DeepSpeed 0.19.8 has it no more",
+    "curriculum_learning": "samples are of full length from the first step on here",
+    "data_efficiency": "samples are drawn and cut without a curriculum or dropped tokens here",
+    "eigenvalue": "no eigenvalues are looked for here; DeepSpeed 0.19.8 has it no more",
+    "elasticity": "DeepSpeed 0.19.8 finds no batch by itself any more: set train.micro_batch_size",
+    "expert_parallel": "experts are not spread over ranks by DeepSpeed here",
+    "graph_harvesting": "steps are not captured as graphs here",
+    "hybrid_engine": "nothing is generated in between here",
+    "progressive_layer_drop": "all layers take part in each step here; DeepSpeed 0.19.8 has it no more",
+    "quantize_training": "weights are not quantized here; DeepSpeed 0.19.8 has it no more",
+    "sparse_attention": "attention is dense here; DeepSpeed 0.19.8 has no other any more",
+    "sparse_gradients": "gradients of embeddings are dense here",
+    "torch_autocast": "the model is computed in precision= here, without torch.autocast",
+    "weight_quantization": "weights are not quantized here",
+}
+"""Features that the run does not have here, and what it does in their place."""
+
+_BY_PARTS = ("compression_training", "data_efficiency")
+"""Features whose parts have switches of their own."""
+
+HEADS = frozenset({
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
+    *("optimizer", "scheduler", "zero_optimization", "allgather_size", "fp16", "bf16", "bfloat16", "data_types"),
+    *("communication_data_type", "steps_per_print", "tensorboard", "wandb", "activation_checkpointing", "pipeline"),
+    *("tensor_parallel", "sequence_parallel_size", "aio"),
+    *(key.partition(".")[0] for key in _USUAL),
+    *_PRINTING,
+    *_FILES,
+    *_SWITCHED,
+})
+"""Every key that some release of DeepSpeed reads at the top of the file."""
+
+
+def settings() -> dict[str, str]:
+    """Keys and the settings that decide in their place."""
+    return {
+        "bf16.enabled": "precision",
+        "fp16.enabled": "precision",
+        "bfloat16.enabled": "precision",
+        "gradient_clipping": "optimizer.clip",
+        "data_types.grad_accum_dtype": "precision.accumulate",
+        "communication_data_type": "precision.reduce",
+        "steps_per_print": "train.log_every",
+        "tensorboard.enabled": "tracking",
+        "wandb.enabled": "tracking",
+        "wandb.project": "tracking.project",
+        "sequence_parallel_size": "parallel.ulysses",
+        "tensor_parallel.autotp_size": "parallel.tensor",
+    }
+
+
+def precision(reading: Reading) -> None:
+    """The format of the computation, and those of the gradients and the optimizer beside it."""
+    bf16 = "bfloat16" if reading.has("bfloat16") and not reading.has("bf16") else "bf16"
+    for block in ("fp16", bf16):
+        if reading.value(block) not in (None, {}):
+            reading.wrong(block, "is a block of keys in ds_config.json", [f'"{block}": {{"enabled": true}}'])
+    keys = {"fp16": "fp16.enabled", "bf16": f"{bf16}.enabled"}
+    on = [word for word, key in keys.items() if reading.flag(key)]
+    if len(on) == 2:
+        rule = "bfloat16 and fp16 modes cannot be enabled at once (DeepSpeed's own check)"
+        reading.wrong(keys["bf16"], rule, ['"fp16": {"enabled": false}', f'"{bf16}": {{"enabled": false}}'])
+    open_ = any(not reading.absent(key) and reading.value(key) is None for key in keys.values())
+    if on or not open_:
+        reading.choose["precision"] = on[0] if on else "fp32"
+    for key in keys.values():
+        if reading.value(key) is not None and reading.ledger.is_open(key):
+            reading.ledger.say(key, "precision")
+    if "bf16" in on:
+        _narrow(reading, bf16)
+    if "fp16" in on:
+        _scaled(reading)
+    whose = "the file leaves open" if open_ else "is not the run's"
+    reading.idle(reading.inside("fp16", "bf16", "bfloat16"), f"it belongs to a number format that {whose}")
+    _formats(reading)
+
+
+def _narrow(reading: Reading, block: str) -> None:
+    for key, setting in (
+        ("bf16_master_weights_and_grads", "precision.master"),
+        ("bf16_optimizer_states", "precision.optimizer_states"),
+    ):
+        if reading.value(f"{block}.{key}") is not None:
+            reading.say(f"{block}.{key}", {setting: "bf16"} if reading.flag(f"{block}.{key}") else {})
+    for key, usual in (("check_grad_overflow", True), ("immediate_grad_update", False)):
+        if block == "bf16":
+            reading.keep_unless(f"bf16.{key}", usual)
+    reading.idle(reading.inside(block), "bf16 has no loss scale")
+
+
+def _scaled(reading: Reading) -> None:
+    for key, usual in _SCALE.items():
+        reading.keep_unless(f"fp16.{key}", usual)
+    masters = "fp16.fp16_master_weights_and_grads"
+    if reading.flag(masters):
+        reading.leave([masters], "master weights and their gradients are fp32 here, not fp16")
+    reading.ledger.default(*reading.inside(masters))
+    reading.idle(reading.inside("fp16.auto_cast"), "token ids are not cast")
+    reading.idle(reading.inside("fp16.opt_level", "fp16.fp16_opt_level"), "it is a word of Apex")
+    reading.leave(reading.inside("fp16"), "DeepSpeed 0.19.8 has no such key in this block and refuses the file for it")
+
+
+def _formats(reading: Reading) -> None:
+    for key, setting in (
+        ("data_types.grad_accum_dtype", "precision.accumulate"),
+        ("communication_data_type", "precision.reduce"),
+    ):
+        value = reading.value(key)
+        if (known := word_in(_FORMATS, value)) is not None:
+            reading.say(key, {setting: known})
+        elif value is not None:
+            leaf = key.rpartition(".")[2]
+            reading.wrong(key, "is fp32, fp16 or bf16", [f'"{leaf}": "bf16"', f'"{leaf}": "fp32"'])
+
+
+def tracking(reading: Reading) -> None:
+    """A tracker of the file's, of which a run has one; how often DeepSpeed prints is how often the run logs."""
+    steps = reading.count("steps_per_print", least=1) if reading.value("steps_per_print") != 0 else None
+    if steps is not None:
+        reading.say("steps_per_print", {"train.log_every": steps})
+    for kind in ("wandb", "tensorboard"):
+        if reading.flag(f"{kind}.enabled") and "tracking" not in reading.choose:
+            reading.choose["tracking"] = kind
+            reading.ledger.say(f"{kind}.enabled", "tracking")
+        if not reading.flag(f"{kind}.enabled"):
+            reading.ledger.default(*reading.inside(kind))
+    project = reading.value("wandb.project")
+    if reading.choose.get("tracking") == "wandb" and project is not None and reading.ledger.is_open("wandb.project"):
+        reading.say("wandb.project", {"tracking.project": str(project)})
+    reading.idle(reading.inside("wandb"), "of the tracker: its own variables (WANDB_ENTITY, WANDB_RUN_GROUP) say it")
+    reading.idle(reading.inside("tensorboard"), "of the tracker: the run directory holds its files")
+    reading.idle(reading.inside("steps_per_print"), "of what is printed")
+
+
+def parallel(reading: Reading) -> None:
+    """Ulysses, AutoTP, pipelines and DeepSpeed's activation checkpointing."""
+    if (ranks := reading.count("sequence_parallel_size", least=1)) is not None:
+        reading.say("sequence_parallel_size", {"parallel.ulysses": ranks})
+    degree = reading.count("tensor_parallel.autotp_size")
+    if degree is not None:
+        reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
+    if (degree or 0) > 1:
+        _keep(reading, "tensor_parallel")
+    reading.idle(reading.inside("tensor_parallel"), "DeepSpeed reads it where tensors are cut, and this file cuts none")
+    interval = "pipeline.activation_checkpoint_interval"
+    if reading.value(interval) is not None and reading.count(interval):
+        reading.leave(
+            [interval], "which activations are recomputed has a setting of its own here: set checkpointing.mode"
+        )
+    reading.idle(reading.inside("pipeline"), "parallel.pipeline and its kin decide about stages here")
+    _activations(reading, cut=(degree or 0) > 1)
+
+
+def _activations(reading: Reading, *, cut: bool) -> None:
+    """Settings of ``deepspeed.checkpointing``, which act in a program that calls it; the worker calls torch's."""
+    block = "activation_checkpointing"
+    reading.ledger.default(*(key for key in reading.inside(block) if reading.value(key) in (False, {})))
+    for key in ("profile", "synchronize_checkpoint_boundary"):
+        reading.idle(reading.inside(f"{block}.{key}"), "of speed and of what is printed")
+    if not cut:
+        key = f"{block}.partition_activations"
+        reading.idle(reading.inside(key), "activations are cut over tensor parallel ranks, of which there is one")
+    if not reading.value(f"{block}.contiguous_memory_optimization"):
+        reading.idle(reading.inside(f"{block}.number_checkpoints"), "it belongs to contiguous_memory_optimization")
+    effect = "activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode"
+    reading.leave(reading.inside(block), effect)
+
+
+def engine(reading: Reading) -> None:
+    """Keys that DeepSpeed acts on by itself."""
+    if (norm := reading.number("gradient_clipping")) is not None:
+        reading.say("gradient_clipping", {"optimizer.clip": norm})
+    for key, usual in _USUAL.items():
+        reading.keep_unless(key, usual)
+    for block in _PRINTING:
+        if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
+            _keep(reading, block)
+        reading.ledger.default(*reading.inside(block))
+    _keep(reading, "aio")
+
+
+def _keep(reading: Reading, block: str) -> None:
+    for key in list(reading.inside(block)):
+        reading.keep(key)
+
+
+def features(reading: Reading) -> None:
+    """What a run does not have here, or in another way."""
+    for block in _FILES:
+        if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
+            reading.ledger.default(*reading.inside(block))
+        reading.idle(reading.inside(block), _WHY[block])
+    for block, effect in _SWITCHED.items():
+        keys = list(reading.inside(block))
+        if _is_on(reading, block, keys):
+            switches = [key for key in keys if key.endswith("enabled") and reading.flag(key)]
+            reading.leave(switches or keys[:1], effect)
+            reading.idle(keys, f"it belongs to {block}, which the run is without")
+        else:
+            reading.ledger.default(*keys)
+
+
+def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:
+    """True if a feature is switched on, or has no switch and is there."""
+    top = f"{block}.enabled"
+    if block in keys:
+        return reading.value(block) not in (False, None, {})
+    if reading.value(top) is not None and not reading.flag(top):
+        return False
+    parts = [key for key in keys if key != top and key.endswith("enabled")]
+    if block in _BY_PARTS and parts:
+        return any(reading.flag(key) for key in parts)
+    return True

@@ -1,0 +1,236 @@
+"""The block ``zero_optimization``: keys and defaults of DeepSpeed 0.19.8 (``runtime/zero``), and older spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.importers.deepspeed.reading import Reading
+
+BLOCK = "zero_optimization"
+_STAGE = f"{BLOCK}.stage"
+
+_COUNTS: Mapping[str, str] = {
+    "reduce_bucket_size": "zero.reduce_bucket_size",
+    "allgather_bucket_size": "zero.allgather_bucket_size",
+}
+_COUNTS_OF_STAGE_3: Mapping[str, str] = {
+    "sub_group_size": "zero.sub_group_size",
+    "stage3_max_live_parameters": "zero.max_live_parameters",
+    "stage3_max_reuse_distance": "zero.max_reuse_distance",
+    "stage3_prefetch_bucket_size": "zero.prefetch_bucket_size",
+    "stage3_param_persistence_threshold": "zero.param_persistence_threshold",
+    "max_live_parameters": "zero.max_live_parameters",
+    "max_reuse_distance": "zero.max_reuse_distance",
+    "prefetch_bucket_size": "zero.prefetch_bucket_size",
+    "param_persistence_threshold": "zero.param_persistence_threshold",
+}
+"""Counts of elements; DeepSpeed takes those of stage 3 without their prefix, too."""
+
+_USUAL: Mapping[str, object] = {
+    "contiguous_gradients": True,
+    "reduce_scatter": True,
+    "allgather_partitions": True,
+    "use_multi_rank_bucket_allreduce": True,
+    "ignore_unused_parameters": True,
+    "parameter_alignment": False,
+    "round_robin_gradients": False,
+}
+_USUAL_OF_STAGE_3: Mapping[str, object] = {
+    "memory_efficient_linear": True,
+    "stage3_model_persistence_threshold": None,
+    "model_persistence_threshold": None,
+    "stage3_module_granularity_threshold": 0,
+    "module_granularity_threshold": 0,
+    "stage3_use_all_reduce_for_fetch_params": False,
+    "stage3_allgather_sequential": False,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
+    "override_module_apply": True,
+    "log_trace_cache_warnings": False,
+    "enable_sanity_checks": False,
+}
+"""Keys on which DeepSpeed alone acts, with its defaults, which the translation has too."""
+
+_GATHERED = (
+    "stage3_gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
+    "gather_16bit_weights_on_model_save",
+)
+"""The switch for whole weights of 16 bits in what is saved: an export here."""
+
+_OF_FILES = ("load_from_fp32_weights", "elastic_checkpoint", "legacy_stage1", "pipeline_loading_checkpoint",
+             "save_muon_momentum_buffer_in_memory", "compute_grad_norm", "cpu_offload_use_pin_memory")  # fmt: skip
+"""Keys of checkpoints, of code that is gone, and of what the worker needs in any case."""
+
+_CPU_OFFLOAD = {
+    "cpu_offload": "zero.offload_optimizer",
+    "cpu_offload_param": "zero.offload_parameters",
+    "cpu_offload_params": "zero.offload_parameters",
+}
+"""Spellings before DeepSpeed 0.4."""
+
+_OFFLOAD = {"offload_optimizer": "zero.offload_optimizer", "offload_param": "zero.offload_parameters"}
+_OF_NVME = {"buffer_count": None, "buffer_size": None, "max_in_cpu": None, "pipeline_read": False,
+            "pipeline_write": False}  # fmt: skip
+
+
+def settings() -> dict[str, str]:
+    """Keys of the block and the settings that decide in their place."""
+    counts = {**_COUNTS, **_COUNTS_OF_STAGE_3, **_CPU_OFFLOAD, "overlap_comm": "zero.overlap_comm", "stage": "zero"}
+    offload = {f"{block}.device": path for block, path in _OFFLOAD.items()}
+    paths = {f"{block}.nvme_path": "zero.nvme_path" for block in _OFFLOAD}
+    gathered = dict.fromkeys(_GATHERED, "save.export")
+    found = {**counts, **offload, **paths, **gathered, "zero_hpz_partition_size": "zero.hpz"}
+    return {f"{BLOCK}.{key}": path for key, path in found.items()}
+
+
+def read(reading: Reading) -> int:
+    """Say the block; the stage."""
+    stage = _stage(reading)
+    reading.choose["parallel"] = f"zero{stage}"
+    if stage == 0:
+        device = f"{BLOCK}.offload_optimizer.device"
+        if reading.value(device) not in (None, "none"):
+            reading.leave([device], "optimizer states stay on the GPU here without ZeRO: set zero.stage")
+        reading.idle(reading.inside(BLOCK), "without ZeRO DeepSpeed reads nothing else of the block")
+        return stage
+    _counts(reading, stage)
+    for key, path in _OFFLOAD.items():
+        _offload(reading, key, path, stage)
+    _others(reading, stage)
+    rule = "DeepSpeed 0.19.8 has no such key in this block and refuses the file for it"
+    reading.leave(reading.inside(BLOCK), rule)
+    return stage
+
+
+def _stage(reading: Reading) -> int:
+    """The stage; the block was a switch once (``read_zero_config_deprecated``)."""
+    if isinstance(reading.value(BLOCK), bool):
+        stage = int(reading.value(BLOCK))
+        reading.ledger.say(BLOCK, "parallel")
+        size = reading.count("allgather_size") if stage else None
+        if size is not None:
+            reading.say("allgather_size", {"zero.allgather_bucket_size": size})
+        return stage
+    if reading.value(BLOCK) not in (None, {}):
+        reading.wrong(BLOCK, "is a block of keys in ds_config.json", [f'"{BLOCK}": {{"stage": 2}}'])
+    reading.ledger.say(BLOCK, "parallel")
+    if reading.absent(_STAGE):
+        return 0
+    found = str(reading.value(_STAGE)).removesuffix(".0")
+    if found not in ("0", "1", "2", "3"):
+        reading.wrong(_STAGE, "is 0, 1, 2 or 3", ["zero=1", "zero=2", "zero=3"])
+        return 0
+    reading.ledger.say(_STAGE, "parallel")
+    return int(found)
+
+
+def _counts(reading: Reading, stage: int) -> None:
+    """Buckets and thresholds, of which stages 1 and 2 read two."""
+    for key, path in _COUNTS.items():
+        if (number := reading.count(f"{BLOCK}.{key}", least=1)) is not None:
+            reading.say(f"{BLOCK}.{key}", {path: number})
+    if reading.value(f"{BLOCK}.overlap_comm") is not None:
+        reading.say(f"{BLOCK}.overlap_comm", {"zero.overlap_comm": reading.flag(f"{BLOCK}.overlap_comm")})
+    of_stage_3 = [*_COUNTS_OF_STAGE_3, *_USUAL_OF_STAGE_3, *_GATHERED, "zero_hpz_partition_size", "leaf_module"]
+    if stage < 3:
+        why = f"DeepSpeed reads it at stage 3 alone, and this is stage {stage}"
+        reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in of_stage_3)), why)
+        return
+    for key, path in _COUNTS_OF_STAGE_3.items():
+        if (number := reading.count(f"{BLOCK}.{key}")) is not None:
+            reading.say(f"{BLOCK}.{key}", {path: number})
+    if (ranks := reading.count(f"{BLOCK}.zero_hpz_partition_size")) is not None:
+        reading.say(f"{BLOCK}.zero_hpz_partition_size", {"zero.hpz": max(1, ranks)})
+
+
+def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
+    """One of the two blocks of offload, as DeepSpeed takes it at this stage."""
+    block = f"{BLOCK}.{name}"
+    if name == "offload_param" and stage < 3:
+        old = (f"{BLOCK}.{key}" for key, setting in _CPU_OFFLOAD.items() if setting == path)
+        reading.idle(reading.inside(block, *old), f"DeepSpeed offloads parameters at stage 3 alone, not at {stage}")
+        return
+    for key, setting in _CPU_OFFLOAD.items():
+        if setting == path and reading.value(f"{BLOCK}.{key}") is not None:
+            reading.say(f"{BLOCK}.{key}", {path: "cpu" if reading.flag(f"{BLOCK}.{key}") else "none"})
+    device = reading.value(f"{block}.device")
+    if device not in (None, "none", "cpu", "nvme"):
+        reading.wrong(f"{block}.device", "is none, cpu or nvme", [f"{path}=cpu"])
+        device = None
+    if device == "nvme" and stage < 3:
+        reading.settings[path] = device = "cpu"
+        reading.idle(
+            [f"{block}.device"], f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)"
+        )
+    elif device is not None:
+        reading.say(f"{block}.device", {path: device})
+    _beside_device(reading, block, device or "none")
+
+
+def _beside_device(reading: Reading, block: str, device: str) -> None:
+    """What the block holds beside the device, of which most is of NVMe."""
+    if device == "none":
+        reading.idle(reading.inside(block), "nothing is offloaded by this block")
+        return
+    if device == "nvme":
+        _nvme_path(reading, f"{block}.nvme_path")
+        for key, usual in _OF_NVME.items():
+            reading.keep_unless(f"{block}.{key}", usual)
+    keys = [f"{block}.{key}" for key in ("nvme_path", *_OF_NVME)]
+    reading.idle(reading.inside(*keys), "DeepSpeed reads it where it offloads to NVMe")
+    reading.keep_unless(f"{block}.pin_memory", usual=True)
+    _partly(reading, block)
+    reading.idle(reading.inside(f"{block}.fast_init"), "of the time that the start takes alone")
+
+
+def _partly(reading: Reading, block: str) -> None:
+    """Offload of a part of the states, and that of superchips."""
+    ratio = f"{block}.ratio"
+    if reading.number(ratio) == 1:
+        reading.ledger.default(ratio)
+    reading.leave(reading.inside(ratio), "all optimizer states are offloaded here, not a part of them")
+    if not reading.flag(f"{block}.super_offload"):
+        reading.ledger.default(f"{block}.super_offload")
+        reading.idle(reading.inside(f"{block}.cpuadam_cores_perc"), "DeepSpeed reads it beside super_offload alone")
+    effect = "optimizer states are offloaded as on any machine here, without SuperOffload"
+    reading.leave(reading.inside(f"{block}.super_offload", f"{block}.cpuadam_cores_perc"), effect)
+
+
+def _nvme_path(reading: Reading, key: str) -> None:
+    """One folder serves both blocks."""
+    path, before = reading.value(key), reading.settings.get("zero.nvme_path")
+    if path is None:
+        return
+    if before not in (None, str(path)):
+        reading.idle([key], f"zero.nvme_path is one folder for both kinds of offload, and {before} is taken")
+        return
+    reading.say(key, {"zero.nvme_path": str(path)})
+
+
+def _others(reading: Reading, stage: int) -> None:
+    """Keys that DeepSpeed alone acts on, and those that another key or nobody reads any more."""
+    for key in _GATHERED:
+        if reading.value(f"{BLOCK}.{key}") is not None:
+            whole = reading.flag(f"{BLOCK}.{key}")
+            reading.say(f"{BLOCK}.{key}", {"save.export": "safetensors"} if whole else {})
+            if not whole:
+                reading.ledger.default(f"{BLOCK}.{key}")
+    usual = _USUAL if stage < 3 else {**_USUAL, **_USUAL_OF_STAGE_3}
+    if stage == 3:
+        reading.idle(reading.inside(f"{BLOCK}.round_robin_gradients"), "DeepSpeed reads it at stages 1 and 2")
+    for key, value in usual.items():
+        reading.keep_unless(f"{BLOCK}.{key}", value)
+    for key in list(reading.inside(f"{BLOCK}.leaf_module")):
+        reading.keep(key)
+    reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in _OF_FILES)), "of checkpoints and of what others report")
+    shards = f"{BLOCK}.mics_shard_size"
+    if (reading.number(shards) or 0) <= 0:
+        reading.ledger.default(*reading.inside(shards, f"{BLOCK}.mics_hierarchical_params_gather"))
+    mics = reading.inside(shards, f"{BLOCK}.mics_hierarchical_params_gather")
+    reading.leave(mics, "parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more")
+    effect = "gradients lack the correction of their quantization: DeepSpeed 0.19.8 has LoCo no more"
+    reading.leave(reading.inside(f"{BLOCK}.zeropp_loco_param"), effect)
+    effect = "every update is applied at once here: ZenFlow lets some lag behind"
+    reading.leave(reading.inside(f"{BLOCK}.zenflow"), effect)

@@ -1,0 +1,125 @@
+"""Megatron-LM argument lists: shell scripts, the YAML of its functional tests, JSON.
+
+Every flag ends in one list of the ledger. Arguments without a setting of their own here on which the engine acts travel
+in ``backend.extra``; those that raise memory or change the model beyond what is counted are left out, and matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.config.foreign import name_from
+from launcher.importers import Imported
+from launcher.importers.megatron import files as places
+from launcher.importers.megatron import layout, training
+from launcher.importers.megatron.kinds import refuse
+from launcher.importers.megatron.reader import Reader, ledger_of
+from launcher.importers.megatron.settings import is_local, model
+from launcher.importers.megatron.tables import DEFAULTS, Meaning, by_value, meaning
+from launcher.importers.megatron.text import parse
+from launcher.importers.megatron.vocabulary import multiple
+
+HAS_VARIABLES = True
+"""A list may be a script, whose variables ``--set`` gives."""
+
+_SOURCE = "a Megatron-LM argument list"
+_EXTRA_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_LOCAL = "backend.extra.transformer-impl"
+
+
+def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
+    """Read an argument list.
+
+    Args:
+        text: The file's content.
+        path: The file, for messages; its suffix tells YAML and JSON from shell text.
+        variables: Values of variables that the file leaves open.
+
+    Raises:
+        ConfigErrors: It cannot be read. A list of another model, a missing size or a wrong value is in ``errors``.
+    """
+    parsed = parse(text, path, variables)
+    reader = Reader(parsed, path, ledger_of(parsed), list(parsed.errors), list(parsed.not_understood))
+    name = name_from(path.rpartition("/")[2].partition(".")[0])
+    choose, settings = _run(reader)
+    settings = {"model.name": name, **settings, "model.source": _SOURCE}
+    refuse(reader)
+    settings |= _rest(reader)
+    return reader.ledger.imported(
+        summary=f"The Megatron-LM run {name}",
+        source=_SOURCE,
+        choose=choose,
+        settings={key: value for key, value in settings.items() if value is not None or key.startswith("model.")},
+        not_understood=reader.not_understood,
+        errors=reader.errors,
+    )
+
+
+def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+    """Choices and settings of the arguments that have some."""
+    sizes = model(reader)
+    degrees = layout.parallel(reader, sizes)
+    compute, formats = layout.precision(reader)
+    recompute, details = layout.checkpointing(reader)
+    stepped, optimizer = training.optimizer(reader)
+    batches = training.batches(reader)
+    source, data = places.data(
+        reader, evaluates=bool(batches.get("train.eval_every")), vocabulary=sizes["model.vocab_size"]
+    )
+    tracking, project = places.tracker(reader)
+    choose = {
+        "parallel": layout.preset(degrees),
+        "zero": layout.zero(reader),
+        "precision": compute,
+        "checkpointing": recompute,
+        **source,
+        **stepped,
+        **tracking,
+    }
+    settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches}
+    settings |= training.steps(reader, batches) | optimizer | data | places.saves(reader) | project
+    return choose, settings | places.nodes(reader) | places.others(reader)
+
+
+def _rest(reader: Reader) -> dict[str, Any]:
+    """Arguments without a setting: by their value where it is the value that counts, else as the table says."""
+    settings: dict[str, Any] = {}
+    values = {name: argument.value for name, argument in reader.arguments.items()}
+    for name, argument in reader.arguments.items():
+        if not reader.ledger.is_open(f"--{argument.spelling}"):
+            continue
+        if name == "spec":
+            settings |= _layers(reader)
+        elif name in DEFAULTS and DEFAULTS[name] == argument.value:
+            reader.ledger.default(reader.key(name))
+        else:
+            _enter(reader, name, by_value(name, values) or meaning(name))
+    return settings | {f"backend.extra.{spelling}": value for spelling, value in reader.extra.items()}
+
+
+def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
+    """Enter an argument by what it does here; one that nothing is known of stays open, and is left out as unknown."""
+    if found is None:
+        return
+    if name in reader.parsed.unset:
+        reader.get(name, "" if found.effect is None or found.matters else "save.")
+    elif found.effect is None and _EXTRA_KEY.match(reader.arguments[name].spelling):
+        reader.keep(name)
+    elif found.effect is not None:
+        value = reader.text(name) or "true"
+        reader.leave(name, found.effect.replace("{name}", name).replace("{value}", value), matters=found.matters)
+
+
+def _layers(reader: Reader) -> dict[str, Any]:
+    """``--spec``: Megatron-core's own layers, or Transformer Engine's, which are the default; else another model."""
+    value = str(reader.arguments["spec"].value)
+    if is_local(reader) or re.search(r"get_gpt_(layer|decoder)\w*local", value):
+        reader.get("spec", _LOCAL, "model.attention")
+        return {_LOCAL: "local"}
+    if re.search(r"gpt_layer_specs|get_gpt_(layer|decoder)", value):
+        reader.ledger.default(reader.key("spec"))
+    else:
+        reader.leave("spec", "the model there is another: its layers are those of a module of its own")
+    return {}

@@ -1,0 +1,196 @@
+"""Data, checkpoints, trackers, nodes and variables of a Megatron-LM argument list."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from launcher.importers.megatron.reader import Reader, split, started_by
+from launcher.saved import find
+
+_MOCK = "the data are made up here (data=synthetic)"
+_ONE = "set data.path (with data=tokens) to the prefix of one"
+_WIDE = 65500
+"""Vocabularies up to here are written in 16 bits (``DType.optimal_dtype`` of ``core/datasets/indexed_dataset.py``)."""
+_BLENDS = ("data-path", "train-data-path")
+_LISTS = ("data-args-path", "per-split-data-args-path", "data-file-list")
+_DEFAULT_SPLIT = "969,30,1"
+_ENGINE = re.compile(r"(CUBLAS|CUDA|CUDNN|NCCL|NVTE|TORCH|TRITON|UB|UCX|OMP|PYTORCH)_\w+\Z")
+"""Variables of the libraries that train, among those of a functional test."""
+
+_ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """Where tokens come from; never anything but what the file says, or nothing but made-up ids.
+
+    Args:
+        reader: The arguments.
+        evaluates: True if the run evaluates, so that a part of the data is held out.
+        vocabulary: The number of tokens, by which Megatron-LM chooses the type of their ids.
+    """
+    settings = {"data.workers": reader.count("num-workers", "data.workers")}
+    prefix = _prefix(reader)
+    reader.leave("valid-data-path", "no effect: on training; evaluation takes the end of the data here", matters=False)
+    reader.leave("test-data-path", "no effect: on training; nothing is tested after it here", matters=False)
+    if reader.switch("mock-data", "data") or prefix is None:
+        reader.leave("split", f"no effect: {_MOCK}", matters=False)
+        return {"data": "synthetic"}, settings
+    wide = isinstance(vocabulary, int) and vocabulary > _WIDE
+    settings |= {"data.path": prefix, "data.token_dtype": "uint32" if wide else None}
+    return {"data": "tokens"}, settings | _held_out(reader, evaluates)
+
+
+def _prefix(reader: Reader) -> str | None:
+    """The one indexed data set that is read."""
+    given = [name for name in (*_BLENDS, *_LISTS) if name in reader]
+    for name in given:
+        reader.leave(name, f"{_MOCK}; {_ONE}")
+    if not given and "mock-data" not in reader:
+        reader.note("no --data-path: Megatron-LM makes its data up then, and so does data=synthetic here")
+    for name in given:
+        if name in _LISTS or name in reader.parsed.unset:
+            continue
+        words = _words(reader, name)
+        prefixes = [word for word in words if not _is_weight(word)]
+        if len(prefixes) == 1 and len(given) == 1:
+            reader.get(name, "data", "data.path")
+            return prefixes[0]
+        named = f"it blends {len(prefixes)} data sets" if prefixes else "it names no data set"
+        reader.leave(name, f"{named}; {_MOCK}; {_ONE}")
+    for name in given:
+        if unset := reader.parsed.unset.get(name):
+            ways = " ".join(f"--set {variable}=..." for variable in unset)
+            reader.leave(name, f"{', '.join(f'${variable}' for variable in unset)} has no value; {_MOCK}; {ways}")
+    return None
+
+
+def _words(reader: Reader, name: str) -> list[str]:
+    value = reader.get(name)
+    return [str(word) for item in (value if isinstance(value, list) else [value]) for word in split(item)]
+
+
+def _is_weight(word: str) -> bool:
+    return re.fullmatch(r"[0-9.eE+-]+", word) is not None
+
+
+def _held_out(reader: Reader, evaluates: bool) -> dict[str, Any]:
+    """What ``--split`` does not train on lies at the end of the data, and is held out here where the run evaluates."""
+    if "train-data-path" in reader:
+        reader.leave("split", "no effect: --train-data-path is trained on as a whole", matters=False)
+        return {}
+    if "split" not in reader:
+        reader.note(f"no --split: Megatron-LM takes {_DEFAULT_SPLIT}")
+    value = reader.get("split", "data.eval_fraction", default=_DEFAULT_SPLIT)
+    parts = [float(word) for word in map(str, value if isinstance(value, list) else split(value)) if _is_number(word)]
+    if not parts or sum(parts) <= 0 or min(parts) < 0:
+        reader.wrong("split", value, "is the parts of training, validation and test: 969,30,1")
+        return {}
+    share = round(1 - parts[0] / sum(parts), 6)
+    if evaluates and share < 1:
+        return {"data.eval_fraction": share}
+    if share:
+        reader.leave("split", f"the data: all are trained on where nothing is evaluated, and {1 - share:.1%} there")
+    else:
+        reader.ledger.default(reader.key("split"))
+    return {}
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"\d{1,18}(\.\d{0,18})?|\.\d{1,18}", word) is not None
+
+
+def saves(reader: Reader) -> dict[str, Any]:
+    """When checkpoints are written, and the one that training starts from."""
+    reader.leave("save", "no effect: checkpoints lie in the run's own directory", matters=False)
+    every = reader.count("persistent-save-interval", "save.every")
+    every = reader.count("save-interval", "save.every", default=every)
+    found = {"save.every": every, "save.async": reader.switch("async-save", "save.async") or None}
+    if found["save.async"] and "use-persistent-ckpt-worker" not in reader:
+        reader.note("--async-save without --use-persistent-ckpt-worker: Megatron-LM switches it off")
+        found["save.async"] = False
+    return {**found, **_loaded(reader)}
+
+
+def _loaded(reader: Reader) -> dict[str, Any]:
+    """``--load`` of the folder that ``--save`` fills is how a script resumes; another one holds the first weights."""
+    reader.leave("finetune", "no effect: of the checkpoint of --load", matters=False)
+    weights = "the weights that training starts from: here they are new ones"
+    reader.leave("pretrained-checkpoint", weights)
+    argument, saved = reader.arguments.get("load"), reader.arguments.get("save")
+    if argument is None:
+        return {}
+    if saved is not None and saved.value == argument.value and "pretrained-checkpoint" not in reader:
+        resumes = "no effect: it is where --save writes; launch resume goes on from the run's own checkpoints"
+        reader.leave("load", resumes, matters=False)
+        return {}
+    ways = "".join(f"; --set {name}=..." for name in reader.parsed.unset.get("load", ()))
+    reader.leave("load", weights + ways)
+    partly = {"finetune", "no-load-optim", "no-load-rng", "ckpt-step"} & set(reader.arguments)
+    value = None if ways else reader.text("load")
+    if value is None or partly or not _is_checkpoint(Path(value)):
+        return {}
+    reader.get("load", "save.load")
+    return {"save.load": value}
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        return find.is_checkpoint(path) or (path.is_dir() and bool(find.checkpoints(path)))
+    except OSError:
+        return False
+
+
+def tracker(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+    """One tracker: Weights and Biases before TensorBoard, where both are asked for."""
+    project = reader.text("wandb-project", "tracking", "tracking.project")
+    folder = reader.text("tensorboard-dir", "tracking")
+    if project:
+        reader.leave(
+            "tensorboard-dir", "no effect: on training; there is one tracker here, and it is wandb", matters=False
+        )
+        return {"tracking": "wandb"}, {"tracking.project": project}
+    if folder or "tensorboard-dir" in reader:
+        reader.get("tensorboard-dir", "tracking")
+        reader.leave("wandb-project", "no effect: it is empty or has no value", matters=False)
+        if "tensorboard-dir" in reader.parsed.unset:
+            reader.ledger.say(reader.key("tensorboard-dir"), "tracking")
+        return {"tracking": "tensorboard"}, {}
+    return {}, {}
+
+
+def nodes(reader: Reader) -> dict[str, Any]:
+    """Settings from what starts the program; what it leaves to variables, the cluster's settings decide."""
+    keys = {"nnodes": "cluster.nodes", "nproc-per-node": "cluster.gpus_per_node"}
+    for each in reader.parsed.launcher_arguments.values():
+        effect = "no effect: the launcher starts the processes; cluster.nodes and cluster.gpus_per_node say on what"
+        if reader.ledger.is_open(f"--{each.spelling}"):
+            reader.ledger.leave(f"--{each.spelling}", effect, matters=False)
+    found: dict[str, Any] = {}
+    for name, key in keys.items():
+        argument = started_by(reader.parsed, name)
+        if argument is not None and isinstance(argument.value, int) and argument.value is not True:
+            reader.ledger.say(f"--{argument.spelling}", key)
+            found[key] = argument.value
+    return found
+
+
+def others(reader: Reader) -> dict[str, Any]:
+    """Keys beside the arguments: variables of the libraries that train, and what a test of Megatron-LM's asks for."""
+    settings: dict[str, Any] = {}
+    for key, value in reader.parsed.other_keys.items():
+        name = key.partition("ENV_VARS.")[2]
+        if name == _CONNECTIONS:
+            reader.ledger.default(key)
+        elif name in _ALLOCATORS and "expandable_segments:True" in str(value):
+            reader.ledger.say(key, "train.allocator")
+            settings["train.allocator"] = "expandable"
+        elif _ENGINE.match(name) and isinstance(value, str | int | float) and "$" not in str(value):
+            reader.ledger.say(key, f"cluster.environment.{name}")
+            settings[f"cluster.environment.{name}"] = str(value)
+        elif reader.ledger.is_open(key):
+            effect = "no effect: it is no argument of the training program"
+            reader.ledger.leave(key, effect, matters=False)
+    return settings

@@ -1,0 +1,260 @@
+"""Degrees, sharding, number formats and recomputation of a Megatron-LM argument list.
+
+Where ``validate_args`` itself repairs a setting, so does this, and says so in a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.importers.megatron.reader import Reader
+
+_SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+_FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
+"""Formats that the translation chooses for a recipe (``launcher.backends.megatron.layout``)."""
+
+
+def parallel(reader: Reader, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model."""
+    old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
+    tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
+    pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
+    virtual = _virtual(reader, sizes["model.num_hidden_layers"], pipeline)
+    found = {
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "virtual_pipeline": virtual,
+        "first_stage_layers": reader.count("decoder-first-pipeline-num-layers", "parallel.first_stage_layers"),
+        "last_stage_layers": reader.count("decoder-last-pipeline-num-layers", "parallel.last_stage_layers"),
+        "context": _context(reader),
+        "expert": reader.count("expert-model-parallel-size", "parallel.expert", default=1),
+        "expert_tensor": _expert_tensor(reader, has_experts="model.num_experts" in sizes),
+        "sequence": _sequence(reader, tensor),
+        "replicate": reader.count("num-distributed-optimizer-instances", "parallel.replicate", default=1),
+        "schedule": "interleaved" if virtual > 1 else None,
+    }
+    return {f"parallel.{key}": value for key, value in found.items()}
+
+
+def preset(degrees: dict[str, Any]) -> str:
+    """The preset whose name says most about the degrees; they are all set besides."""
+    if degrees["parallel.expert"] > 1:
+        return "ep"
+    if degrees["parallel.pipeline"] > 1:
+        return "tp_pp" if degrees["parallel.tensor"] > 1 else "pp"
+    return "cp" if degrees["parallel.context"] > 1 and degrees["parallel.tensor"] == 1 else "tp"
+
+
+def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
+    """Of a dense model Megatron-LM makes the groups of ranks and puts nothing on them."""
+    name = "expert-tensor-parallel-size"
+    found = reader.count(name, "parallel.expert_tensor")
+    if has_experts:
+        return found
+    reader.leave(name, "no effect: the model has no experts", matters=False)
+    return None
+
+
+def _context(reader: Reader) -> int:
+    """Megatron-DeepSpeed has Ulysses under another name, which splits sequences too."""
+    found = reader.count("context-parallel-size", "parallel.context", default=1)
+    name = "ds-sequence-parallel-size"
+    if reader.count(name, default=1) == 1:
+        reader.ledger.default(reader.key(name))
+    return int(found)
+
+
+def _sequence(reader: Reader, tensor: Any) -> bool:
+    """``validate_args`` switches it off where tensors are whole."""
+    found = reader.switch("sequence-parallel", "parallel.sequence")
+    if found and tensor == 1:
+        reader.note("--sequence-parallel at tensor degree 1: Megatron-LM switches it off, and so does the import")
+    return found and tensor != 1
+
+
+def _virtual(reader: Reader, layers: Any, pipeline: int) -> int:
+    """Model chunks of a stage, given as such or by the layers of a chunk."""
+    key, name = "parallel.virtual_pipeline", "num-layers-per-virtual-pipeline-stage"
+    chunks = reader.count("num-virtual-stages-per-pipeline-rank", key, default=1)
+    per_chunk = reader.count(name, key, "parallel.schedule")
+    if per_chunk is None or not isinstance(layers, int):
+        return int(chunks)
+    if per_chunk < 1 or pipeline < 1 or layers % (pipeline * per_chunk):
+        rule = (
+            f"{layers} layers over {pipeline} stages in chunks of {per_chunk} leave a rest, which Megatron-LM refuses"
+        )
+        reader.wrong(name, per_chunk, rule)
+        return 1
+    found = layers // (pipeline * per_chunk)
+    if found > 1 and pipeline == 1:
+        reader.wrong(name, per_chunk, "Megatron-LM interleaves stages, and --pipeline-model-parallel-size is 1")
+        return 1
+    return int(found)
+
+
+def zero(reader: Reader) -> str:
+    """The distributed optimizer is ZeRO-1; Megatron-FSDP shards what its strategy says."""
+    distributed = reader.switch("use-distributed-optimizer", "zero")
+    fsdp = reader.switches(("use-megatron-fsdp", "use-custom-fsdp"), "zero")
+    strategy = reader.word("data-parallel-sharding-strategy", "zero", default="optim_grads_params")
+    stage = reader.count("zero-stage")
+    if fsdp:
+        if strategy not in _SHARDING:
+            reader.wrong("data-parallel-sharding-strategy", strategy, f"is one of {', '.join(_SHARDING)}")
+        if not distributed:
+            reader.note("--use-megatron-fsdp without --use-distributed-optimizer: Megatron-LM adds it")
+        return _SHARDING.get(strategy, "3")
+    reader.leave("data-parallel-sharding-strategy", "no effect: it is of --use-megatron-fsdp", matters=False)
+    if stage is not None:
+        return _deepspeed_stage(reader, stage)
+    if reader.arguments.get("optimizer") and reader.arguments["optimizer"].value == "dist_muon":
+        return "1"
+    return "1" if distributed else "0"
+
+
+def _deepspeed_stage(reader: Reader, stage: int) -> str:
+    """Optimizer states over data ranks are the same in both; gradients and parameters are Megatron-FSDP's here."""
+    if stage in (0, 1):
+        reader.ledger.say(reader.key("zero-stage"), "zero")
+        return str(stage)
+    reader.leave("zero-stage", "memory: DeepSpeed shards gradients and parameters there, optimizer states alone here")
+    return "1"
+
+
+def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
+    """The word for the computation, and the formats of gradients and optimizer that differ from its meaning."""
+    bf16, fp16 = reader.switch("bf16", "precision"), reader.switch("fp16", "precision")
+    if bf16 and fp16:
+        reader.wrong("fp16", True, "Megatron-LM takes one of --bf16 and --fp16", ["--bf16", "--fp16"])
+    half = "bf16" if bf16 else "fp16" if fp16 else "fp32"
+    fp8, settings = _fp8(reader, half)
+    _wide_gradients(reader, half)
+    narrow = reader.switch("grad-reduce-in-bf16", "precision.accumulate", "precision.reduce")
+    states = _states(reader)
+    if narrow or states.pop("gradients", "fp32") == "bf16":
+        settings |= dict.fromkeys(("gradients", "accumulate", "reduce"), "bf16")
+    found = settings | states | _fsdp_formats(reader, half)
+    return "fp8" if fp8 else half, {f"precision.{key}": value for key, value in found.items()}
+
+
+def _fp8(reader: Reader, half: str) -> tuple[bool, dict[str, Any]]:
+    old = reader.switches(("fp8-hybrid", "fp8-e4m3"), "precision")
+    given = reader.word("fp8-format", "precision")
+    recipe = reader.word("fp8-recipe", "precision.recipe", default="delayed")
+    if given is None and not old:
+        reader.leave("fp8-recipe", "no effect: without --fp8-format nothing reads it", matters=False)
+        return False, {}
+    if half == "fp32":
+        reader.note("--fp8-format without --bf16: parameters count as bf16")
+    if given is not None and given != _FP8_FORMATS.get(recipe):
+        reader.keep("fp8-format")
+    return True, {"recipe": recipe}
+
+
+def _wide_gradients(reader: Reader, half: str) -> None:
+    """Main gradients in fp32 are a choice with fp16 alone."""
+    name = "accumulate-allreduce-grads-in-fp32"
+    if half == "fp16":
+        reader.leave(name, "memory: gradients are kept and reduced in fp16 here, at half the bytes")
+    else:
+        reader.ledger.default(reader.key(name))
+
+
+def _states(reader: Reader) -> dict[str, Any]:
+    """The formats of ``--use-precision-aware-optimizer``; without it nothing reads them."""
+    aware = reader.switch("use-precision-aware-optimizer", "precision.optimizer_states", "precision.master")
+    key = "precision.optimizer_states"
+    keys = {"main-grads-dtype": "precision.accumulate", "main-params-dtype": "precision.master"}
+    keys |= {"exp-avg-dtype": key, "exp-avg-sq-dtype": key}
+    found = {name: reader.word(name, says, default="fp32") for name, says in keys.items()}
+    if not aware:
+        for name in keys:
+            effect = "no effect: without --use-precision-aware-optimizer nothing reads it"
+            reader.leave(name, effect, matters=False)
+        return {}
+    first, second = found["exp-avg-dtype"], found["exp-avg-sq-dtype"]
+    states = {"master": found["main-params-dtype"], "gradients": found["main-grads-dtype"]}
+    if first == second:
+        return states | {"optimizer_states": first}
+    for name in ("exp-avg-dtype", "exp-avg-sq-dtype"):
+        reader.leave(name, f"memory: {first} and {second} there, and fp32 for both here")
+    return {"gradients": found["main-grads-dtype"]}
+
+
+def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
+    """Megatron-FSDP sums gradients in the parameters' format unless it is told otherwise."""
+    main_key, sum_key = "precision.master", "precision.accumulate"
+    main = reader.word("megatron-fsdp-main-params-dtype", main_key, default="fp32")
+    summed = reader.word("megatron-fsdp-main-grads-dtype", sum_key, default="auto")
+    sent = reader.word("megatron-fsdp-grad-comm-dtype", "precision.reduce", default="auto")
+    strategy = reader.word("data-parallel-sharding-strategy", default="optim_grads_params")
+    if not any(name in reader for name in ("use-megatron-fsdp", "use-custom-fsdp")) or not strategy.startswith(
+        "optim_grads"
+    ):
+        for name in ("main-params", "main-grads", "grad-comm"):
+            effect = "no effect: it is of --use-megatron-fsdp with sharded gradients"
+            reader.leave(f"megatron-fsdp-{name}-dtype", effect, matters=False)
+        return {}
+    if sent not in ("auto", summed):
+        reader.leave(
+            "megatron-fsdp-grad-comm-dtype", f"the maths: gradients are reduced as they are summed here: {summed}"
+        )
+    if half != "fp32" and main not in ("fp32", "fp16"):
+        reader.leave("megatron-fsdp-main-params-dtype", "memory: main parameters are fp32 here")
+    formats = half if summed == "auto" else summed
+    settings: dict[str, Any] = dict.fromkeys(("gradients", "accumulate", "reduce"), formats)
+    return settings | ({"master": main} if main == "fp16" else {})
+
+
+def checkpointing(reader: Reader) -> tuple[str, dict[str, Any]]:
+    """The kind of activation recomputation; what belongs to another kind has no effect."""
+    mode = reader.word("recompute-granularity", "checkpointing")
+    selective = reader.switch("recompute-activations", "checkpointing")
+    old = reader.switch("checkpoint-activations", "checkpointing")
+    layer = reader.switch("moe-layer-recompute", "checkpointing", "checkpointing.modules")
+    method, layers = _method(reader), _layers(reader)
+    modules = [str(word) for word in reader.words("recompute-modules", "checkpointing.modules")]
+    if old:
+        reader.note("--checkpoint-activations is of an earlier Megatron-LM: every layer is recomputed")
+    if selective:
+        reader.note("--recompute-activations: --recompute-granularity selective, as in Megatron-LM")
+    kind = "selective" if selective or (layer and mode is None) else mode
+    kind = "full" if kind is None and (old or _OLD_METHOD in reader) else kind or "none"
+    if kind not in ("full", "selective", "none"):
+        reader.wrong("recompute-granularity", mode, "is full or selective", ["--recompute-granularity full"])
+        return "none", {}
+    _idle(reader, kind)
+    if layer and kind == "full":
+        rule = "Megatron-LM refuses it beside full recomputation"
+        reader.wrong("moe-layer-recompute", True, rule, ["--recompute-granularity selective"])
+    if kind == "full":
+        found = {"method": method or "uniform", "layers": layers or 1}
+        return kind, {f"checkpointing.{key}": value for key, value in found.items()}
+    if layer:
+        modules = list(dict.fromkeys([*(modules or ["core_attn"]), "moe"]))  # Megatron-core adds to its default.
+    return kind, {"checkpointing.modules": modules} if kind == "selective" and modules else {}
+
+
+_OLD_METHOD = "activations-checkpoint-method"
+_OF_FULL = ("recompute-method", "recompute-num-layers", _OLD_METHOD, "activations-checkpoint-num-layers",
+            "checkpoint-num-layers")  # fmt: skip
+
+
+def _method(reader: Reader) -> Any:
+    found = [reader.word(name, "checkpointing.method") for name in ("recompute-method", _OLD_METHOD)]
+    return next((method for method in found if method is not None), None)
+
+
+def _layers(reader: Reader) -> Any:
+    names = ("recompute-num-layers", "activations-checkpoint-num-layers", "checkpoint-num-layers")
+    found = [reader.count(name, "checkpointing.layers") for name in names]
+    return next((layers for layers in found if layers is not None), None)
+
+
+def _idle(reader: Reader, kind: str) -> None:
+    """Details of a kind of recomputation that the list does not choose."""
+    for name in () if kind == "full" else _OF_FULL:
+        reader.leave(name, "no effect: it is of --recompute-granularity full", matters=False)
+    if kind != "selective":
+        reader.leave("recompute-modules", "no effect: it is of --recompute-granularity selective", matters=False)

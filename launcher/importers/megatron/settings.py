@@ -1,0 +1,252 @@
+"""The model of a Megatron-LM argument list; defaults are those of ``megatron/training/arguments.py``, 0.19.2.
+
+Each function reads the arguments of one group through a :class:`Reader`, which enters them in the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from launcher.config.ledger import OPEN
+from launcher.importers.megatron.reader import Reader, split
+from launcher.importers.megatron.vocabulary import vocabulary
+
+_NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+_POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none", "rotary": "rope", "absolute": "learned"}
+_NORMED = (
+    "the maths: latent attention has norms of its latents here, as with --qk-layernorm: add it, or go on with --partial"
+)
+_BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
+
+
+def model(reader: Reader) -> dict[str, Any]:
+    """Sizes and kinds of the model, as ``model.KEY``."""
+    layers = reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
+    hidden = reader.size("hidden-size", says="model.hidden_size")
+    heads = reader.size("num-attention-heads", says="model.num_attention_heads")
+    gated = _is_gated(reader)
+    biased = not reader.switch("disable-bias-linear", "model.mlp_bias", "model.attention_bias")
+    latent = reader.switch("multi-latent-attention", "model.family")
+    ffn = _ffn(reader, hidden, gated)
+    settings = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_attention_heads": heads,
+        "num_key_value_heads": _key_value_heads(reader, latent),
+        "head_dim": reader.count("kv-channels", "model.head_dim"),
+        "vocab_size": vocabulary(reader),
+        "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights", "model.tie_word_embeddings"),
+        "hidden_act": _activation(reader, gated),
+        "normalization": reader.choice("normalization", _NORMS, "model.normalization", default="layernorm"),
+        "position_embedding": _positions(reader),
+        "rope_theta": float(reader.number("rotary-base", "model.rope_theta", default=10000)),
+        "norm_epsilon": _epsilon(reader),
+        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased,
+        "mlp_bias": biased,
+        "qk_norm": not latent and reader.switch("qk-layernorm", "model.qk_norm"),
+        "max_position_embeddings": _longest(reader),
+        "dropout": _dropout(reader),
+        "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
+        "attention": _attention(reader),
+    }
+    experts = _experts(reader, layers, ffn)
+    for name in () if latent else ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"):
+        reader.leave(name, "no effect: without --multi-latent-attention nothing reads it", matters=False)
+    family = "deepseek" if latent else "moe" if experts else "llama" if gated and not biased else "gpt"
+    found = {"family": family, **settings, **experts, **(_latent(reader) if latent else {})}
+    return {f"model.{key}": value for key, value in found.items()}
+
+
+def _is_gated(reader: Reader) -> bool:
+    """``--swiglu``, or another gate of the same sizes, which is named for what it is not here."""
+    found = reader.switch("swiglu", "model.hidden_act")
+    if reader.switch("quick-geglu"):
+        reader.leave("quick-geglu", "the maths: the gate is SiLU here, GELU's quick approximation there")
+        found = True
+    if (gate := reader.word("glu-activation", "model.hidden_act")) is not None:
+        if gate.lower() != "swiglu":
+            reader.leave("glu-activation", f"the maths: the gate is SiLU here, and {gate} there")
+        found = True
+    return found
+
+
+def _ffn(reader: Reader, hidden: Any, gated: bool) -> Any:
+    """Megatron-LM's own default is four times the width, or two thirds of that where there is a gate."""
+    given = reader.count("ffn-hidden-size", "model.intermediate_size")
+    if given is not None or hidden == OPEN:
+        return OPEN if given is None else given
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _key_value_heads(reader: Reader, latent: bool) -> Any:
+    """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
+    key = "model.num_key_value_heads"
+    if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
+        for name in ("group-query-attention", "num-query-groups"):
+            reader.leave(name, "no effect: --num-key-value-heads says it", matters=False)
+        return old
+    if not reader.switch("group-query-attention", key):
+        if "num-query-groups" in reader:
+            reader.leave(
+                "num-query-groups", "no effect: without --group-query-attention nothing reads it", matters=False
+            )
+        return None
+    groups = reader.count("num-query-groups", key)
+    if latent:
+        reader.note("--group-query-attention beside --multi-latent-attention: Megatron-LM refuses the two together")
+        return None
+    if groups is None and "num-query-groups" not in reader:
+        reader.note("--group-query-attention without --num-query-groups: one group, as in Megatron-LM")
+        return 1
+    return groups
+
+
+def _activation(reader: Reader, gated: bool) -> str:
+    """GELU that is fused with the bias is its tanh approximation (``core/fusions/fused_bias_gelu.py``).
+
+    So is that of ``--openai-gelu`` in the layers before Megatron-core (``legacy/model/transformer.py``).
+    """
+    says = () if gated else ("model.hidden_act",)
+    squared = reader.switch("squared-relu", *says)
+    fused = not reader.switch("no-bias-gelu-fusion", *says) and "disable-bias-linear" not in reader
+    openai = reader.switch("openai-gelu", *says)
+    if gated:
+        for name in ("squared-relu", "no-bias-gelu-fusion", "openai-gelu"):
+            reader.leave(name, "no effect: the feed-forward layer has a gate", matters=False)
+        return "silu"
+    if squared:
+        return "squared_relu"
+    return "gelu_new" if fused or openai else "gelu"
+
+
+def _positions(reader: Reader) -> str:
+    key = "model.position_embedding"
+    kind = reader.word("position-embedding-type", key, default="learned_absolute")
+    if reader.switch("use-rotary-position-embeddings", key) or kind == "rope":
+        reader.switch("no-position-embedding", key)
+        return "rope"
+    if kind == "yarn":
+        reader.keep("position-embedding-type")  # Its parameters and its memory are those of rotary positions.
+        return "rope"
+    if kind not in _POSITIONS:
+        reader.leave("position-embedding-type", f"the maths: no {kind} positions here, and no others in their place")
+        return "none"
+    return "none" if reader.switch("no-position-embedding", key) else _POSITIONS[kind]
+
+
+def _epsilon(reader: Reader) -> Any:
+    """Megatron-LM called it ``--layernorm-epsilon`` before it had another norm."""
+    old = reader.number("layernorm-epsilon", "model.norm_epsilon", default=1e-5)
+    return reader.number("norm-epsilon", "model.norm_epsilon", default=old)
+
+
+def _longest(reader: Reader) -> Any:
+    """A sequence is the longest that the model takes where nothing else is said."""
+    key = "model.max_position_embeddings"
+    found = reader.count("max-position-embeddings", key)
+    return found if found is not None else reader.size("seq-length", "encoder-seq-length", says=key)
+
+
+def _dropout(reader: Reader) -> float:
+    """One setting stands for both; the attention's own is the engine's where it differs."""
+    hidden = reader.number("hidden-dropout", "model.dropout", default=0.1)
+    attention = reader.number("attention-dropout", "model.dropout", default=0.1)
+    if hidden != attention and "attention-dropout" in reader:
+        reader.keep("attention-dropout")
+    elif hidden != attention:
+        reader.note(f"attention's dropout is {hidden} here as well; Megatron-LM's own default of it is {attention}")
+    return float(hidden)
+
+
+def _attention(reader: Reader) -> str:
+    """``local`` layers without the flash-attention package compute scores in full (``core/transformer``)."""
+    key = "model.attention"
+    backend = reader.word("attention-backend", key, default="auto")
+    found = _BACKENDS.get(str(backend).rpartition(".")[2])
+    if found is None:
+        reader.wrong("attention-backend", backend, f"is one of {', '.join(_BACKENDS)}")
+    flash = reader.switches(("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton"), key)
+    if flash or found == "flash":
+        return "flash"
+    return "eager" if found == "eager" or is_local(reader) else "sdpa"
+
+
+def is_local(reader: Reader) -> bool:
+    """True if the layers are Megatron-core's own, not Transformer Engine's."""
+    chosen = [reader.arguments[name].value for name in ("transformer-impl", "spec") if name in reader]
+    return any(value == "local" or value == ["local"] for value in chosen)
+
+
+def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
+    experts = reader.count("num-experts", "model.num_experts")
+    experts = max(split_counts(reader), default=0) if experts is None else experts
+    if not experts or (experts == 1 and "deepspeed" in reader):
+        for name in ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq"):
+            reader.leave(name, "no effect: the model has no experts", matters=False)
+        return {}
+    if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
+        reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
+    width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
+    topk = reader.count("moe-router-topk", "model.num_experts_per_tok", default=2)
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": topk,
+        "moe_intermediate_size": width,
+        "num_shared_experts": _shared(reader, width),
+        "first_dense_layers": _first_dense(reader, layers),
+    }
+
+
+def split_counts(reader: Reader) -> list[int]:
+    """Megatron-DeepSpeed takes a number of experts for each layer that has some."""
+    value = reader.arguments["num-experts"].value if "num-experts" in reader else None
+    words = value if isinstance(value, list) else split(value)
+    return [int(word) for word in words if str(word).isascii() and str(word).isdecimal() and len(str(word)) < 9]
+
+
+def _shared(reader: Reader, width: Any) -> int:
+    name, key = "moe-shared-expert-intermediate-size", "model.num_shared_experts"
+    shared = reader.count(name, key, default=0)
+    if not isinstance(width, int) or width < 1:
+        return 0
+    if shared % width:
+        reader.leave(name, f"{shared} is no multiple of the experts' {width}: {shared // width} shared experts here")
+    return int(shared // width)
+
+
+def _first_dense(reader: Reader, layers: Any) -> int:
+    """From ``([0]*3+[1]*58)``: layers without experts, which must come first."""
+    frequency = reader.get("moe-layer-freq", "model.first_dense_layers", default=1)
+    if isinstance(frequency, list):
+        listed = [str(item) for item in frequency]
+    else:
+        match = re.fullmatch(r"\(?\s*(?:\[0\]\s*\*\s*(\d{1,5})\s*\+\s*)?\[1\]\s*\*\s*(\d{1,5})\s*\)?", str(frequency))
+        listed = ["0"] * int(match[1] or 0) + ["1"] * int(match[2]) if match else split(frequency)
+    dense = listed.index("1") if "1" in listed else 0
+    if listed in (["1"], ["0"] * dense + ["1"] * (len(listed) - dense)) and len(listed) in (1, layers):
+        return dense
+    reader.leave("moe-layer-freq", "the model there is another: here every layer after the first has experts")
+    return 0
+
+
+def _latent(reader: Reader) -> dict[str, Any]:
+    """Multi-head latent attention; Megatron's defaults (``core/transformer/transformer_config.py``)."""
+    if "kv-channels" in reader:
+        reader.leave("kv-channels", "no effect: latent attention has sizes of its own", matters=False)
+    if reader.switch("qk-layernorm"):
+        reader.ledger.default(reader.key("qk-layernorm"))
+    else:
+        reader.leave("multi-latent-attention", _NORMED)
+    if "rope-type" not in reader:
+        reader.note("--multi-latent-attention without --rope-type: YaRN, the default of Megatron-LM's latent attention")
+        reader.extra["rope-type"] = "yarn"
+    return {
+        "head_dim": None,
+        "q_lora_rank": reader.count("q-lora-rank", "model.q_lora_rank", default=0) or 0,
+        "kv_lora_rank": reader.count("kv-lora-rank", "model.kv_lora_rank", default=32),
+        "qk_nope_head_dim": reader.count("qk-head-dim", "model.qk_nope_head_dim", default=128),
+        "qk_rope_head_dim": reader.count("qk-pos-emb-head-dim", "model.qk_rope_head_dim", default=64),
+        "v_head_dim": reader.count("v-head-dim", "model.v_head_dim", default=128),
+    }

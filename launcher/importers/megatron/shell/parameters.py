@@ -1,0 +1,263 @@
+"""Parameters of the shell: ``$NAME`` and what can stand in ``${...}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from launcher.importers.megatron.shell import arithmetic, marks, patterns
+from launcher.importers.megatron.shell.arithmetic import Number
+from launcher.importers.megatron.shell.state import Budget, State, Value
+
+type Found = str | tuple[str, ...]
+
+_HEAD = re.compile(r"([#!]?)([A-Za-z_]\w*|\d{1,3}|[@*#?$!-])(?:\[([^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\])?")
+_DEFAULT = re.compile(r"(:?)([-=+?])(.*)\Z", re.DOTALL)
+_CUT = re.compile(r"(##|#|%%|%)(.*)\Z", re.DOTALL)
+_REPLACE = re.compile(r"/([/#%]?)((?:[^/\\]|\\.)*)(?:/(.*))?\Z", re.DOTALL)
+_SLICE = re.compile(r":(?![-=+?])(.*)\Z", re.DOTALL)
+_CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper,
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
+    ",": lambda text: text[:1].lower() + text[1:],
+}
+_LISTS = {"@", "*"}
+
+
+class Words(Protocol):
+    """Puts values into the words that stand inside of ``${...}``."""
+
+    def text(self, raw: str) -> str:
+        """One text."""
+
+    def fields(self, raw: str) -> list[str]:
+        """The words that it becomes."""
+
+    def pattern(self, raw: str) -> str:
+        """A pattern, in which quoted letters mean themselves."""
+
+
+class Parameters:
+    """Looks variables up, and sets them."""
+
+    def __init__(self, state: State, given: Mapping[str, str], budget: Budget) -> None:
+        """Take the state, what the user gives, and how much may be done."""
+        self.state, self.given, self.budget = state, given, budget
+
+    # Values.
+
+    def value(self, name: str) -> Value | None:
+        """The value of a variable: what the script has set, or else what the user gives."""
+        if name in self.state.variables:
+            return self.state.variables[name]
+        return None if name.isdecimal() else self.given.get(name)
+
+    def scalar(self, name: str, index: str | None = None, expand: Callable[[str], str] = str) -> str | None:
+        """The text of a variable, or of one element of an array; None where it is not set."""
+        if name.isdecimal() or name in _LISTS:
+            return self._positional(name)
+        value = self.value(name)
+        if value is None or isinstance(value, str):
+            return value if index in {None, "", "0"} else None
+        key = expand(index or "0")
+        if isinstance(value, dict):
+            return (
+                value.get(key.strip("'\""))
+                if marks.is_known(key)
+                else marks.mark(f"${{{name}[{key}]}}", marks.names(key))
+            )
+        number = self.number(key)
+        if number.value is None:
+            return marks.mark(f"${{{name}[{key}]}}", number.names)
+        return value[number.value] if -len(value) <= number.value < len(value) else None
+
+    def _positional(self, name: str) -> str | None:
+        if self.state.positional is None or not name.isdecimal():
+            return None
+        number = int(name)
+        return self.state.positional[number - 1] if 0 < number <= len(self.state.positional) else None
+
+    def all_of(self, name: str) -> tuple[str, ...] | None:
+        """The elements of an array, or the positional parameters."""
+        if name in _LISTS:
+            return self.state.positional
+        value = self.value(name)
+        if isinstance(value, dict):
+            return tuple(value.values())
+        return value if value is None or isinstance(value, tuple) else (value,)
+
+    def number(self, text: str) -> Number:
+        """The value of an arithmetic expression."""
+        self.budget.spend(len(text))
+        return arithmetic.evaluate(text, self._look, self._assign_number)
+
+    def _look(self, name: str) -> str | None:
+        name, _, index = name.partition("[")
+        return self.scalar(name, index.rstrip("]") or None)
+
+    def _assign_number(self, name: str, number: Number) -> None:
+        text = marks.mark(f"${name}", number.names or [f"~{name}"]) if number.value is None else str(number.value)
+        if "[" not in name:
+            self.assign(name, text)
+
+    def assign(self, name: str, value: Value, *, keeps_given: bool = False) -> None:
+        """Set a variable; one that the user gives keeps that value where the file's is a plain one."""
+        if keeps_given and name in self.given:
+            text = self.given[name]
+            self.state.variables[name] = text if isinstance(value, str) else tuple(text.split())
+            return
+        owned = marks.owned(value, name) if isinstance(value, str) else value
+        if isinstance(owned, tuple):
+            owned = tuple(marks.owned(text, name) for text in owned)
+        self.budget.hold(owned)
+        self.state.variables[name] = owned
+
+    # Expansion.
+
+    def plain(self, name: str, *, quoted: bool) -> Found:
+        """The value of ``$NAME``."""
+        if name in _LISTS:
+            return self._list(name, name, quoted=quoted)
+        if name == "#":
+            return str(len(self.state.positional or ()))
+        found = self.scalar(name)
+        return self._spent(found) if found is not None else self._unset(name)
+
+    def _spent(self, found: str) -> str:
+        self.budget.spend(len(found) // 4)
+        return found
+
+    def _unset(self, name: str) -> str:
+        """What stands for a variable without a value: nothing where positional parameters are given."""
+        if name.isdecimal() and self.state.positional is not None and name != "0":
+            return ""
+        asked = [name] if name.isdecimal() or name[0].isalpha() or name[0] == "_" else []
+        return marks.mark(f"${name}", asked if name != "0" else [])
+
+    def _list(self, name: str, index: str, *, quoted: bool) -> Found:
+        found = self.all_of(name)
+        if found is None:
+            shown = f"${name}" if name in _LISTS else f"${{{name}[{index}]}}"
+            return (marks.mark(shown, [name]),)
+        self.budget.spend(sum(map(len, found)) // 4)
+        separator = self.value("IFS")
+        first = separator[:1] if isinstance(separator, str) else " "
+        return first.join(found) if index == "*" and quoted else found
+
+    def braces(self, inside: str, words: Words, *, quoted: bool) -> Found:
+        """The value of ``${...}``; a mark where it is of a kind that is not followed."""
+        head = _HEAD.match(inside)
+        if head is None:
+            return marks.mark(f"${{{inside}}}")
+        prefix, name, index = head.groups()
+        rest = inside[head.end() :]
+        if prefix:
+            return self._prefixed(prefix, name, index, rest, inside)
+        is_list = index in _LISTS or name in _LISTS
+        if default := _DEFAULT.match(rest):
+            return self._default(name, index, default, words, quoted=quoted)
+        if is_list:
+            found = self._list(name, index or name, quoted=quoted and not rest)
+        else:
+            text = self.scalar(name, index, words.text)
+            found = (
+                self._spent(text)
+                if text is not None
+                else self._unset(name)
+                if index is None or self.value(name) is None
+                else ""
+            )
+        return self._changed(found, rest, inside, words, is_positional=name in _LISTS) if rest else found
+
+    def _prefixed(self, prefix: str, name: str, index: str | None, rest: str, inside: str) -> Found:
+        """Lengths, ``${#X}``; keys of arrays, ``${!X[@]}``; and values by a name that is a value, ``${!X}``."""
+        shown = f"${{{inside}}}"
+        value = self.value(name)
+        if rest or (value is None and name not in _LISTS):
+            return marks.mark(shown, [name] if name.isidentifier() else [])
+        if prefix == "#":
+            found = self.all_of(name) if index in _LISTS or name in _LISTS else self.scalar(name, index)
+            text = found if isinstance(found, str) else "".join(found or ())
+            return str(len(found or ())) if marks.is_known(text) else marks.mark(shown, marks.names(text))
+        if index in _LISTS:
+            return tuple(value) if isinstance(value, dict) else tuple(map(str, range(len(self.all_of(name) or ()))))
+        named = self.scalar(name) or ""
+        found = self.scalar(named) if named.isidentifier() else None
+        return (
+            found
+            if isinstance(found, str)
+            else marks.mark(shown, marks.names(named) or ([named] if named.isidentifier() else []))
+        )
+
+    def _default(self, name: str, index: str | None, match: re.Match[str], words: Words, *, quoted: bool) -> Found:
+        colon, operator, word = match.groups()
+        if index in _LISTS or name in _LISTS:
+            elements = self.all_of(name)
+            value: Found | None = elements if elements else None
+        else:
+            value = self.scalar(name, index, words.text)
+        is_empty = value is None or (bool(colon) and isinstance(value, str) and (not value or marks.is_unset(value)))
+        if operator == "+":
+            return "" if is_empty else _word(word, words)
+        if not is_empty and value is not None:
+            return value
+        if operator == "?":
+            return self._unset(name)
+        found = _word(word, words)
+        if operator == "=" and isinstance(found, str):
+            self.assign(name, found)
+        return found
+
+    def _changed(self, found: Found, rest: str, inside: str, words: Words, *, is_positional: bool) -> Found:
+        """A value after what follows its name: cut, replaced, sliced, in upper case."""
+        whole = found if isinstance(found, str) else "".join(found)
+        unknown = marks.mark(f"${{{inside}}}", marks.names(whole))
+        if not marks.is_known(whole):
+            return unknown
+        if sliced := _SLICE.match(rest):
+            return self._sliced(found, sliced[1], unknown, words, is_positional=is_positional)
+        self.budget.spend(min(len(whole), patterns.MOST) ** 2 // (1 if rest[0] == "/" else 64))
+        change = _change(rest, words)
+        texts = [change(text) for text in ([found] if isinstance(found, str) else found)] if change else [None]
+        known = tuple(text for text in texts if text is not None)
+        if len(known) < len(texts):
+            return unknown
+        return known[0] if isinstance(found, str) else known
+
+    def _sliced(self, found: Found, text: str, unknown: str, words: Words, *, is_positional: bool) -> Found:
+        start, _, length = words.text(text).partition(":")
+        first, count = self.number(start), self.number(length) if length.strip() else None
+        if first.value is None or (count and count.value is None):
+            return unknown
+        begin = first.value if first.value >= 0 else max(0, len(found) + first.value)
+        begin = max(0, begin - 1) if is_positional else begin
+        end = None if count is None or count.value is None else begin + count.value if count.value >= 0 else count.value
+        return found[begin:end]
+
+
+def _word(word: str, words: Words) -> Found:
+    """The word of a default; one that holds a list is a list."""
+    return tuple(words.fields(word)) if re.search(r"\[@\]|\$@", word) else words.text(word)
+
+
+def _change(rest: str, words: Words) -> Callable[[str], str | None] | None:
+    """What the signs behind a name do to its text; None where they are not followed."""
+    if cut := _CUT.match(rest):
+        pattern = words.pattern(cut[2])
+        at_end, longest = cut[1][0] == "%", len(cut[1]) == 2
+        return lambda text: patterns.cut(text, pattern, end=at_end, longest=longest)
+    if change := _REPLACE.match(rest):
+        kind, pattern, by = change[1], words.pattern(change[2]), words.text(change[3] or "")
+        if kind in {"#", "%"}:
+            return lambda text: _at_an_end(text, pattern, by, end=kind == "%")
+        return lambda text: patterns.replace(text, pattern, by, every=kind == "/")
+    return _CASES.get(rest)
+
+
+def _at_an_end(text: str, pattern: str, by: str, *, end: bool) -> str | None:
+    rest = patterns.cut(text, pattern, end=end, longest=True)
+    if rest is None or (rest == text and pattern):
+        return rest
+    return rest + by if end else by + rest

@@ -1,0 +1,130 @@
+"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments.
+
+A shell script is read, never run (``launcher.importers.megatron.shell``); of its commands the training is taken
+(``command``). A value that only the machine or the environment knows stays as it is typed, and the variables
+that it hangs on are named; where such a variable decides which arguments there are, that is an error that asks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.importers.megatron import data
+from launcher.importers.megatron.arguments import Argument, Arguments, Parsed, check_numbers
+from launcher.importers.megatron.command import batch_environment, batch_words, choose, trains
+from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.machine import follow, values_in
+from launcher.importers.megatron.shell.tree import ShellError
+from launcher.importers.megatron.words import Words
+
+__all__ = ["Argument", "Arguments", "Parsed", "parse"]
+
+_CONTINUED = re.compile(r"\\[ \t]+\n")
+_ASSIGNED = re.compile(r"(?<![\w$.-])([A-Za-z_]\w*)(?:\[\w*\])?\+?=(?=([^\n;]{0,400}))")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_LINE = re.compile(r"line_\d+")
+
+
+def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> Parsed:
+    """Read an argument list.
+
+    Args:
+        text: The file's content.
+        path: The file, for messages; its suffix tells YAML and JSON from shell text.
+        variables: Values of shell variables that the user gives: the environment for what the file does not set, and
+            instead of the value of a plain ``NAME=value`` of the file, as one edits that line.
+
+    Raises:
+        ConfigErrors: It is not text of the kind that its suffix promises, or holds no argument.
+    """
+    given = dict(variables or {})
+    start = text.lstrip()[:1]
+    is_script = path.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt"))
+    if path.endswith((".json", ".yaml", ".yml")) or (start and start in "{[" and not is_script):
+        found = _from_data(data.load(text, path), path, given)
+    else:
+        found = _from_shell(text, path, given)
+    check_numbers((*found.arguments.values(), *found.launcher_arguments.values()), path)
+    if not found.arguments and not found.not_given:
+        rule = "it holds no argument; they are spelt --num-layers 32"
+        raise ConfigErrors([ConfigError(path, text[:40], _with_hint(rule, found)), *found.errors])
+    return found
+
+
+def _with_hint(rule: str, found: Parsed) -> str:
+    return "; ".join([rule, *found.not_understood[:4]])
+
+
+# YAML and JSON.
+
+
+def _from_data(data: data.Data, path: str, given: Mapping[str, str]) -> Parsed:
+    words = Words(path, [])
+    try:
+        variables = {**data.variables, **given}
+        if isinstance(data.flags, list):
+            words.gather([values_in(word, variables) for word in data.flags])
+            return words.parsed(other_keys=data.other)
+        for key, value in data.flags.items():
+            words.add_value(key, _with_variables(value, variables))
+    except ShellError as error:
+        raise _not_shell(str(error), path, str(error)) from None
+    not_given = {key: value for key, value in data.flags.items() if value is None or value is False}
+    return words.parsed(other_keys=data.other, not_given=not_given)
+
+
+def _with_variables(value: Any, given: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return values_in(value, given)
+    return [_with_variables(item, given) for item in value] if isinstance(value, list) else value
+
+
+# Shell text.
+
+
+def _not_shell(rule: str, path: str, text: str) -> ConfigErrors:
+    return ConfigErrors([ConfigError(path, text[:40], f"this is not shell text: {rule}")])
+
+
+def _from_shell(text: str, path: str, given: Mapping[str, str]) -> Parsed:
+    batch = batch_words(text)
+    try:
+        if len(text) > files.MOST_OF_A_SCRIPT:
+            raise ShellError(f"it is larger than {files.MOST_OF_A_SCRIPT >> 10} KiB")
+        text = _CONTINUED.sub("\\\\\n", text.replace("\r\n", "\n"))
+        script = follow(text, given, trains, batch_environment(batch))
+    except ShellError as error:
+        raise _not_shell(str(error), path, text) from None
+    training, errors = choose(script, path, given)
+    words = Words(path, script.decisions, _assigned(text))
+    words.errors += [*errors, *_unknown_names(text, path, given)]
+    words.sentences += [f"line {line} reads {name}, which is not read here" for line, name in script.not_read]
+    if training is not None:
+        words.gather(training.words)
+        words.launch([*batch, *training.launch])
+    elif script.ended is not None:
+        words.sentences.append(f"line {script.ended} ends the script before it trains")
+    return words.parsed(program=training.program if training else None)
+
+
+def _assigned(text: str) -> set[str]:
+    """Variables with a value of the script's own in some branch; ``X="$X --more"`` adds to the environment's."""
+    found = _ASSIGNED.finditer(_COMMENT.sub("", text))
+    return {match[1] for match in found if not re.search(rf"\$\{{?{match[1]}\b", match[2])}
+
+
+def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[ConfigError]:
+    """Names that the user gives and that the file does not have."""
+    names = {*re.findall(r"[A-Za-z_]\w*", text), *marks.placeholder_names(text)}
+    errors = []
+    for name in given:
+        if not (name.isdecimal() or name in names or _LINE.fullmatch(name)):
+            near = get_close_matches(name, sorted(names), n=1)
+            way_out = [f"--set {near[0]}=..."] if near else []
+            errors.append(ConfigError(f"{path}: --set {name}", given[name], "the file has no such variable", way_out))
+    return errors

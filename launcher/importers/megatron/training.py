@@ -1,0 +1,181 @@
+"""Batches, steps, optimizer and schedule of a Megatron-LM argument list.
+
+Megatron-LM counts in steps or in samples, and Megatron-DeepSpeed in tokens as well: here all are optimizer steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.importers.megatron.reader import Reader
+
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
+_SCHEDULES = ("constant", "linear", "cosine")
+_OWN_SCHEDULES = ("inverse-square-root", "WSD")
+"""Schedules that the engine has and no setting says."""
+
+_MINUTE = 60
+
+
+def batches(reader: Reader) -> dict[str, Any]:
+    """Sizes, and what is done every so many steps."""
+    old = reader.count("batch-size", "train.micro_batch_size")
+    micro = reader.count("micro-batch-size", "train.micro_batch_size", default=old)
+    if old is not None:
+        reader.note("--batch-size is of an earlier Megatron-LM, the micro-batch of a rank")
+    return {
+        "train.sequence_length": _length(reader),
+        "train.micro_batch_size": micro,
+        "train.global_batch_size": reader.count("global-batch-size", "train.global_batch_size"),
+        "train.seed": reader.count("seed", "train.seed", default=1234),
+        "train.log_every": reader.count("log-interval", "train.log_every"),
+        **_evaluation(reader),
+        **_loss(reader),
+        "train.timeout_s": _MINUTE * reader.count("distributed-timeout-minutes", "train.timeout_s", default=10),
+    }
+
+
+def _length(reader: Reader) -> Any:
+    found = [reader.count(name, "train.sequence_length") for name in ("seq-length", "encoder-seq-length")]
+    return next((length for length in found if length is not None), None)
+
+
+def _evaluation(reader: Reader) -> dict[str, Any]:
+    """Megatron-LM wants an interval even where, with ``--eval-iters 0``, nothing is evaluated."""
+    every = reader.count("eval-interval", "train.eval_every")
+    steps = reader.count("eval-iters", "train.eval_steps")
+    if steps == 0 or every is None:
+        for name in ("eval-interval", "eval-iters"):
+            reader.leave(name, "no effect: on training; nothing is evaluated, there or here", matters=False)
+        return {}
+    return {"train.eval_every": every, "train.eval_steps": 100 if steps is None else steps}
+
+
+def _loss(reader: Reader) -> dict[str, Any]:
+    """``validate_args`` refuses Transformer Engine's kernel of it, which is the other one."""
+    fused = reader.switch("cross-entropy-loss-fusion", "train.loss")
+    kernel = reader.word("cross-entropy-fusion-impl", "train.loss")
+    if kernel == "te" and fused:
+        reader.leave("cross-entropy-fusion-impl", "memory: the fused loss is Megatron-LM's own kernel here")
+    return {"train.loss": "fused"} if fused else {}
+
+
+def steps(reader: Reader, found: dict[str, Any]) -> dict[str, Any]:
+    """Steps of the run, of the schedule and of warm-up.
+
+    Args:
+        reader: The arguments.
+        found: What :func:`batches` found.
+    """
+    whole = _counted(reader, "train", "iters", found, "train.steps")
+    done = _left_early(reader, whole)
+    decay = _counted(reader, "lr-decay", "iters", found, "optimizer.decay_steps") or whole
+    if done is None:
+        reader.note("neither --train-iters nor --train-samples: set train.steps")
+    return {
+        "train.steps": done,
+        "optimizer.decay_steps": decay if decay != done else None,
+        "optimizer.warmup_steps": _warmup(reader, found, decay),
+    }
+
+
+def _counted(reader: Reader, start: str, unit: str, found: dict[str, Any], key: str) -> int | None:
+    """Steps as such, or of samples or tokens where the batch is known."""
+    given = reader.count(f"{start}-{unit}", key)
+    batch, length = found["train.global_batch_size"], found["train.sequence_length"]
+    for name, size in ((f"{start}-samples", batch), (f"{start}-tokens", batch and length and batch * length)):
+        total = reader.number(name, key)
+        if not total or given is not None:
+            continue
+        if not size:
+            reader.leave(name, f"it is no number of steps without --global-batch-size: set {key}")
+            continue
+        given = max(1, int(total // size))
+    return None if given is None else int(given)
+
+
+def _left_early(reader: Reader, whole: int | None) -> int | None:
+    """``--exit-interval`` ends the program at its first multiple, while the schedule is of the whole run."""
+    early = reader.count("exit-interval", "train.steps")
+    if not early or early < 1 or (whole is not None and early >= whole):
+        reader.ledger.default(reader.key("exit-interval"))
+        return whole
+    reader.note(f"--exit-interval {early} ends the run there; the schedule is of the whole of it")
+    return int(early)
+
+
+def _warmup(reader: Reader, found: dict[str, Any], decay: int | None) -> int | None:
+    """Steps, or a fraction of the steps over which the learning rate decays."""
+    key = "optimizer.warmup_steps"
+    old = reader.number("warmup", key)  # Its name before it could be a number of steps.
+    fraction = reader.number("lr-warmup-fraction", key, default=old)
+    given = _counted(reader, "lr-warmup", "iters", found, key)
+    return int(fraction * decay) if not given and fraction and decay else given
+
+
+def optimizer(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+    """The optimizer and its schedule: the group that is chosen, and settings."""
+    name = reader.word("optimizer", "optimizer", default="adam")
+    if name not in _OPTIMIZERS:
+        reader.leave("optimizer", "memory and maths: adamw here")
+    elif name == "dist_muon":
+        reader.note("--optimizer dist_muon: muon with the distributed optimizer, as in Megatron-LM")
+    weight_decay = reader.number("weight-decay", "optimizer.weight_decay", default=0.01)
+    found = {
+        "optimizer.lr": reader.number("lr", "optimizer.lr"),
+        "optimizer.min_lr": reader.number("min-lr", "optimizer.min_lr"),
+        "optimizer.weight_decay": weight_decay,
+        **_momenta(reader, name),
+        "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
+        "optimizer.warmup_lr": reader.number("lr-warmup-init", "optimizer.warmup_lr") or None,
+        **_schedule(reader),
+    }
+    return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
+
+
+def _momenta(reader: Reader, name: str) -> dict[str, Any]:
+    """Each optimizer has its own, and those of another have no effect; Muon steps small tensors with Adam's."""
+    first, second, epsilon = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
+    of = {
+        "sgd": (("sgd-momentum", first, 0.9),),
+        "lion": (("lion-beta1", first, 0.95), ("lion-beta2", second, 0.98)),
+    }
+    adam = (("adam-beta1", first, 0.9), ("adam-beta2", second, 0.999), ("adam-eps", epsilon, 1e-8))
+    chosen = of.get(name, adam)
+    found = {key: reader.number(argument, key, default=default) for argument, key, default in chosen}
+    for others in (*of.values(), adam):
+        for argument, _, _ in others if others != chosen else ():
+            reader.leave(argument, f"no effect: the optimizer is {name}", matters=False)
+    return found
+
+
+def _schedule(reader: Reader) -> dict[str, Any]:
+    """A schedule that no setting says is the engine's own."""
+    style = reader.word("lr-decay-style", default="linear")
+    if style in _OWN_SCHEDULES:
+        reader.keep("lr-decay-style")
+        return _sampled_decay(reader)
+    if style not in _SCHEDULES:
+        reader.wrong("lr-decay-style", style, f"is one of {', '.join((*_SCHEDULES, *_OWN_SCHEDULES))}")
+    reader.get("lr-decay-style", "optimizer.schedule")
+    for name in ("lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples"):
+        reader.leave(name, "no effect: it is of --lr-decay-style WSD", matters=False)
+    return {"optimizer.schedule": style if style in _SCHEDULES else None}
+
+
+def _sampled_decay(reader: Reader) -> dict[str, Any]:
+    """The last part of WSD in samples, as steps, since the run here is counted in them."""
+    key = "backend.extra.lr-wsd-decay-iters"
+    samples, batch = reader.count("lr-wsd-decay-samples", key), reader.count("global-batch-size")
+    if samples is None:
+        return {}
+    if not batch:
+        reader.leave("lr-wsd-decay-samples", f"it is no number of steps without --global-batch-size: set {key}")
+        return {}
+    return {key: max(1, samples // batch)}
+
+
+def _offload(reader: Reader) -> dict[str, Any]:
+    """Optimizer states in host memory; ``--cpu-optimizer`` is Megatron-DeepSpeed's."""
+    key = "zero.offload_optimizer"
+    return {key: "cpu"} if reader.switches(("optimizer-cpu-offload", "cpu-optimizer"), key) else {}
