@@ -16,10 +16,8 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from launcher.actions.run_events import Events
-from launcher.actions.script_output import Printed
 from launcher.actions.stop import stop
 from launcher.base import files, terminal
 from launcher.base.errors import INTERRUPTED, JobFailed
@@ -31,6 +29,8 @@ from launcher.rundir import contents, progress, results, script_copy, state, sta
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
+
+_RANK_0 = "logs/ranks/*/attempt_*/0"
 
 _POLL_S = 0.2
 
@@ -182,3 +182,39 @@ def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     for line in events.news(directory):
         if line["kind"] == "bad_rows":
             yield from textwrap.wrap(f"data: {line['text']}", 80)
+
+
+class Events:
+    """The lines of ``events.jsonl`` that come from now on."""
+
+    def __init__(self, directory: Path) -> None:
+        """Count those that are there."""
+        self._directory = directory
+        self._seen = len(events.news(directory))
+
+    def say(self) -> None:
+        """Say what is new."""
+        found = events.news(self._directory)
+        for line in found[self._seen :]:
+            say(f"launch: {line['text']}")
+        self._seen = len(found)
+
+
+class Printed:
+    """Passes on what rank 0 of a run prints from now on; attempts that are there already, of a resumed run, are old."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._old = set(directory.glob(_RANK_0))
+        self._tails: dict[Path, files.Tail] = {}
+
+    def show(self, _: list[dict[str, Any]] | None) -> None:
+        """Print what is new; its metrics are the script's own to print."""
+        for folder in sorted(set(self._directory.glob(_RANK_0)) - self._old):
+            self._pass_on(folder / "stdout.log", terminal.raw(sys.stdout))
+            self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))
+
+    def _pass_on(self, path: Path, to: TextIO) -> None:
+        tail = self._tails.setdefault(path, files.Tail(path, from_start=True))
+        to.write(terminal.coloured(tail.text()))
+        to.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.data import pieces
+from launcher.data import documents as pieces
 from launcher.data.encoded import Unfinished
 from launcher.data.unusable import Unusable
 

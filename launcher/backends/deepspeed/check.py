@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _shards, _worker
+from launcher.backends import _models, _shared, _worker
 from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor, ulysses
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit, nearest
@@ -34,7 +34,7 @@ _STAGE_3 = {
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the translation or the worker would otherwise drop, or that DeepSpeed refuses or gets wrong."""
-    yield from _shards.whole_gradients_in_stages(spec)
+    yield from _shared.whole_gradients_in_stages(spec)
     yield from _axes(spec)
     yield from tensor.check(spec)
     yield from pipeline.check(spec)
@@ -51,7 +51,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that are idle at this stage, kernels that are compiled on the node, values that the estimate cannot see."""
     zero = spec.zero
-    yield from _shards.over_one_rank(spec)
+    yield from _shared.over_one_rank(spec)
     if zero.stage < 3:
         for path, neutral in _STAGE_3.items():
             if edit.value_at(spec, path) != neutral:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.backends import Profile
 from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
-from launcher.backends._versions import EXPERTS
+from launcher.backends._shared import EXPERTS
 from launcher.base import package
 from launcher.job.versions import Need
 from launcher.spec import RunSpec

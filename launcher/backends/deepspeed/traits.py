@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from launcher.backends.deepspeed import ulysses
-from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.spec import RunSpec
+from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.formats import Dtypes, beside_master
+from launcher.spec import Dtype, RunSpec
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -44,3 +45,35 @@ def buffers_partition(spec: RunSpec) -> bool:
     """True if ZeRO 1 or 2 copies the gradients of a rank's partition; offloaded ones go to the host."""
     zero = spec.zero
     return zero.stage in (1, 2) and not flat_fp32_gradients(spec) and zero.offload_optimizer == "none"
+
+
+def execution(spec: RunSpec) -> Execution:
+    """Eager transformers; ZeRO's hooks run in Python around each module.
+
+    Below stage 3 nothing overlaps unless it is asked for (``deepspeed/runtime/zero/config.py``, ``overlap_comm``), and
+    without ZeRO and in a pipeline gradients are reduced after the backward pass (``runtime/engine.py``).
+    """
+    zero = spec.zero
+    overlaps = zero.stage == 3 if zero.overlap_comm is None else zero.overlap_comm
+    return Execution(
+        framework="DeepSpeed",
+        related=("Hugging Face Trainer", "llm-foundry"),
+        attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
+        reduces_each=zero.stage >= 2,
+        fused_loss=spec.train.loss == "fused",
+        compiled=spec.train.compile,
+        gradient_overlap=overlaps and zero.stage > 0 and spec.parallel.pipeline == 1,
+        parameter_overlap=overlaps and zero.stage == 3,
+        bucket_bytes=float(zero.reduce_bucket_size * DTYPE_BYTES[dtypes(spec).reduce]),
+        fused_optimizer=engine(spec).optimizer == "fused",
+    )
+
+
+def dtypes(spec: RunSpec) -> Dtypes:
+    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/precision.md).
+
+    ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
+    """
+    compute = spec.precision.compute
+    held: Dtype = "bf16" if compute == "fp8" else compute
+    return beside_master(spec.precision, held, gradients=held)

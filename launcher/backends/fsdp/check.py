@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _optimizers, _shards, _worker
-from launcher.backends.fsdp import context
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends import _models, _shared, _worker
+from launcher.backends import _shared as _optimizers
+from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit, nearest
@@ -40,7 +40,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None:
         return
     yield from _axes(spec)
-    yield from context.check(spec)
+    yield from check_context(spec)
     yield from _tensor(spec)
     yield from _pipeline(spec)
     yield from _sharding(spec)
@@ -55,7 +55,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings with which a run does not do what one may expect."""
-    yield from _shards.over_one_rank(spec)
+    yield from _shared.over_one_rank(spec)
     if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
@@ -222,3 +222,29 @@ def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
                 multiple for multiple in nearest.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"
             ]
             yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])
+
+
+def check_context(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings that would see one rank's tokens alone, draw other values in backward, or find no kernel."""
+    if spec.parallel.context == 1:
+        return
+    for path, value, rule, way_out in _obstacles(spec):
+        yield ConfigError(path, value, rule, [*way_out, "parallel.context=1"])
+
+
+def _obstacles(spec: RunSpec) -> Iterator[tuple[str, object, str, list[str]]]:
+    if spec.model.attention != "sdpa":
+        rule = "ring attention is made of torch's own kernels; another would see the tokens of one rank alone"
+        yield "model.attention", spec.model.attention, rule, ["model.attention=sdpa"]
+    if spec.model.dropout:
+        rule = "backward of torch's ring attention does not draw the dropout of forward again"
+        yield "model.dropout", spec.model.dropout, rule, ["model.dropout=0.0"]
+    if spec.precision.compute == "fp32" and spec.hardware.device == "cuda":
+        rule = "on a GPU the kernels of ring attention take 16 bits"
+        yield "precision.compute", "fp32", rule, ["precision=bf16"]
+    if spec.train.compile:
+        rule = "ring attention is not called from compiled blocks in this version"
+        yield "train.compile", True, rule, ["train.compile=false"]
+    if spec.parallel.pipeline > 1:
+        rule = "pipeline stages hand on whole sequences in this version"
+        yield "parallel.pipeline", spec.parallel.pipeline, rule, [edit.override("parallel.pipeline", 1)]

@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _optimizers, _shards
-from launcher.backends.megatron import checkout, conversion, extra, models, network
+from launcher.backends import _models, _shared
+from launcher.backends import _shared as _optimizers
+from launcher.backends.megatron import extra, models, network
 from launcher.backends.megatron.arguments import name
-from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.traits import vocabulary_multiple
+from launcher.backends.megatron.implementation import fsdp
+from launcher.backends.megatron.traits import dtypes, vocabulary_multiple
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank.counts import padded
 from launcher.spec import RunSpec, edit, nearest
 from launcher.spec.hardware import BLACKWELL, HOPPER
+
+_WORKER_ALONE: dict[str, object] = {"data.shuffle": True, "data.token_dtype": "uint16"}
+"""Settings that only the worker reads, with the values at which they ask for nothing (conf/data/_base.yaml)."""
+
+_WATCHED: dict[str, object] = {
+    "train.on_hang": "report",
+    "train.hang_factor": 10.0,
+    "train.on_spike": "report",
+    "train.spike_deviations": 7.0,
+    "train.enforce_memory": False,
+}
+"""As that, of what needs the worker's heartbeat, its loss or its account of memory (conf/train/_base.yaml)."""
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -35,8 +48,8 @@ _PER_TOKEN = "calculate-per-token-loss"
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings without a counterpart, and combinations that Megatron-LM's own validator refuses."""
-    yield from _shards.whole_gradients_in_stages(spec)
-    yield from checkout.check(spec)
+    yield from _shared.whole_gradients_in_stages(spec)
+    yield from check_checkout(spec)
     yield from _degrees(spec)
     yield from models.check(spec)
     yield from _model(spec)
@@ -47,7 +60,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _training(spec)
     yield from _data(spec)
     yield from _checkpoints(spec)
-    yield from conversion.check(spec)
+    yield from check_conversion(spec)
     yield from extra.check(spec)
 
 
@@ -303,8 +316,8 @@ def _checkpoints(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """An assumed GPU, the padded vocabulary, unbalanced experts, and what only some optimizers read."""
-    yield from _shards.over_one_rank(spec, unasked=1)
-    yield from checkout.warnings(spec)
+    yield from _shared.over_one_rank(spec, unasked=1)
+    yield from checkout_warnings(spec)
     yield from _assumed(spec)
     yield from _padded(spec)
     yield from _idle(spec)
@@ -346,3 +359,59 @@ def _padded(spec: RunSpec) -> Iterator[ConfigError]:
             f" {spec.parallel.tensor}: {rows} rows, and as many logits"
         )
         yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", rows)])
+
+
+def check_checkout(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings that a checkout's program would drop."""
+    if spec.backend.path is None:
+        return
+    for path, neutral in _WORKER_ALONE.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+    for path, neutral in _WATCHED.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+
+
+def checkout_warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Checkpoints that stay, and a start that is repeated."""
+    if spec.backend.path is None:
+        return
+    if spec.save.every is not None and spec.steps // spec.save.every > spec.save.keep:
+        rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
+        yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
+    if spec.save.load is not None:
+        rule = "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed"
+        yield ConfigError("save.load", spec.save.load, rule, ["backend.path=null", "save.load=null"])
+
+
+def check_conversion(spec: RunSpec) -> Iterator[ConfigError]:
+    """``model.weights`` and ``save.export``, where the worker has no way from one to the other."""
+    if spec.model.weights is not None:
+        yield from _neither(spec, "model.weights", spec.model.weights, "model.weights=null")
+    if spec.save.export != "none":
+        yield from _neither(spec, "save.export", spec.save.export, "save.export=none")
+        if fsdp(spec) and spec.backend.path is None:
+            rule = "the parameters that Megatron-FSDP has cut are not joined in this version"
+            yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", "zero.stage=1"])
+
+
+def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[ConfigError]:
+    if spec.backend.path is not None:
+        rule = "a checkout's own program reads and writes Megatron's checkpoints alone"
+        yield ConfigError(path, value, rule, [without, "backend.path=null"])
+    elif not _models.computed(spec):
+        rule = "no class of transformers computes this model, so it has no form there"
+        yield ConfigError(path, value, rule, [without])
+    elif _is_deepseeks(spec):
+        rule = "latent attention, shared experts, first dense layers and biases of experts have no form there yet"
+        yield ConfigError(path, value, rule, [without])
+
+
+def _is_deepseeks(spec: RunSpec) -> bool:
+    """True if the model has a part of DeepSeek's that ``launcher.worker.megatron.layout`` has no names for."""
+    model = spec.model
+    parts = model.kv_lora_rank or model.num_shared_experts or model.first_dense_layers
+    return bool(parts) or families.of(model).traits.balances_experts

@@ -12,8 +12,15 @@ from collections.abc import Mapping
 
 from launcher.config.ledger import OPEN
 from launcher.importers import Imported, Ledger
-from launcher.importers.deepspeed import batch, file, optimizer, others, scheduler, zero
+from launcher.importers.deepspeed import file, optimizer, others, scheduler, zero
 from launcher.importers.deepspeed.reading import AUTO, Reading
+
+_TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_SETTINGS = {
+    _TOTAL: "train.global_batch_size",
+    _MICRO: "train.micro_batch_size",
+    _STEPS: "train.gradient_accumulation",
+}
 
 _BATCH = {
     "train_batch_size": "train.global_batch_size",
@@ -45,7 +52,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
     if stage == 0 and reading.choose.get("precision") == "fp16":
         rule = "DeepSpeed 0.19.8 divides gradients by a loss scale that it never multiplied in"
         reading.notes.append(f"fp16 without ZeRO is refused here, since {rule}: add zero=1 or precision=bf16")
-    batch.read(reading)
+    read_batch(reading)
     optimizer.read(reading)
     scheduler.read(reading)
     others.tracking(reading)
@@ -77,3 +84,26 @@ def _open(reading: Reading) -> None:
             reading.ledger.leave(key, "the file leaves it open" + (f": set {setting}" if setting else ""))
         elif value in (None, {}):
             reading.ledger.default(key)
+
+
+def read_batch(reading: Reading) -> None:
+    """Say the batch as ``_set_batch_related_parameters`` derives it.
+
+    What is not given follows here from the ranks too. A global batch by itself is one micro-batch on every rank, and so
+    is a micro-batch by itself.
+    """
+    found = {key: reading.count(key, least=1) for key in _SETTINGS}
+    for key, number in found.items():
+        if number is not None:
+            reading.say(key, {_SETTINGS[key]: number})
+    if found[_TOTAL] is None or found[_MICRO] is not None or _MICRO in _open_batch(reading):
+        return
+    steps = found[_STEPS] or (1 if _STEPS not in _open_batch(reading) else None)
+    if steps is not None:
+        follows = {_SETTINGS[_TOTAL]: found[_TOTAL], _SETTINGS[_MICRO]: None, _SETTINGS[_STEPS]: steps}
+        reading.say(_TOTAL, follows)
+
+
+def _open_batch(reading: Reading) -> set[str]:
+    """Keys that the file leaves to the program that reads it."""
+    return {key for key in _SETTINGS if not reading.absent(key) and reading.value(key) is None}

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import piles, pipeline, reading, sharding

@@ -1,6 +1,6 @@
 """Differences between versions of ``transformers``, asked of its classes, so that no other module asks for its version.
 
-Versions that lack a whole feature are refused before the job starts (``launcher.backends._versions``).
+Versions that lack a whole feature are refused before the job starts (``launcher.backends._shared``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.fsdp.execution import execution
+from launcher.backends.fsdp.traits import execution
 from tests.support.helpers import make_spec
 
 

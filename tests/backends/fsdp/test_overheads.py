@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from launcher.backends.fsdp import ring, stages
+from launcher.backends.fsdp import ring
 from launcher.backends.fsdp.overheads import (
     block_instants,
     block_reduction,
@@ -17,6 +17,7 @@ from launcher.backends.fsdp.overheads import (
     tied_gradient,
     unreduced,
     untied,
+    waiting_losses,
     weight_cache,
 )
 from launcher.estimate.memory.activations import running_blocks
@@ -138,10 +139,10 @@ def test_gpipe_keeps_the_losses_of_all_other_micro_batches_on_its_last_stage() -
     others = last.spec.gradient_accumulation - 1
     assert others > 0
     log_softmax = 4 * 128_256 * TOKENS
-    assert at(stages.waiting_losses(last), "forward") == others * (
+    assert at(waiting_losses(last), "forward") == others * (
         log_softmax + last.tokens * last.token_bytes(last.after_blocks)
     )
-    assert not list(stages.waiting_losses(rank(*words)))
+    assert not list(waiting_losses(rank(*words)))
 
 
 def test_ring_attention_is_an_instant_of_its_own_in_both_passes() -> None:

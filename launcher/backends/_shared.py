@@ -1,0 +1,72 @@
+"""Rules of model states that are sharded over the data ranks, which several engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.backends import Judgement
+from launcher.base.errors import ConfigError
+from launcher.job.versions import Need
+from launcher.spec import RunSpec, edit
+
+EXPERTS = Need(
+    package="transformers",
+    since="5.0",
+    path="model.num_experts",
+    asked=lambda spec: bool(spec.model.num_experts),
+    because="holds each expert in a module of its own and cannot train them here",
+    way_out="model.num_experts=0",
+)
+"""Since 5.0 the experts of a layer are one tensor (``MixtralExperts``), as checkpoints and the memory model have them.
+
+With 4.56 two ranks of FSDP abort after some steps.
+"""
+
+_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
+"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
+
+
+def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
+    """Pipelines of engines whose stages bear no sharded gradients."""
+    if spec.parallel.pipeline > 1 and spec.zero.stage >= 2:
+        rule = "ZeRO 2 and 3 shard gradients, which a pipeline accumulates over its micro-batches"
+        yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "parallel.pipeline=1"])
+
+
+def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
+    """Sharding over one rank.
+
+    Args:
+        spec: The run.
+        unasked: The stage up to which the engine shards although nobody asks for it.
+    """
+    meant = spec.parallel.shard or spec.zero.stage > unasked
+    if meant and spec.shard_degree == 1:
+        rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"
+        more = edit.override("cluster.gpus_per_node", 2 * spec.cluster.gpus_per_node)
+        yield ConfigError("zero.stage", spec.zero.stage, rule, [more])
+
+
+def no_obstacles(spec: RunSpec) -> Iterator[ConfigError]:
+    """Its packages are all that it needs of a machine."""
+    yield from ()
+
+
+def no_validator(spec: RunSpec) -> Judgement:
+    """It has no validator of its own."""
+    return Judgement()
+
+
+def nothing_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    """Its checkpoints hold whole tensors by name, which any layout reads."""
+    yield from ()
+
+
+def idle_beside_sgd(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings of a second moment, which SGD does not have."""
+    if spec.optimizer.name != "sgd":
+        return
+    for path, neutral in _SECOND_MOMENT.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
+            yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
