@@ -27,10 +27,11 @@ from launcher.base import machine
 from launcher.config.request import request
 from launcher.preflight import plan
 from launcher.spec import RunSpec
-from launcher.worker import live_bytes, loop
+from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
-from launcher.worker.layers import Layers
-from launcher.worker.memory_log import MemoryLog, tokens_of
+from launcher.worker.memory import live_bytes
+from launcher.worker.memory.layers import Layers
+from launcher.worker.watch.memory_log import MemoryLog, tokens_of
 
 PAIRS = 12
 _WARM_UP = 3

@@ -21,8 +21,9 @@ from torch.nn import functional
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import data, memory
+from launcher.worker import data
 from launcher.worker.engine import Context
+from launcher.worker.memory import tracker as memory
 
 
 def main(name: str) -> None:

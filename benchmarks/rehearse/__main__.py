@@ -3,7 +3,7 @@
 Every engine with 4 and 8 ranks: the real run of all ranks by ``launch run``, two steps of a small model, and the rank
 that ``launch rehearse`` chooses, alone, through the same worker. The peak of each phase is compared. Gloo's own thread
 at times lets go of a collective's tensors late, which adds them to a peak of the real run
-(``launcher.worker.live_bytes``), and nothing lowers one: a real run that differs by more than 1% is made again, at most
+(``worker.memory.live_bytes``), and nothing lowers one: a real run that differs by more than 1% is made again, at most
 twice, and its lowest peaks count. At last a 7B model with few layers is rehearsed. Writes
 ``benchmarks/results/rehearse.json``, after each case, and leaves cases that are there from the same day.
 """

@@ -1,4 +1,4 @@
-"""The time that a rank's own work takes: the forward passes of its blocks (``launcher.worker.pace`` says what for)."""
+"""The time that a rank's own work takes: the forward passes of its blocks (see ``watch.pace``)."""
 
 from __future__ import annotations
 

@@ -20,14 +20,17 @@ import torch.distributed as dist
 
 from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import beat, data, live_bytes, memory, metrics, out_of_memory, probe, process, spikes
+from launcher.worker import beat, data, metrics, out_of_memory, process, spikes
 from launcher.worker.checkpoints import Checkpoints
 from launcher.worker.clock import Clock
 from launcher.worker.engine import Context, Engine, EngineBuilder
-from launcher.worker.memory_log import MemoryLog, tokens_of
+from launcher.worker.memory import live_bytes
+from launcher.worker.memory import tracker as memory
 from launcher.worker.metrics import Metrics
-from launcher.worker.pace import Pace
 from launcher.worker.stopping import Agreement
+from launcher.worker.watch import probe
+from launcher.worker.watch.memory_log import MemoryLog, tokens_of
+from launcher.worker.watch.pace import Pace
 
 MEASURED_STEPS = 2
 """Steps whose memory is followed: the second is the first that has optimizer states from its start."""

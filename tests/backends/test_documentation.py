@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import scoreboard
-from launcher.backends._precision_table import precision_table
 from launcher.config.catalog import Catalog
 from launcher.planner import planning, question
 from launcher.preflight import assess
@@ -19,6 +18,7 @@ from launcher.views.check import speed_table
 from launcher.views.check.text import as_text
 from launcher.views.plan import table
 from tests.support.helpers import ACCEPT, CPU_HOST, ROOT, ask, assert_golden, make_spec
+from tests.support.precision_table import precision_table
 
 README = ROOT / "README.md"
 

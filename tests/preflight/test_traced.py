@@ -60,7 +60,7 @@ def test_the_trace_holds_what_the_real_worker_holds(trained: dict[int, Path], ra
     trace = _traced(parse(json.loads((folder / "spec.json").read_text())))
     from_trace = {phase: trace["phases"][phase] for phase in _PHASES} | {"static": trace["static_bytes"]}
     if _measured(folder) != pytest.approx(from_trace, rel=0.01) and "fsdp" in name:
-        # Some runs of FSDP2 hold one all-gather too many at a peak (launcher.worker.live_bytes), hardly two in turn.
+        # Some runs of FSDP2 hold one all-gather too many at a peak (memory.live_bytes), hardly two in turn.
         training.train_all(folder / "again", {name: (*REAL[ranks][name], "train.steps=2")}, ranks=ranks)
         folder = folder / "again" / name
     assert _measured(folder) == pytest.approx(from_trace, rel=0.01)

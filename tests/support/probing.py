@@ -30,7 +30,8 @@ def main(directory: str, port: str, disturbed: str, limit_s: str, slower: str) -
     """
     import torch
 
-    from launcher.worker import loop, probe
+    from launcher.worker import loop
+    from launcher.worker.watch import probe
 
     torch.set_num_threads(1)
     probe.LIMIT_S, probe.SLOWER = float(limit_s), float(slower)

@@ -16,7 +16,7 @@ from tests.support.training import environment, prepare, train_all
 
 _LATE = 3
 """Times that a real run is made at most. Gloo's own thread at times lets go of a collective's tensors late, which adds
-them to a peak (``launcher.worker.live_bytes``), and nothing lowers one: the lowest of equal runs is without that."""
+them to a peak (``worker.memory.live_bytes``), and nothing lowers one: the lowest of equal runs is without that."""
 
 
 def rehearse(directory: Path, ranks: Iterable[int], *, backend: str, steps: int = 2) -> dict[int, Rehearsed]:

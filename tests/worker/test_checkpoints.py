@@ -27,8 +27,9 @@ from launcher.saved import headers, paused
 from launcher.saved.find import STATE
 from launcher.spec import edit
 from launcher.spec.parse import parse
-from launcher.worker import checkpoints, memory
+from launcher.worker import checkpoints
 from launcher.worker.errors import CheckpointError
+from launcher.worker.memory import tracker as memory
 from tests.support import hostile, memory_lines, training
 from tests.support.checkpoints import exported, held_out_loss
 from tests.support.slurm_runs import launch

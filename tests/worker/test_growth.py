@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 
 from launcher.base.units import GIB, MIB
 from launcher.job.memory import HostMemory, MemoryRecord, PhaseMemory
-from launcher.worker.growth import Growth, Watch, trend
+from launcher.worker.watch.growth import Growth, Watch, trend
 
 STEPS = 10_000
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.worker.layers import Layers
-from launcher.worker.live_piles import LivePiles
-from launcher.worker.piles import of_model
+from launcher.worker.memory.layers import Layers
+from launcher.worker.memory.live_piles import LivePiles
+from launcher.worker.memory.piles import of_model
 
 VOCABULARY = 640
 

@@ -24,9 +24,9 @@ from launcher.worker import out_of_memory, shortage
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
 from launcher.worker.errors import CheckpointError, TrainingError
-from launcher.worker.live_bytes import LiveBytes
-from launcher.worker.live_piles import LivePiles
-from launcher.worker.memory import MemoryTracker
+from launcher.worker.memory.live_bytes import LiveBytes
+from launcher.worker.memory.live_piles import LivePiles
+from launcher.worker.memory.tracker import MemoryTracker
 from launcher.worker.metrics import Metrics
 from tests.support import ended_runs, training
 from tests.support import out_of_memory as cases

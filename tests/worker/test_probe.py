@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.rundir.failure import explain
-from launcher.worker import probe
+from launcher.worker.watch import probe
 from tests.support import probing, ranks, training
 
 

@@ -19,9 +19,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from launcher.worker.memory.piles import of_model
+from launcher.worker.memory.saved_bytes import SavedBytes
 from launcher.worker.model.recompute import _selective
-from launcher.worker.piles import of_model
-from launcher.worker.saved_bytes import SavedBytes
 
 ROWS, WIDTH = 8, 32
 

@@ -19,12 +19,25 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 
 from launcher.base.files import load_json
-from launcher.worker import live_bytes, marks
-from launcher.worker.deepspeed import checkpoint, model, piles, stages, start, tensor, ulysses
+from launcher.worker import marks
+from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
+from launcher.worker.memory import live_bytes
+from launcher.worker.memory.piles import Kept, flat, of_model
+from launcher.worker.memory.tracker import MemoryTracker
 from launcher.worker.model import export, initial, network, optimizers, recompute
 from launcher.worker.model.language_model import LanguageModel
-from launcher.worker.piles import Kept
+
+_MASTERS = (
+    "single_partition_of_fp32_groups",
+    "fp32_partitioned_groups_flat",
+    "fp32_groups_flat_partition",
+    "fp32_groups_flat",
+    "fp32_groups",
+)
+_GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_gradients_flat")
+_BUCKETS = "ipg_buckets"
+"""A bucket for each format, in which contiguous gradients wait to be reduced."""
 
 
 def build(context: Context) -> DeepSpeedTraining:
@@ -45,7 +58,7 @@ def build(context: Context) -> DeepSpeedTraining:
     mpu = shared.mpu if shared else None
     with start.explained():
         engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
-    piles.follow_buckets(engine, context.memory)
+    follow_buckets(engine, context.memory)
     if spec.zero.stage == 0:
         start.undo_first_step(engine)
     return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
@@ -126,7 +139,7 @@ class DeepSpeedTraining:
 
     def piles(self) -> Iterator[Kept]:
         """By DeepSpeed's own names."""
-        return piles.kept(self._engine)
+        return kept(self._engine)
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
@@ -199,3 +212,31 @@ class PipelineTraining(DeepSpeedTraining):
 def _pairs(batches: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Inputs for the first stage and labels for the last: the same tokens, of which each takes its columns."""
     return ((tokens, tokens) for tokens in batches)
+
+
+def kept(engine: Any) -> Iterator[Kept]:
+    """Of a DeepSpeed engine."""
+    wrapper = engine.optimizer
+    optimizer = getattr(wrapper, "optimizer", wrapper)
+    yield from of_model([engine.module])
+    for name in _MASTERS:
+        yield "master_weights", list(flat(getattr(wrapper, name, ())))
+    for name in _GRADIENTS:
+        yield "gradients", list(flat(getattr(wrapper, name, ())))
+    for bucket in getattr(wrapper, _BUCKETS, {}).values():
+        yield "reduce_buffers", list(flat(bucket.buffer))
+    yield "optimizer_states", list(flat(optimizer.state))
+
+
+def follow_buckets(engine: Any, memory: MemoryTracker) -> None:
+    """Tell the tracker of buckets that ZeRO 1 and 2 make in a backward pass and drop at its end."""
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "setup_buckets"):
+        make = wrapper.setup_buckets
+
+        def made() -> None:
+            make()
+            for bucket in getattr(wrapper, _BUCKETS, {}).values():
+                memory.label("reduce_buffers", flat(bucket.buffer))
+
+        wrapper.setup_buckets = made

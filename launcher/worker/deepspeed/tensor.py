@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from deepspeed.checkpoint import constants
 from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 from deepspeed.module_inject import set_autotp_mode
 from deepspeed.module_inject.auto_tp import AutoTP
@@ -20,10 +21,12 @@ from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker.deepspeed import versions
 from launcher.worker.model import initial
 
-_NOTES = (versions.AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
+AUTOTP_NOTE: str = getattr(constants, "DS_AUTOTP_UC_META", "ds_autotp_universal_checkpoint_meta")
+"""AutoTP's note on a parameter that it has split; no parameter has one before DeepSpeed 0.18.9."""
+
+_NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
 """Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""
 
 
@@ -66,7 +69,7 @@ def hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
 def finish(model: Any, cutter: AutoTP) -> None:
     """Add the hooks of parameters with memory, and tell DeepSpeed that the model is split already."""
     cutter.register_replicated_grad_hooks(model)
-    setattr(model, UNIVERSAL_CHECKPOINT_INFO, versions.autotp_layout(model))
+    setattr(model, UNIVERSAL_CHECKPOINT_INFO, autotp_layout(model))
     model.ds_autotp_parsed = True
 
 
@@ -100,5 +103,12 @@ def elements(parameter: torch.Tensor) -> int:
 
 def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
     """AutoTP's note on how it has split a parameter; None where it is whole."""
-    found: dict[str, Any] | None = getattr(parameter, versions.AUTOTP_NOTE, None)
+    found: dict[str, Any] | None = getattr(parameter, AUTOTP_NOTE, None)
     return None if found is None or found["replicated"] else found
+
+
+def autotp_layout(model: Any) -> Any:
+    """AutoTP's split of all parameters, as universal checkpoints keep it; DeepSpeed from 0.18.9."""
+    from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
+
+    return collect_autotp_universal_checkpoint_info(model)

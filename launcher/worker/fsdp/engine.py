@@ -26,14 +26,15 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from launcher.backends.fsdp.traits import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.fsdp import piles, pipeline, reading, sharding
+from launcher.worker.fsdp import pipeline, reading, sharding
+from launcher.worker.memory.piles import Kept, flat, of_model
 from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
 from launcher.worker.model.language_model import LanguageModel
-from launcher.worker.piles import Kept
 
 if TYPE_CHECKING:
     from launcher.worker.fsdp.context_parallel import Ring
@@ -274,7 +275,7 @@ class FsdpEngine:
 
     def piles(self) -> Iterator[Kept]:
         """Parameters with buffers, gradients, what is gathered, and optimizer states."""
-        return piles.kept(self._model, self._optimizer)
+        return kept(self._model, self._optimizer)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
@@ -301,3 +302,25 @@ class FsdpEngine:
 def _in_model(name: str) -> str:
     """A name in the list of a rank's model chunks as it is in the whole model."""
     return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
+
+
+def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
+    """Parameters with buffers, gradients, what FSDP2 has gathered, and optimizer states."""
+    yield from of_model([model])
+    sharded = [each for module in model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)]
+    for each in sharded:
+        gathered = getattr(each, "_unsharded_param", None)
+        yield "gather_buffers", [*each.all_gather_outputs, *([] if gathered is None else [gathered])]
+    parts = [each.sharded_param for each in sharded]
+    yield "parameters", parts
+    yield "gradients", [part.grad for part in parts if part.grad is not None]
+    yield "optimizer_states", list(flat(optimizer.state))
+
+
+def _parameters(module: FSDPModule) -> Iterator[Any]:
+    """What FSDP2 notes of each parameter of a module; torch up to 2.9 has one group of them at most."""
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    for group in [state._fsdp_param_group] if groups is None else groups:
+        if group is not None:
+            yield from group.fsdp_params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -14,9 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.backends.fsdp.traits import dtypes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
-from launcher.worker.fsdp import tensor_parallel, versions
+from launcher.worker.fsdp import tensor_parallel
 from launcher.worker.model import network
 from launcher.worker.model.language_model import LanguageModel
+
+_NEW = "forward_sync_buffers"
+
+WITHOUT_BUFFER_SYNC: dict[str, Any] = {
+    _NEW if _NEW in inspect.signature(DistributedDataParallel).parameters else "broadcast_buffers": False
+}
+"""DDP's argument that leaves buffers as they are in the forward pass; the older name is deprecated since torch 2.13."""
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -72,7 +80,7 @@ def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> D
         device_ids=None if context.device.type == "cpu" else [context.device],
         gradient_as_bucket_view=backend.bucket_view,
         bucket_cap_mb=backend.bucket_cap_mb,
-        **versions.WITHOUT_BUFFER_SYNC,
+        **WITHOUT_BUFFER_SYNC,
         init_sync=False,
         process_group=None if ranks is None else ranks.get_group("shard"),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
+from megatron.core.datasets.indexed_dataset import _IndexWriter
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch.utils.data import Dataset
 
@@ -17,7 +20,9 @@ from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
 from launcher.worker.engine import Context
-from launcher.worker.megatron import index
+
+SEQUENCE = 2**20
+"""Tokens of one sequence at most; the index counts them in 32 bits."""
 
 CORPUS = Path("data", "corpus")
 """The indexed data set in the run directory, as ``launcher.backends.megatron.training`` names it."""
@@ -60,7 +65,7 @@ class Provider:
         self._batches, run = batches, context.spec
         whole = self._batches.whole
         if context.rank == 0 and isinstance(whole, TokenFiles) and run.data.source != "tokens":
-            index.write(context.directory / CORPUS, whole.maps[0])
+            write(context.directory / CORPUS, whole.maps[0])
         self._marked = run.data.marked
         self._evaluation = context.spec.train.eval_steps * context.spec.global_batch_size
 
@@ -107,3 +112,24 @@ def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, to
     total, count = (losses.float() * mask).sum(), mask.sum()
     noted = count.clamp(min=torch.finfo(torch.float32).tiny)
     return total, count.int(), {LOSS: torch.stack([total.detach(), noted])}
+
+
+def write(prefix: Path, tokens: np.memmap[Any, Any]) -> None:
+    """Write ``<prefix>.bin``, which is the file of ids itself, and ``<prefix>.idx``.
+
+    Args:
+        prefix: Without a suffix; what lies there is replaced.
+        tokens: A file of unsigned ids, mapped.
+    """
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    target, index = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")
+    for path in (target, index):
+        path.unlink(missing_ok=True)
+    try:
+        os.link(str(tokens.filename), target)
+    except OSError:  # Another file system, as the user's cache may be on.
+        target.symlink_to(Path(str(tokens.filename)).absolute())
+    lengths = [min(SEQUENCE, len(tokens) - start) for start in range(0, len(tokens), SEQUENCE)]
+    kind = np.int32 if tokens.dtype == np.uint32 else tokens.dtype.type  # Megatron has no uint32; ids are below 2^31.
+    with _IndexWriter(str(index), kind) as writer:
+        writer.write(lengths, None, [0, len(lengths)])

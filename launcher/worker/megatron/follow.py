@@ -9,22 +9,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
+from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.training import get_args, training
+from torch import nn
 
-from launcher.worker import live_bytes, loop, metrics
+from launcher.worker import loop, metrics
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.megatron import piles
 from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
-from launcher.worker.memory_log import MemoryLog
+from launcher.worker.memory import live_bytes
+from launcher.worker.memory.piles import Kept, flat, of_model
 from launcher.worker.metrics import Metrics
+from launcher.worker.watch.memory_log import MemoryLog
+
+_MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
+_BUFFERS = ("buffers", "expert_parallel_buffers")
 
 type Call = Callable[..., Any]
 
@@ -85,9 +91,9 @@ class Follower:
         with tracker.measuring("load"):
             answer = original(*arguments, **options)
             chunks, optimizer = answer[0], answer[1]
-            tracker.kept = functools.partial(piles.kept, chunks, optimizer)
+            tracker.kept = functools.partial(kept, chunks, optimizer)
         for chunk in chunks:
-            tracker.layers.follow(piles.numbered(chunk))
+            tracker.layers.follow(numbered(chunk))
         self.step = self.restored = get_args().iteration
         self._begun()
         return answer
@@ -214,3 +220,28 @@ class Follower:
         loss = losses.get(LOSS, torch.zeros((), device=self._context.device)).detach().float().reshape(1)
         dist.broadcast(loss, src=self._context.world - 1)
         return loss
+
+
+def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
+    """Of a rank's model chunks in Megatron's DDP, and its optimizer."""
+    made = list(chunks)
+    yield from of_model(made)
+    for buffer in (each for chunk in made for name in _BUFFERS for each in _listed(chunk, name)):
+        yield "parameters", list(flat([buffer.param_data]))
+        yield "gradients", list(flat([buffer.grad_data]))
+    for one in getattr(optimizer, "chained_optimizers", None) or [optimizer]:
+        masters = [tensor for name in _MASTERS for tensor in flat(getattr(one, name, ()))]
+        yield "master_weights", masters
+        yield "gradients", [tensor.grad for tensor in masters if tensor.grad is not None]
+        yield "optimizer_states", list(flat(getattr(one.optimizer, "state", {})))
+
+
+def _listed(chunk: Any, name: str) -> list[Any]:
+    """The buffers of Megatron's DDP; ``buffers`` of a bare module is a function."""
+    found = getattr(chunk, name, [])
+    return found if isinstance(found, list) else []
+
+
+def numbered(chunk: nn.Module) -> dict[int, nn.Module]:
+    """The transformer blocks of a model chunk by their numbers in the whole model, from 0; Megatron's begin with 1."""
+    return {int(module.layer_number) - 1: module for module in chunk.modules() if isinstance(module, TransformerLayer)}

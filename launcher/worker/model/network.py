@@ -6,7 +6,8 @@ have been sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from launcher.estimate import families
 from launcher.spec import ModelSpec
-from launcher.worker.model import versions
+from launcher.worker.errors import TrainingError
+
+_ROTARY, _SINCE = "rope_parameters", "5.0"
 
 CAUSAL_SDPA = "causal_sdpa"
 """SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
@@ -41,7 +44,7 @@ def config(model: ModelSpec) -> Any:
     if found is None:
         raise AssertionError(f"check has let the family {model.family} through, which names no class")
     kind = getattr(transformers, found.name)
-    return kind(**versions.settings(kind, found.settings))
+    return kind(**settings(kind, found.settings))
 
 
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
@@ -158,3 +161,44 @@ def retie(made: Any) -> None:
     head = made.get_output_embeddings()
     if made.config.tie_word_embeddings and not isinstance(head, Absent):
         head.weight = made.get_input_embeddings().weight
+
+
+def settings(kind: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration in the words of the installed class.
+
+    Since transformers 5.0 all of the rotary embedding is ``rope_parameters``. Before, ``rope_theta`` was a key of its
+    own and ``rope_scaling`` held the rest; a key that a class does not know it keeps and does not read, so that the
+    angles would be those of its default.
+
+    Args:
+        kind: The class of the configuration.
+        wanted: The settings as transformers 5 has them.
+
+    Raises:
+        TrainingError: The class has no words for its rotary embedding.
+    """
+    known = inspect.signature(kind).parameters
+    rotary = wanted.get(_ROTARY)
+    if rotary is None or _ROTARY in known:
+        return dict(wanted)
+    name = getattr(kind, "__name__", str(kind))
+    rest = {key: value for key, value in wanted.items() if key != _ROTARY}
+    old = _old_words(rotary)
+    unknown = [key for key in old if key not in known]
+    if unknown:
+        raise TrainingError(
+            f"the installed transformers has no {', '.join(unknown)} in {name}, which the model's rotary embedding "
+            f"needs: pip install 'transformers>={_SINCE}'"
+        )
+    return {**rest, **old}
+
+
+def _old_words(rotary: Mapping[str, Any]) -> dict[str, Any]:
+    """``rope_parameters`` as transformers 4 spells it; Gemma 3's sliding layers have a base of their own there."""
+    if not any(isinstance(value, Mapping) for value in rotary.values()):
+        scaling = {key: value for key, value in rotary.items() if key not in ("rope_theta", "partial_rotary_factor")}
+        words = {key: rotary[key] for key in ("rope_theta", "partial_rotary_factor") if key in rotary}
+        return words if scaling.get("rope_type", "default") == "default" else {**words, "rope_scaling": scaling}
+    words = _old_words(rotary.get("full_attention") or {})
+    sliding = rotary.get("sliding_attention") or {}
+    return {**words, "rope_local_base_freq": sliding["rope_theta"]} if "rope_theta" in sliding else words

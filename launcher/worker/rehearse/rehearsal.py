@@ -14,10 +14,11 @@ from launcher.estimate.memory.moments import Phase
 from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
 from launcher.spec import RunSpec
-from launcher.worker import memory, out_of_memory, shortage
+from launcher.worker import out_of_memory, shortage
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
 from launcher.worker.loop import vocabulary_sizes
+from launcher.worker.memory import tracker as memory
 from launcher.worker.rehearse import world
 
 MEASURED_STEPS = 2

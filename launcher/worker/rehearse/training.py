@@ -9,8 +9,8 @@ import torch
 
 from launcher.job.rehearsal import Rehearsed
 from launcher.worker.engine import Context, Engine, EngineBuilder
-from launcher.worker.memory_log import tokens_of
 from launcher.worker.rehearse.rehearsal import MEASURED_STEPS, Rehearsal, document, entered, ran_out
+from launcher.worker.watch.memory_log import tokens_of
 
 
 def rehearse(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:

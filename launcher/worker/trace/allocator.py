@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from launcher.base.units import MIB
-from launcher.worker.recording import Recording
+from launcher.worker.memory.recording import Recording
 
 _SMALLEST = 512  # kMinBlockSize
 _SMALL = MIB  # kSmallSize: the largest block of the small pool

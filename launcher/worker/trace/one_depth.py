@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from launcher.backends.deepspeed import ds_config
 from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context, Engine
-from launcher.worker.memory import MemoryTracker
-from launcher.worker.recording import Recording
-from launcher.worker.trace import engines, kernels
+from launcher.worker.memory.recording import Recording
+from launcher.worker.memory.tracker import MemoryTracker
+from launcher.worker.trace import shims
 from launcher.worker.trace.recorder import Recorder
+from launcher.worker.trace.shims import replaced
 from launcher.worker.trace.streams import Streams
 
 STEPS = 2
@@ -48,7 +53,7 @@ class Phases(MemoryTracker):
     def enter(self, phase: Phase) -> None:
         """Begin a phase, to which all that follows belongs; gradients are labelled as the optimizer begins."""
         if phase == "optimizer" and self.engine is not None:
-            engines.label(self._recorder, self.engine)
+            label(self._recorder, self.engine)
         self._recorder.begin(self.step, phase)
 
 
@@ -69,7 +74,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
     with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if cuda:
             stack.enter_context(streams.installed())
-            stack.enter_context(kernels.of_a_gpu())
+            stack.enter_context(of_a_gpu())
         context = Context(
             spec=spec,
             directory=Path(folder),
@@ -92,11 +97,11 @@ def _world(spec: RunSpec, rank: int) -> Iterator[None]:
 
 
 def _train(context: Context, recorder: Recorder, phases: Phases) -> None:
-    with engines.prepared(context) as prepared, FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    with prepared(context) as build, FakeTensorMode(allow_non_fake_inputs=True), recorder:
         recorder.begin(0, "load")
-        engine = prepared()
+        engine = build()
         phases.engine = engine
-        engines.label(recorder, engine)
+        label(recorder, engine)
         for step in range(1, STEPS + 1):
             phases.step = step
             recorder.begin(step, "forward")
@@ -110,4 +115,75 @@ def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> No
     tokens = [torch.zeros(shape, dtype=torch.int64, device=context.device) for _ in range(spec.gradient_accumulation)]
     with recorder.saving():
         engine.train_step(step, tokens)
-    engines.label(recorder, engine)
+    label(recorder, engine)
+
+
+@contextlib.contextmanager
+def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
+    """Run the preparations that fake tensors do not allow; the function that is yielded makes the engine under them."""
+    if context.spec.backend.name == "deepspeed":
+        with shims.deepspeed(context):
+            from launcher.worker.deepspeed.engine import build
+
+            (context.directory / "ds_config.json").write_text(json.dumps(ds_config.build(context.spec)))
+            yield lambda: build(context)
+    else:
+        with shims.ddp():
+            from launcher.worker.fsdp.engine import filled, rank_parts
+
+            model = rank_parts(context)
+            yield lambda: filled(context, model)
+
+
+def label(recorder: Recorder, engine: Engine) -> None:
+    """Label what the engine keeps; buffers of collectives are known by their operations."""
+    for pile, tensors in engine.piles():
+        if pile not in ("gather_buffers", "reduce_buffers"):
+            recorder.label(pile, tensors)
+
+
+@contextlib.contextmanager
+def of_a_gpu() -> Iterator[None]:
+    """Attention by the flash kernel of CUDA, also with dropout, where the CPU would fall back to whole scores.
+
+    The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Dropout
+    keeps a mask of one byte for each element; the CPU would keep it in the format of the activations.
+    """
+    with (
+        replaced(functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)),
+        replaced(functional, "dropout", _dropout(functional.dropout)),
+    ):
+        yield
+
+
+def _dropout(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Torch ``aten/src/ATen/native/Dropout.cpp``, ``is_fused_kernel_acceptable``."""
+
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        if not training or not 0 < p < 1 or inplace:
+            return otherwise(input, p, training, inplace)
+        return torch.native_dropout(input, p, training)[0]
+
+    return dropout
+
+
+def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **settings: Any,
+    ) -> torch.Tensor:
+        if attn_mask is not None:
+            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, **settings)
+        if torch.is_autocast_enabled("cpu"):
+            wanted = torch.get_autocast_dtype("cpu")
+            query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=settings.get("scale"))[0]
+        return out
+
+    return attention

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.estimate.memory.terms import PILES
-from launcher.worker.recording import Candidate, Moment, Recording
+from launcher.worker.memory.recording import Candidate, Moment, Recording
 from launcher.worker.trace import allocator
 
 _LOAD, _STEADY = 0, 2

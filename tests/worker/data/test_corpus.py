@@ -17,10 +17,10 @@ import torch.distributed as dist
 from launcher.base.errors import DataError
 from launcher.data import token_folder
 from launcher.saved import state
-from launcher.worker import memory
 from launcher.worker.data import Position, batches, sources
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
 from launcher.worker.engine import Context
+from launcher.worker.memory import tracker as memory
 from tests.support.helpers import make_spec
 
 

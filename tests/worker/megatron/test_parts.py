@@ -22,7 +22,7 @@ from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.megatron import cpu
 from launcher.worker.megatron.checkpoints import Checkpoints, source
 from launcher.worker.megatron.start import suits
-from launcher.worker.memory import MemoryTracker
+from launcher.worker.memory.tracker import MemoryTracker
 from tests.support.helpers import make_spec
 
 
@@ -149,7 +149,7 @@ def test_tokens_are_indexed_for_megatrons_own_programs(tmp_path: Path, monkeypat
         warnings.simplefilter("ignore")  # Megatron warns on import of each package that it does without.
         from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-        from launcher.worker.megatron import index
+        from launcher.worker.megatron import data as index
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(index, "SEQUENCE", 1000)
     ids = np.random.default_rng(0).integers(0, 300, size=2500)

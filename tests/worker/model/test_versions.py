@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from launcher.worker.errors import TrainingError
-from launcher.worker.model import buffers, network, versions
+from launcher.worker.model import buffers, network
+from launcher.worker.model import network as versions
 from tests.support.helpers import make_spec
 
 DEFAULT = {"rope_type": "default", "rope_theta": 5e5}

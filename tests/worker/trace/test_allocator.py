@@ -8,7 +8,7 @@ from launcher.base.units import MIB
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
-from launcher.worker.recording import Allocation, Recording
+from launcher.worker.memory.recording import Allocation, Recording
 from launcher.worker.trace.allocator import CachingAllocator, OutOfMemory, needed, replay
 
 

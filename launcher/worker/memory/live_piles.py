@@ -21,10 +21,10 @@ from torch import nn
 from torch.utils._pytree import tree_iter
 
 from launcher.estimate.memory.terms import Pile
-from launcher.worker.layers import Layers
-from launcher.worker.live_bytes import LiveBytes
-from launcher.worker.piles import GATHERED, of_operation, of_tensor, plain
-from launcher.worker.recording import Allocation, Mark, Recording
+from launcher.worker.memory.layers import Layers
+from launcher.worker.memory.live_bytes import LiveBytes
+from launcher.worker.memory.piles import GATHERED, of_operation, of_tensor, plain
+from launcher.worker.memory.recording import Allocation, Mark, Recording
 
 _CAST = "aten._to_copy.default"
 

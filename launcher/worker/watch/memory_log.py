@@ -3,7 +3,7 @@
 A line is of the loading of the model (step 0), of the first two steps, and of every ``train.log_memory_every``-th; the
 first checkpoint and the first evaluation add a line of their own. Rank 0 writes for all. A run that goes on from a
 checkpoint first cuts the lines of steps that it will do again, as it does with ``metrics.jsonl``. Each rank watches its
-own samples for what grows (``launcher.worker.growth``), and rank 0 says so as an event.
+own samples for what grows (``launcher.worker.watch.growth``), and rank 0 says so as an event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launcher.job import events
 from launcher.job.memory import RECORDS, HostMemory, MemoryRecord
 from launcher.worker import files
 from launcher.worker.engine import Context
-from launcher.worker.growth import Growth, Watch
+from launcher.worker.watch.growth import Growth, Watch
 
 
 class MemoryLog:

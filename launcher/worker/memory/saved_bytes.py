@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from launcher.estimate.memory.terms import Pile
-from launcher.worker.piles import Kept, has_logits, plain, storages
+from launcher.worker.memory.piles import Kept, has_logits, plain, storages
 
 
 class SavedBytes:

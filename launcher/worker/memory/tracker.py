@@ -1,7 +1,7 @@
 """Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
 
 ``memory.json`` says which of the two it holds, and beside them the peak of the process's resident memory. Each measured
-phase is also kept by pile until it is taken for ``memory.jsonl`` (``launcher.worker.memory_log``). On the CPU every
+phase is also kept by pile until it is taken for ``memory.jsonl`` (``watch.memory_log``). On the CPU every
 tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters say how much there is, looked at
 between any two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is
 temporary.
@@ -22,10 +22,10 @@ import torch
 from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
-from launcher.worker.layers import Layers
-from launcher.worker.live_piles import LivePiles
-from launcher.worker.piles import Kept, computed_again, storages
-from launcher.worker.saved_bytes import SavedBytes
+from launcher.worker.memory.layers import Layers
+from launcher.worker.memory.live_piles import LivePiles
+from launcher.worker.memory.piles import Kept, computed_again, storages
+from launcher.worker.memory.saved_bytes import SavedBytes
 
 CPU_METHOD = (
     "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "
