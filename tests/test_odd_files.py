@@ -199,7 +199,7 @@ ELSEWHERE = {
     "commands/completion.py": SHIPPED,
     "cli/completion/vocabulary.py": f"{SHIPPED}, and the user's own cache, in less time than the import takes",
     "cli/completion/candidates.py": "the user's own list of runs, in less time than the import takes",
-    "config/hugging_face_keys.py": SHIPPED,
+    "config/hub/keys.py": SHIPPED,
     "estimate/families/_decoders/values.py": SHIPPED,
     "estimate/memory/band.py": SHIPPED,
     "estimate/memory/processes.py": SHIPPED,

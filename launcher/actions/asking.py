@@ -92,7 +92,7 @@ class Asked:
 
 def as_model(path: Path) -> str:
     """A path as ``model=`` takes it, and not as an option or a name of the Hub."""
-    from launcher.config import hub  # Late, because few commands need it.
+    from launcher.config.hub import repository as hub  # Late, because few commands need it.
 
     text = str(path)
     return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"

@@ -15,8 +15,8 @@ from launcher.actions.trust import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.saying import say
-from launcher.config import trust
 from launcher.config.request import request
+from launcher.config.trust import sources as trust
 from launcher.data import token_folder
 from launcher.job import versions
 from launcher.preflight import job_python

@@ -15,7 +15,7 @@ from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
-from launcher.config import trust
+from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
 from launcher.rundir import contents, signature, state, status
 from launcher.saved import find
@@ -123,7 +123,7 @@ def _of_run(run: Path) -> Iterator[str]:
         value = edit.value_at(spec, key)
         if value and value != "none":
             yield f"setting            {key}={value}"
-    yield from (f"needs your word    {deed}" for deed in trust.needs_of_spec(spec))
+    yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
     if find.checkpoints(run) and backends.of(spec).profile.unpickles:
         yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
     yield from (f"sbatch script      {line}" for line in _sbatch(run, spec).splitlines())

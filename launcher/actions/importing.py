@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.config import length
 
 if TYPE_CHECKING:
-    from launcher.config.trust import Source
+    from launcher.config.trust.sources import Source
     from launcher.importers import Imported
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*|[1-9]\d?)\Z", re.ASCII)
@@ -82,7 +82,7 @@ def _as_taken(kind: str, variables: Mapping[str, str]) -> dict[str, Mapping[str,
 
 def _model_of(folder: Path) -> Imported:
     """The model of a folder, with its weights where it has some."""
-    from launcher.config import own_models
+    from launcher.config.hub import own_models
 
     weights = str(folder) if own_models.has_weights(folder) else None
     file = folder / own_models.CONFIG
@@ -125,11 +125,11 @@ class Foreign:
 
     def source(self, typed: Sequence[str]) -> Source:
         """The file with its settings that act, less those that the user's words set."""
-        from launcher.config import privileged_settings
-        from launcher.config.trust import Source
+        from launcher.config.trust import privileged_settings
+        from launcher.config.trust.sources import Source
 
         recipe = self.imported.recipe
-        return Source(path=self.path, deeds=privileged_settings.of_words(typed, recipe["choose"] | recipe["set"]))
+        return Source(path=self.path, privileged=privileged_settings.of_words(typed, recipe["choose"] | recipe["set"]))
 
     def refusals(self, typed: Sequence[str]) -> list[ConfigError]:
         """Errors of what matters in it and is left out."""

@@ -11,13 +11,13 @@ from launcher.actions import plan_progress
 from launcher.actions.asking import Asked
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import document, largest, length
-from launcher.planner.feasibility import nearest
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Length, Plan
 from launcher.planner.sizes import sized
 from launcher.planner.smallest import smallest
 from launcher.planner.validity import require_valid
+from launcher.planner.what_would_fit import nearest
 from launcher.views.plan import sentences
 
 

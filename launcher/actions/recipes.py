@@ -15,11 +15,13 @@ from launcher.actions.asking import folder, write_new
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.saying import say
-from launcher.config import privileged_settings, recipe_file, recipes, trust
+from launcher.config import recipe_file, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
-from launcher.config.privileged_settings import Deed
-from launcher.config.trust import Source
+from launcher.config.trust import privileged_settings
+from launcher.config.trust import sources as trust
+from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.config.trust.sources import Source
 from launcher.rundir import contents, status
 from launcher.spec.parse import parse
 
@@ -100,16 +102,16 @@ def require_name(where: str, name: str, way_out: str) -> None:
 
 def _written(name: str, content: Mapping[str, Any], origin: str | None) -> Path:
     path = place(name)
-    deeds = privileged_settings.of_recipe(recipes.check(content, str(path)))
-    note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, deeds)
+    privileged = privileged_settings.of_recipe(recipes.check(content, str(path)))
+    note = partial(trust.note_own, path) if origin is None else partial(_note_foreign, path, origin, privileged)
     write_new(path, recipe_file.as_text(name, content), otherwise=": choose another name", before=note)
     if origin is not None:
         say(f"launch: it is from {origin}, which is not trusted, and so is as foreign: launch recipe trust {name}")
     return path
 
 
-def _note_foreign(path: Path, origin: str, deeds: Sequence[Deed], content: bytes) -> None:
-    trust.note_foreign(path, content, origin, deeds)
+def _note_foreign(path: Path, origin: str, privileged: Sequence[PrivilegedSetting], content: bytes) -> None:
+    trust.note_foreign(path, content, origin, privileged)
 
 
 def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted: bool) -> str | None:
@@ -121,10 +123,10 @@ def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted
     named = recipes.named(read(texts, catalog)[0], catalog)
     if named is None:
         return None
-    path, deeds = named[0], privileged_settings.of_recipe(named[1])
+    path, privileged = named[0], privileged_settings.of_recipe(named[1])
     if trusted:
-        trust.require([Source(path=path, deeds=deeds)], folder=catalog.folder, given=True)
-    return str(path) if trust.is_foreign(path, folder=catalog.folder, deeds=deeds) else None
+        trust.require([Source(path=path, privileged=privileged)], folder=catalog.folder, given=True)
+    return str(path) if trust.is_foreign(path, folder=catalog.folder, privileged=privileged) else None
 
 
 def _words_of(run: Path, catalog: Catalog) -> list[str]:
@@ -145,7 +147,8 @@ def typed_in(run: Path) -> Path:
 
 def fetch(source: str, name: str | None) -> Output:
     """Write a recipe or lock from the network into the working folder."""
-    from launcher.config import fetch, safe_yaml
+    from launcher.config import safe_yaml
+    from launcher.config.trust import fetch
 
     name = name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
     require_name("--name", name, "--name mine")
@@ -154,10 +157,12 @@ def fetch(source: str, name: str | None) -> Output:
     path, use = folder() / "recipes" / f"{name}.yaml", f"launch recipe={name}"
     if isinstance(data, dict) and "spec" in data:
         path, use = folder() / f"{name}.yaml", f"launch run --from {name}.yaml"
-        deeds = privileged_settings.of_spec(parse(data["spec"]))
+        privileged = privileged_settings.of_spec(parse(data["spec"]))
     else:
-        deeds = privileged_settings.of_recipe(recipes.check(data, source))
-    write_new(path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, deeds))
+        privileged = privileged_settings.of_recipe(recipes.check(data, source))
+    write_new(
+        path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, privileged)
+    )
     return _said(path, use)
 
 

@@ -25,12 +25,14 @@ from launcher.base import files, machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.base.files import MOST_BYTES
 from launcher.base.saying import say
-from launcher.config import privileged_settings, recipes, trust
+from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import literal
 from launcher.config.request import Request, request
-from launcher.config.trust import Source
+from launcher.config.trust import privileged_settings
+from launcher.config.trust import sources as trust
+from launcher.config.trust.sources import Source
 from launcher.preflight import assess
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
@@ -67,8 +69,8 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
     Raises:
         ConfigErrors: It was not given.
     """
-    deeds = privileged_settings.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
-    trust.require([Source(path=found.path, deeds=deeds, written=True)], folder=folder(), given=given)
+    privileged = privileged_settings.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
+    trust.require([Source(path=found.path, privileged=privileged, written=True)], folder=folder(), given=given)
 
 
 def _located(path: Path) -> Path:

@@ -21,7 +21,7 @@ from launcher.preflight import assess, job_python
 from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
-    from launcher.config.trust import Source
+    from launcher.config.trust.sources import Source
 
 _LOADS = ("spec", "yaml-cfg")
 """Arguments of Megatron-LM that load what they name, also where that is a number."""
@@ -38,7 +38,7 @@ def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source
     Raises:
         ConfigErrors: It was not given.
     """
-    from launcher.config import trust
+    from launcher.config.trust import sources as trust
 
     trust.require([*imported, *_sources(line)], folder=folder(), given=trusted)
 
@@ -48,13 +48,15 @@ def _sources(line: CommandLine) -> list[Source]:
 
     Of groups all options count, chosen or not.
     """
-    from launcher.config import privileged_settings
-    from launcher.config.trust import Source
+    from launcher.config.trust import privileged_settings
+    from launcher.config.trust.sources import Source
 
     options_of = [privileged_settings.of_conf(place) for place in line.catalog.conf[:-1]]
-    found = [Source(path=path, deeds=deeds) for files in options_of for path, deeds in files.items()]
+    found = [Source(path=path, privileged=privileged) for files in options_of for path, privileged in files.items()]
     named = line.recipe
-    return found if named is None else [*found, Source(path=named[0], deeds=privileged_settings.of_recipe(named[1]))]
+    return (
+        found if named is None else [*found, Source(path=named[0], privileged=privileged_settings.of_recipe(named[1]))]
+    )
 
 
 def judge(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> Callable[[RunSpec], Judgement]:
@@ -122,10 +124,10 @@ def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) ->
     """
     if not spec.data.preview:
         return True
-    from launcher.config import trust
+    from launcher.config.trust import sources as trust
 
     for source in (*imported, *_sources(line)):
-        named = any(deed.key.partition(".")[0] == "data" for deed in source.deeds)
+        named = any(setting.key.partition(".")[0] == "data" for setting in source.privileged)
         if named and trust.why_foreign(source, folder=folder()) is not None:
             say(f"launch: no preview: {source.path}, which names the data, is from elsewhere and not trusted (--trust)")
             return False
@@ -134,9 +136,11 @@ def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) ->
 
 def _foreign(line: CommandLine, imported: Sequence[Source]) -> list[Path]:
     """The files that are not trusted and whose settings run code."""
-    from launcher.config import trust
+    from launcher.config.trust import sources as trust
 
-    sources = [source for source in (*imported, *_sources(line)) if any(deed.runs_code for deed in source.deeds)]
+    sources = [
+        source for source in (*imported, *_sources(line)) if any(setting.runs_code for setting in source.privileged)
+    ]
     return [source.path for source in sources if trust.why_foreign(source, folder=folder()) is not None]
 
 

@@ -13,15 +13,18 @@ from pathlib import Path
 from launcher.actions.asking import folder
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import origins, privileged_settings, recipes, safe_yaml, trust, trust_store
+from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog, yaml_files
-from launcher.config.privileged_settings import Deed
 from launcher.config.recipes import literal
-from launcher.config.trust import Source
+from launcher.config.trust import origins, privileged_settings
+from launcher.config.trust import sources as trust
+from launcher.config.trust import store as trust_store
+from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.config.trust.sources import Source
 from launcher.rundir import lock, losses
 
-type _Acts = tuple[Path, Deed]
-"""A file, and a deed of it."""
+type _Acts = tuple[Path, PrivilegedSetting]
+"""A file, and a setting of it."""
 
 
 def trust_file(words: Sequence[str], *, origin: bool) -> Output:
@@ -33,16 +36,16 @@ def trust_file(words: Sequence[str], *, origin: bool) -> Output:
         raise ConfigErrors([ConfigError("FILE", None, rule, ["launch recipe trust FILE"])])
     sources = _sources(words[0])
     foreign = [source for source in sources if trust.why_foreign(source, folder=folder()) is not None]
-    deeds = [(source.path, deed) for source in sources for deed in source.deeds]
+    privileged = [(source.path, setting) for source in sources for setting in source.privileged]
     for source in foreign:
         trust.note_trusted(source.path)
     if foreign:
         said = f"launch: trusted as it is now: {' '.join(str(source.path) for source in foreign)}"
     else:
-        of = "is your own, or trusted already" if deeds else "does nothing that needs your word"
+        of = "is your own, or trusted already" if privileged else "does nothing that needs your word"
         said = f"launch: there is nothing to trust: {words[0]} {of}"
     path = folder() / words[0] if len(sources) != 1 else sources[0].path
-    return _output(path, deeds, [], _lines(deeds, named=len(sources) > 1), trusted=bool(foreign), said=said)
+    return _output(path, privileged, [], _lines(privileged, named=len(sources) > 1), trusted=bool(foreign), said=said)
 
 
 def _sources(word: str) -> list[Source]:
@@ -56,12 +59,14 @@ def _sources(word: str) -> list[Source]:
         if not any(yaml_files(path)):
             rule = "the folder holds neither a lock nor configuration groups"
             raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])
-        return [Source(path=file, deeds=deeds) for file, deeds in privileged_settings.of_conf(path).items()]
+        return [
+            Source(path=file, privileged=privileged) for file, privileged in privileged_settings.of_conf(path).items()
+        ]
     if path.is_dir() or (path.is_file() and _is_lock(path)):
         found = lock.read(path)
-        return [Source(path=found.path, deeds=privileged_settings.of_spec(found.spec), written=True)]
+        return [Source(path=found.path, privileged=privileged_settings.of_spec(found.spec), written=True)]
     recipe = Catalog(folder=folder()).recipe(word)
-    return [Source(path=recipe, deeds=privileged_settings.of_recipe(recipes.load(recipe)))]
+    return [Source(path=recipe, privileged=privileged_settings.of_recipe(recipes.load(recipe)))]
 
 
 def _is_lock(path: Path) -> bool:
@@ -72,13 +77,13 @@ def _is_lock(path: Path) -> bool:
 def _trust_origin(place: Path) -> Output:
     """Trust the repository around a file or folder, after its addresses and what acts in its recipes were shown."""
     urls = trust.untrusted_remotes(folder() / place)
-    deeds = [(path, deed) for path, deed in _acting_here() if origins.remotes(path)] if urls else []
+    privileged = [(path, setting) for path, setting in _acting_here() if origins.remotes(path)] if urls else []
     if urls:
         trust_store.add_origins(urls)
         said = "launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull"
     else:
         said = f"launch: there is nothing to trust: {place} lies in no repository with a remote that is not trusted"
-    return _output(place, deeds, urls, [*urls, *_lines(deeds, named=True)], trusted=bool(urls), said=said)
+    return _output(place, privileged, urls, [*urls, *_lines(privileged, named=True)], trusted=bool(urls), said=said)
 
 
 def _acting_here() -> list[_Acts]:
@@ -86,23 +91,26 @@ def _acting_here() -> list[_Acts]:
     catalog, found = Catalog(folder=folder()), list[_Acts]()
     for path in (path for place in catalog.recipes[:-1] for path in sorted(place.glob("*.yaml"))):
         try:
-            found += [(path, deed) for deed in privileged_settings.of_recipe(recipes.load(path))]
+            found += [(path, setting) for setting in privileged_settings.of_recipe(recipes.load(path))]
         except ConfigErrors:
             continue
     groups = (item for place in catalog.conf[:-1] for item in privileged_settings.of_conf(place).items())
-    return found + [(path, deed) for path, deeds in groups for deed in deeds]
+    return found + [(path, setting) for path, privileged in groups for setting in privileged]
 
 
-def _lines(deeds: Sequence[_Acts], *, named: bool) -> Iterator[str]:
-    """Deeds with the whole of their values, one a line, behind their files where these are to be named."""
-    for path, deed in deeds:
+def _lines(privileged: Sequence[_Acts], *, named: bool) -> Iterator[str]:
+    """Privileged settings with their whole values, one a line, behind their files where these are to be named."""
+    for path, setting in privileged:
         where = f"{os.path.relpath(path, folder())}: " if named else ""
-        yield f"{where}{deed.key}={literal(deed.value)} {deed.does}"
+        yield f"{where}{setting.key}={literal(setting.value)} {setting.does}"
 
 
 def _output(
-    path: Path, deeds: Sequence[_Acts], urls: Sequence[str], lines: Iterable[str], *, trusted: bool, said: str
+    path: Path, privileged: Sequence[_Acts], urls: Sequence[str], lines: Iterable[str], *, trusted: bool, said: str
 ) -> Output:
-    acts = [{"path": str(file), "key": deed.key, "value": deed.value, "does": deed.does} for file, deed in deeds]
+    acts = [
+        {"path": str(file), "key": setting.key, "value": setting.value, "does": setting.does}
+        for file, setting in privileged
+    ]
     content = {"path": str(path), "acts": acts, "origins": [*urls], "trusted": trusted}
     return Output(document={"schema": 1, "recipe": content}, text="\n".join(lines), said=(said,))

@@ -26,7 +26,7 @@ from launcher.base.terminal import pasteable, width
 from launcher.commands._options import add_json, add_partial, add_set, print_json
 
 if TYPE_CHECKING:
-    from launcher.config.privileged_settings import Deed
+    from launcher.config.trust.privileged_settings import PrivilegedSetting
     from launcher.importers import Imported, LeftOut
 
 _LISTED = 5
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> int:
     refusals = refused(imported, options.file, partial=options.partial)
     if refusals:
         return _refused(imported, refusals, options)
-    deeds = _deeds(imported)
-    for deed in deeds:
-        say(f"launch: look at this before you run it: {deed}")
+    privileged = _privileged(imported)
+    for setting in privileged:
+        say(f"launch: look at this before you run it: {setting}")
     if options.recipe is not None:
-        _write_recipe(options.recipe, imported, options.file, deeds)
+        _write_recipe(options.recipe, imported, options.file, privileged)
     if options.json:
         print_json({"schema": 1, "import": imported.as_dict()})
     else:
@@ -107,21 +107,21 @@ def _one(left: LeftOut) -> str:
     return f"{finding.where}: {finding.rule}"
 
 
-def _deeds(imported: Imported) -> list[Deed]:
+def _privileged(imported: Imported) -> list[PrivilegedSetting]:
     """Settings of the file that act, and need the user's word once they come from a recipe."""
-    from launcher.config import privileged_settings
+    from launcher.config.trust import privileged_settings
 
     return [*privileged_settings.needs(imported.recipe["choose"]), *privileged_settings.needs(imported.recipe["set"])]
 
 
-def _write_recipe(path: Path, imported: Imported, origin: Path, deeds: Sequence[Deed]) -> None:
+def _write_recipe(path: Path, imported: Imported, origin: Path, privileged: Sequence[PrivilegedSetting]) -> None:
     """Write the recipe, which is as foreign as the file that it is made of."""
     import yaml
 
-    from launcher.config import trust
+    from launcher.config.trust import sources as trust
 
     def note(content: bytes) -> None:
-        trust.note_foreign(path, content, str(origin.absolute()), deeds)
+        trust.note_foreign(path, content, str(origin.absolute()), privileged)
 
     text = yaml.safe_dump(imported.recipe, sort_keys=False)
     write_new(path, text, otherwise=": choose another --recipe", before=note)

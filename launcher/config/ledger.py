@@ -2,7 +2,7 @@
 
 A :class:`Ledger` holds the four lists while a file is read, so that a key that a reader forgets is left out and said,
 and none is in two lists. The readers are ``launcher.importers`` and, for a model's ``config.json``,
-``launcher.config.hugging_face``.
+``launcher.config.hub.reading``.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import own_models
 from launcher.config.axes import read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval, value_of
+from launcher.config.hub import own_models
 from launcher.config.overrides import read
 from launcher.config.recipes import SCHEMA, expand, literal
 from launcher.config.request import request

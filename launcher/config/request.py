@@ -19,7 +19,7 @@ from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
 
 if TYPE_CHECKING:
-    from launcher.config.own_models import OwnModel
+    from launcher.config.hub.own_models import OwnModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog
     """The model where none of the options is chosen: that of a folder, or of the Hub."""
     if not any(override.group and override.key == "model" and is_own_model(override.value) for override in overrides):
         return None
-    from launcher.config import own_models  # Late, because few runs need it.
+    from launcher.config.hub import own_models  # Late, because few runs need it.
 
     return own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(typed, catalog))
 

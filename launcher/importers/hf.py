@@ -1,11 +1,11 @@
-"""Hugging Face ``config.json``, of whose model types and keys ``launcher.config.hugging_face`` knows all."""
+"""Hugging Face ``config.json``, of whose model types and keys ``launcher.config.hub.reading`` knows all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from launcher.config import hugging_face
+from launcher.config.hub import reading as hugging_face
 from launcher.importers import Imported
 
 _NONE: Mapping[str, str] = MappingProxyType({})

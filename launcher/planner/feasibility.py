@@ -15,20 +15,15 @@ from typing import Any
 
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
-from launcher.planner import feasibility
 from launcher.planner.judge import Judge
 from launcher.planner.memory_savings import Settings
 from launcher.planner.parallel_search import frames_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
-from launcher.planner.result import Layout, Nearest
+from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
-from launcher.planner.sizes import sized, sizes
-from launcher.planner.smallest import first_enough
 from launcher.planner.space import SEARCHED, Space
-from launcher.preflight import assess, fixes, pricing, verdict
-from launcher.preflight.fixes import Fix
-from launcher.preflight.verdict import Verdict
+from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
@@ -143,39 +138,3 @@ def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
             if next(iter(judge.errors(spec)), None) is None:
                 return spec
     return None
-
-
-def nearest(question: Question, judge: Judge) -> Nearest:
-    """Look for what would help.
-
-    Args:
-        question: A question that no layout answers.
-        judge: Rules and estimates.
-    """
-    closest = feasibility.closest(question, judge)
-    own = closest and layout_of(question, closest, judge)
-    ladder = tuple(sizes(question, beyond=True))
-    place = first_enough(question, judge, ladder, None)
-    size = None if place is None else ladder[place]
-    return Nearest(
-        closest=own or None,
-        rule="" if own else feasibility.lacks(question, judge),
-        size=size,
-        layout=None if size is None else feasibility.fastest(sized(question, size), judge),
-        fixes=_fixes(own, judge) if own else (),
-    )
-
-
-def _fixes(closest: Layout, judge: Judge) -> tuple[Fix, ...]:
-    """Changes with which a layout fits on no more GPUs."""
-
-    def judged(spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
-        if next(iter(judge.errors(spec)), None) is not None:
-            return None
-        return judge.verdict(spec) if roughly else verdict.judge(spec, needs(spec, **assess.parts(spec)))
-
-    spec, parts = closest.spec, assess.parts
-    # Speeds over one another, each by the shipped constants: a measured one would be in the first of them alone.
-    before = pricing.predicted(spec, parts, closest.verdict).speed
-    found = pricing.priced(fixes.search(spec, judged), spec, before, parts)
-    return tuple(fix for fix in found.found if fix.spec.gpus <= closest.spec.gpus)

@@ -31,7 +31,7 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
     try:
         found = headers.safetensors(folder)
     except headers.Unreadable as error:
-        from launcher.config import hub  # Late, because few runs need it.
+        from launcher.config.hub import repository as hub  # Late, because few runs need it.
 
         if hub.command(folder) is None:  # What of the Hub is not fetched yet has its own words.
             yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])

@@ -127,7 +127,7 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _weights(folder: Path) -> Iterator[ConfigError]:
-    from launcher.config import own_models  # Late, because few runs need it.
+    from launcher.config.hub import own_models  # Late, because few runs need it.
 
     if not own_models.has_weights(folder):
         yield own_models.weights_missing(folder)

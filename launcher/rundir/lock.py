@@ -22,8 +22,9 @@ from typing import Any
 
 from launcher.base import files, machine, secret, terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import length, safe_yaml, trust
+from launcher.config import length, safe_yaml
 from launcher.config.overrides import Override
+from launcher.config.trust import sources as trust
 from launcher.preflight.plan import Plan
 from launcher.rundir import older, provenance, script_copy
 from launcher.rundir.losses import LOSSES, NAME, as_line

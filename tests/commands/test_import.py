@@ -14,7 +14,8 @@ import pytest
 import launcher
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.cli import main
-from launcher.config import hugging_face, own_models
+from launcher.config.hub import own_models
+from launcher.config.hub import reading as hugging_face
 from launcher.importers import Imported, Ledger, LeftOut, deepspeed, megatron
 
 type Answer = Callable[[str], tuple[int, str, str]]

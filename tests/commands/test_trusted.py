@@ -16,7 +16,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.commands import doctor
-from launcher.config import fetch
+from launcher.config.trust import fetch
 from launcher.rundir import lock, signature
 from launcher.slurm import client
 from tests.support.recorded_runs import recorded
@@ -153,7 +153,7 @@ def test_the_groups_of_a_clone_act_only_when_they_are_trusted(folder: Path, said
     assert "or launch recipe trust conf/cluster/ours.yaml or" in said.err
     assert said("recipe trust conf --json") == 0
     told = json.loads(said.out)["recipe"]
-    assert [deed["value"] for deed in told["acts"]] == [["ls"]]
+    assert [setting["value"] for setting in told["acts"]] == [["ls"]]
     assert told["trusted"] is True
     assert said("recipe trust conf") == 0
     assert "conf is your own, or trusted already" in said.err

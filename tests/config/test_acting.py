@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher.config import privileged_settings, recipes
+from launcher.config import recipes
+from launcher.config.trust import privileged_settings
 from launcher.spec.parse import known_keys
 from tests.support.helpers import composed_once
 
@@ -81,8 +82,8 @@ def test_a_setting_that_acts_is_said_in_a_sentence(
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "out").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path / "here")
-    [deed] = privileged_settings.needs(settings)
-    assert str(deed).startswith(sentence)
+    [setting] = privileged_settings.needs(settings)
+    assert str(setting).startswith(sentence)
 
 
 def test_settings_without_a_deed_need_no_word() -> None:
@@ -95,7 +96,7 @@ def test_settings_without_a_deed_need_no_word() -> None:
 
 def test_what_a_recipe_sweeps_over_acts_too() -> None:
     content = {"schema": 1, "summary": "s", "sweep": {"tracking": ["none", "wandb"], "train.seed": [1, 2]}}
-    assert [deed.key for deed in privileged_settings.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]
+    assert [setting.key for setting in privileged_settings.of_recipe(recipes.check(content, "a.yaml"))] == ["tracking"]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,8 @@ def test_groups_of_a_folder_are_looked_through_wherever_they_place_their_keys(
 ) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(text)
-    deeds = [f"{deed.key} {deed.does}" for acts in privileged_settings.of_conf(tmp_path).values() for deed in acts]
-    assert len(deeds) == len(found)
-    assert all(key in deed for key, deed in zip(found, deeds, strict=True))
+    privileged = [
+        f"{setting.key} {setting.does}" for acts in privileged_settings.of_conf(tmp_path).values() for setting in acts
+    ]
+    assert len(privileged) == len(found)
+    assert all(key in setting for key, setting in zip(found, privileged, strict=True))

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.base.errors import ConfigErrors, LauncherError, SubmitError
 from launcher.cli import main
-from launcher.config import fetch
+from launcher.config.trust import fetch
 
 RECIPE = b"schema: 1\nsummary: from elsewhere\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
 HASH = hashlib.sha256(RECIPE).hexdigest()

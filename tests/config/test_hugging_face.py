@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.base import registry
-from launcher.config import hugging_face
-from launcher.config.hugging_face_keys import table
+from launcher.config.hub import reading as hugging_face
+from launcher.config.hub.keys import table
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from tests.support import class_defaults

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.config import trust, trust_store
-from launcher.config.privileged_settings import Deed
-from launcher.config.trust import Source
+from launcher.config.trust import sources as trust
+from launcher.config.trust import store as trust_store
+from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.config.trust.sources import Source
 
-RUNS_CODE = Deed("cluster.setup", ["curl x | sh"], "runs these shell lines on every node")
-SENDS = Deed("tracking", "wandb", "sends settings and metrics to a tracker")
+RUNS_CODE = PrivilegedSetting("cluster.setup", ["curl x | sh"], "runs these shell lines on every node")
+SENDS = PrivilegedSetting("tracking", "wandb", "sends settings and metrics to a tracker")
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,8 @@ def recipe(folder: Path, name: str = "a", text: str = "x") -> Path:
     return path
 
 
-def why(path: Path, folder: Path, *deeds: Deed) -> str | None:
-    return trust.origin_of(path, deeds, folder=folder)
+def why(path: Path, folder: Path, *privileged: PrivilegedSetting) -> str | None:
+    return trust.origin_of(path, privileged, folder=folder)
 
 
 def clone(folder: Path, url: str = "https://example.org/a") -> None:
@@ -48,7 +49,7 @@ def test_a_file_of_the_users_own_folders_is_their_own_and_any_other_is_not(tmp_p
 
 def test_trust_is_of_exact_bytes(tmp_path: Path) -> None:
     path = recipe(tmp_path / "elsewhere")
-    asking = [Source(path=path, deeds=[RUNS_CODE])]
+    asking = [Source(path=path, privileged=[RUNS_CODE])]
     with pytest.raises(ConfigErrors):
         trust.require(asking, folder=tmp_path, given=False)
     trust.require(asking, folder=tmp_path, given=True)
@@ -60,7 +61,7 @@ def test_trust_is_of_exact_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_acts_in_no_way_is_not_asked_about(tmp_path: Path) -> None:
-    trust.require([Source(path=recipe(tmp_path / "elsewhere"), deeds=[])], folder=tmp_path, given=False)
+    trust.require([Source(path=recipe(tmp_path / "elsewhere"), privileged=[])], folder=tmp_path, given=False)
 
 
 def test_a_foreign_file_stays_foreign_where_it_is_edited_moved_or_copied(tmp_path: Path) -> None:

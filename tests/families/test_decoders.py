@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config import hugging_face
+from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
 from launcher.estimate.rank.counts import parameter_counts

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from launcher.planner import feasibility
-from launcher.planner.feasibility import nearest
 from launcher.planner.judge import Preflight
 from launcher.planner.sizes import sized
+from launcher.planner.what_would_fit import nearest
 from tests.support.questions import asked, card
 
 JUDGE = Preflight()

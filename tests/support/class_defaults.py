@@ -1,4 +1,4 @@
-"""``launcher/config/class_defaults.json``: what classes of ``transformers`` take for keys that a config.json lacks.
+"""``launcher/config/hub/class_defaults.json``: what classes of ``transformers`` take for keys that a config.json lacks.
 
 ``python -m tests.support.class_defaults`` writes it for the model types that a family reads, by the installed version.
 """
@@ -16,7 +16,7 @@ from launcher.base import registry
 from launcher.base.package import FOLDER
 from launcher.estimate.rank.family import Family
 
-FILE = FOLDER / "config" / "class_defaults.json"
+FILE = FOLDER / "config" / "hub" / "class_defaults.json"
 
 _READ = re.compile(r"config\.([a-z_][a-z0-9_]*)|getattr\((?:self\.)?config, \"(\w+)\"")
 _PLAIN = (bool, int, float, str, type(None))

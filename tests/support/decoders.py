@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from launcher.config import hugging_face
+from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, values
 from launcher.estimate.rank.engine import EngineTraits

@@ -5,10 +5,11 @@ from __future__ import annotations
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.checkpoints import unreadable
+from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.backends.deepspeed.operators import obstacles
 from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.profile import changes, framework, fullest_rank, profile, runs_on
-from launcher.backends.deepspeed.traits import dtypes, engine, execution
+from launcher.backends.deepspeed.traits import engine, execution
 from launcher.backends.deepspeed.translate import translate
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends.deepspeed import optimizer, tensor, ulysses
-from launcher.backends.deepspeed.traits import dtypes
+from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.spec import Offload, RunSpec
 
 _BUFFER_STEP = 2**20

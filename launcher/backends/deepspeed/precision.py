@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends.deepspeed.traits import dtypes
+from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec
 

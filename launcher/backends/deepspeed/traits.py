@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher.backends.deepspeed import ulysses
+from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.execution import Execution
-from launcher.estimate.rank.formats import Dtypes, beside_master
-from launcher.spec import Dtype, RunSpec
+from launcher.spec import RunSpec
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -67,13 +67,3 @@ def execution(spec: RunSpec) -> Execution:
         bucket_bytes=float(zero.reduce_bucket_size * DTYPE_BYTES[dtypes(spec).reduce]),
         fused_optimizer=engine(spec).optimizer == "fused",
     )
-
-
-def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/precision.md).
-
-    ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
-    """
-    compute = spec.precision.compute
-    held: Dtype = "bf16" if compute == "fp8" else compute
-    return beside_master(spec.precision, held, gradients=held)

@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any
 
 from launcher.backends import _models
-from launcher.backends.deepspeed.traits import dtypes
+from launcher.backends.deepspeed.dtypes import dtypes
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 

@@ -6,9 +6,10 @@ from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends._shared import nothing_unreadable as unreadable
 from launcher.backends.fsdp.check import check, warnings
+from launcher.backends.fsdp.dtypes import dtypes
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.profile import changes, framework, fullest_rank, profile, runs_on
-from launcher.backends.fsdp.traits import dtypes, engine, execution
+from launcher.backends.fsdp.traits import engine, execution
 from launcher.backends.fsdp.translate import translate
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _shared, _worker
 from launcher.backends import _shared as _optimizers
-from launcher.backends.fsdp.traits import dtypes
+from launcher.backends.fsdp.dtypes import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit, nearest

@@ -13,8 +13,9 @@ from launcher.backends import _models, _shared
 from launcher.backends import _shared as _optimizers
 from launcher.backends.megatron import extra, models, network
 from launcher.backends.megatron.arguments import name
+from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp
-from launcher.backends.megatron.traits import dtypes, vocabulary_multiple
+from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank.counts import padded

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.backends.megatron.traits import dtypes
+from launcher.backends.megatron.dtypes import dtypes
 from launcher.spec import RunSpec
 from launcher.spec.hardware import HOPPER
 

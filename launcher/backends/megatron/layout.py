@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
-from launcher.backends.megatron.traits import dtypes
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 

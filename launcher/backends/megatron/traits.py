@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from launcher.backends.megatron.dtypes import dtypes
 from launcher.backends.megatron.implementation import fsdp, implementation, reads_gradients_as_they_are
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
-from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import BackendSpec, RunSpec
 
 VOCABULARY_MULTIPLE = 128
@@ -95,14 +95,3 @@ def _dispatcher(backend: BackendSpec) -> Dispatcher:
     if backend.argument("moe-token-dispatcher-type") == "flex" or backend.argument("moe-enable-deepep"):
         return "hybridep" if backend.argument("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
     return "all_to_all"
-
-
-def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/precision.md).
-
-    For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
-    (Megatron-LM ``training/arguments.py``).
-    """
-    if spec.precision.compute == "fp16":
-        return beside_master(spec.precision, "fp16", gradients="fp16")
-    return beside_master(spec.precision, "bf16", gradients="fp32")

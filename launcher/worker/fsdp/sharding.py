@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.backends.fsdp.traits import dtypes
+from launcher.backends.fsdp.dtypes import dtypes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import tensor_parallel

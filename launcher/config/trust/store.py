@@ -29,7 +29,7 @@ class Known:
         locks: Hashes of the locks of the user's own runs, without their losses.
         foreign: Hashes of files from elsewhere, with where they are from.
         places: Paths that files from elsewhere were written to, with where they are from.
-        marks: Marks of the code that files from elsewhere name (``Deed.mark``), with where it is from.
+        marks: Marks of the code that files from elsewhere name (``PrivilegedSetting.mark``), with where it is from.
         origins: Addresses of repositories that are trusted.
     """
 

@@ -17,11 +17,14 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
-from launcher.config import hub, hugging_face, left_out, recipes, trust
+from launcher.config import left_out, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.foreign import name_from
-from launcher.config.hugging_face import ModelFile
+from launcher.config.hub import reading as hugging_face
+from launcher.config.hub import repository as hub
+from launcher.config.hub.reading import ModelFile
 from launcher.config.overrides import Override, is_own_model
+from launcher.config.trust import sources as trust
 from launcher.spec import RunSpec
 
 CONFIG = hub.CONFIG

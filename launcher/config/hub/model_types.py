@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.config import hugging_face_keys as keys
+from launcher.config.hub import keys
 
 _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/extending.md)."""

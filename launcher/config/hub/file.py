@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.config import hugging_face_keys as keys
 from launcher.config.foreign import word_in
+from launcher.config.hub import keys
 from launcher.config.ledger import Ledger
 
 _ACTIVATIONS = {

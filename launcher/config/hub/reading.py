@@ -11,10 +11,10 @@ from typing import Any
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
-from launcher.config import hugging_face_keys as keys
-from launcher.config import hugging_face_types as types
 from launcher.config.foreign import json_mapping, name_from
-from launcher.config.hugging_face_file import Config
+from launcher.config.hub import keys
+from launcher.config.hub import model_types as types
+from launcher.config.hub.file import Config
 from launcher.config.ledger import Imported
 from launcher.estimate.rank.family import Family
 

@@ -1,7 +1,7 @@
 """Settings that act: those that run code, fetch, send, or leave the working folder, and so need the user's word.
 
-A file from elsewhere may hold any of them; the gate of ``launcher.config.trust`` asks before one takes effect. Every
-key of the specification is either in the table here or harmless, and a test holds the list of both.
+A file from elsewhere may hold any of them; ``trust.sources`` asks before one takes effect. Every key of the
+specification is either in the table here or harmless, and a test holds the list of both.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigErrors
-from launcher.config import hub, safe_yaml
+from launcher.config import safe_yaml
 from launcher.config.catalog import yaml_files
+from launcher.config.hub import repository as hub
 from launcher.config.overrides import is_own_model
 from launcher.spec.parse import texts, to_dict
 
@@ -91,7 +92,7 @@ _RUN = ("script", "cluster.setup", "cluster.environment", "cluster.container_ima
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class PrivilegedSetting:
     """A setting that acts: its key, its value, and what it does."""
 
     key: str
@@ -114,7 +115,7 @@ class Deed:
         return hashlib.sha256(json.dumps([self.key, self.value], default=str).encode()).hexdigest()[:16]
 
 
-def needs(settings: Mapping[str, Any]) -> Iterator[Deed]:
+def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
     """Settings that need the user's word.
 
     Args:
@@ -123,17 +124,17 @@ def needs(settings: Mapping[str, Any]) -> Iterator[Deed]:
     for key, value in settings.items():
         if not value:
             continue
-        deeds = [does for does in (_does(key, value), _LEAVES if _leaves(value) else None) if does is not None]
-        if deeds:
-            yield Deed(key, value, " and ".join(dict.fromkeys(deeds)))
+        privileged = [does for does in (_does(key, value), _LEAVES if _leaves(value) else None) if does is not None]
+        if privileged:
+            yield PrivilegedSetting(key, value, " and ".join(dict.fromkeys(privileged)))
 
 
-def of_recipe(recipe: Recipe) -> list[Deed]:
+def of_recipe(recipe: Recipe) -> list[PrivilegedSetting]:
     """Settings of a recipe that need the user's word, those that it sweeps over included."""
     return [*needs(recipe.choose), *needs(recipe.set), *needs(recipe.sweep)]
 
 
-def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[Deed]:
+def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[PrivilegedSetting]:
     """Settings of a whole specification, as a lock holds it, that need the user's word, less the keys ``typed``."""
     flat: dict[str, Any] = {}
     for section, content in to_dict(spec).items():
@@ -145,14 +146,14 @@ def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[Deed]:
     return list(needs({key: value for key, value in flat.items() if not key.startswith("run.") and key not in given}))
 
 
-def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[Deed]:
+def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[PrivilegedSetting]:
     """Settings of an imported file that need the user's word, less the keys that the user's words set."""
     typed = {text.lstrip("+").partition("=")[0] for text in words}
     return list(needs({key: value for key, value in settings.items() if key not in typed}))
 
 
 def _does(key: str, value: Any) -> str | None:
-    """The deed of a value, or of one in a list of values; None where it does nothing."""
+    """The setting of a value, or of one in a list of values; None where it does nothing."""
     for name, (does, acts) in ACTS.items():
         if (key == name or key.startswith(f"{name}.")) and _any(acts, value):
             return does
@@ -186,7 +187,7 @@ def _by_a_link(path: str) -> bool:
     return place != here and not place.startswith(here.rstrip("/") + "/")
 
 
-def of_conf(folder: Path) -> dict[Path, list[Deed]]:
+def of_conf(folder: Path) -> dict[Path, list[PrivilegedSetting]]:
     """Settings of a folder of configuration groups that need the user's word, of all options, chosen or not.
 
     Where a file places its content, or that of another, in other groups than its folder says (``@package``,
@@ -199,9 +200,9 @@ def of_conf(folder: Path) -> dict[Path, list[Deed]]:
         groups = [".".join(path.relative_to(folder).parent.parts)]
         if placed:
             groups = ["", *dict.fromkeys(key.partition(".")[0] for key in ACTS if "." in key), *groups]
-        unread = Deed(path.name, "", "cannot be looked through")
+        unread = PrivilegedSetting(path.name, "", "cannot be looked through")
         found[path] = [unread] if option is None else [*_of_option(*option, groups)]
-    return {path: deeds for path, deeds in found.items() if deeds}
+    return {path: privileged for path, privileged in found.items() if privileged}
 
 
 def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
@@ -213,8 +214,8 @@ def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
     return text, content if isinstance(content, dict) else {}
 
 
-def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[Deed]:
-    """The deeds of an option that may be one of these groups."""
+def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[PrivilegedSetting]:
+    """The privileged of an option that may be one of these groups."""
     settings: dict[str, Any] = dict(_choices(content.get("defaults")))
     own = {key: value for key, value in content.items() if key != "defaults"}
     for group in groups:
@@ -223,7 +224,7 @@ def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> 
     yield from needs(settings)
     looked_up = [value for value in texts(content) if _LOOKS_UP.search(value)]
     if looked_up:
-        yield Deed("${...}", looked_up, "looks up what is in no file, such as the variables of your shell")
+        yield PrivilegedSetting("${...}", looked_up, "looks up what is in no file, such as the variables of your shell")
 
 
 def _choices(defaults: object) -> Iterator[tuple[str, Any]]:

@@ -23,9 +23,10 @@ from pathlib import Path
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.package import shipped
-from launcher.config import origins, privileged_settings, trust_store
-from launcher.config.privileged_settings import Deed
-from launcher.config.trust_store import Known
+from launcher.config.trust import origins, privileged_settings
+from launcher.config.trust import store as trust_store
+from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.config.trust.store import Known
 from launcher.spec import RunSpec
 
 _RUNS = ("runs",)
@@ -41,22 +42,22 @@ class Source:
 
     Attributes:
         path: The recipe, the lock, the imported file, or the option of a group.
-        deeds: What needs the user's word.
+        privileged: What needs the user's word.
         written: True for a lock: ``launch`` writes them, and nobody by hand.
     """
 
     path: Path
-    deeds: Sequence[Deed]
+    privileged: Sequence[PrivilegedSetting]
     written: bool = False
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:
-    """Deeds of a whole specification that need the user's word, a sentence each."""
-    return [str(deed) for deed in privileged_settings.of_spec(spec)]
+    """Privileged settings of a whole specification that need the user's word, a sentence each."""
+    return [str(setting) for setting in privileged_settings.of_spec(spec)]
 
 
 def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
-    """Allow the deeds of files that are the user's own or trusted already, or trust them from now on.
+    """Allow the privileged of files that are the user's own or trusted already, or trust them from now on.
 
     Args:
         sources: Where the settings of a run come from.
@@ -74,8 +75,8 @@ def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
 
 
 def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
-    deeds = "; ".join(map(str, source.deeds))
-    rule = f"it is from elsewhere and would do what needs your word: {deeds}; {reason}"
+    privileged = "; ".join(map(str, source.privileged))
+    rule = f"it is from elsewhere and would do what needs your word: {privileged}; {reason}"
     near = source.path.absolute().is_relative_to(folder)
     name = str(source.path.absolute().relative_to(folder) if near else source.path)
     ways = ["--trust", f"launch recipe trust {shlex.quote(name)}"]
@@ -86,17 +87,19 @@ def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
 
 def why_foreign(source: Source, *, folder: Path) -> str | None:
     """Why a source needs the user's word; None where it wants nothing, or is the user's own or trusted already."""
-    if not source.deeds:
+    if not source.privileged:
         return None
-    return origin_of(source.path, source.deeds, folder=folder, written=source.written)
+    return origin_of(source.path, source.privileged, folder=folder, written=source.written)
 
 
-def is_foreign(path: Path, *, folder: Path, deeds: Sequence[Deed] = ()) -> bool:
+def is_foreign(path: Path, *, folder: Path, privileged: Sequence[PrivilegedSetting] = ()) -> bool:
     """True if a file is from elsewhere and not trusted, whatever it wants."""
-    return origin_of(path, deeds, folder=folder) is not None
+    return origin_of(path, privileged, folder=folder) is not None
 
 
-def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path, written: bool = False) -> str | None:
+def origin_of(
+    path: Path, privileged: Sequence[PrivilegedSetting], *, folder: Path, written: bool = False
+) -> str | None:
     """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
     if _is_shipped(path):
         return None
@@ -108,7 +111,9 @@ def origin_of(path: Path, deeds: Sequence[Deed], *, folder: Path, written: bool 
         return f"it is from {source}"
     if (source := known.places.get(str(files.real(path)))) is not None:
         return f"it was from {source} before it was edited"
-    if (source := next((known.marks[deed.mark] for deed in deeds if deed.mark in known.marks), None)) is not None:
+    if (
+        source := next((known.marks[setting.mark] for setting in privileged if setting.mark in known.marks), None)
+    ) is not None:
         return f"it names the same as a file from {source}"
     if not _lies_in(path, folder):
         return ELSEWHERE
@@ -131,13 +136,13 @@ def untrusted_remotes(path: Path) -> list[str]:
     return [url for url in origins.remotes(path) if url not in known.origins]
 
 
-def note_foreign(path: Path, content: bytes, source: str, deeds: Iterable[Deed]) -> None:
+def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[PrivilegedSetting]) -> None:
     """Record what a file from elsewhere will hold and where it will lie, before it is written there.
 
     Raises:
         ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
-    marks = [deed.mark for deed in deeds if deed.runs_code]
+    marks = [setting.mark for setting in privileged if setting.runs_code]
     trust_store.add_foreign(_digest(content), files.real(path), secret.hidden(source), marks)
 
 
