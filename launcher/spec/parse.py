@@ -8,18 +8,19 @@ from __future__ import annotations
 import marshal
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeAliasType, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import LARGEST
 from launcher.base.terminal import CONTROL
+from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, seconds_of
-from launcher.spec import Range, RunSpec, bounds
+from launcher.spec import RunSpec, bounds
 
 MISSING = "???"
 """OmegaConf's mark for a mandatory value that nobody set."""
@@ -31,6 +32,14 @@ _WITHOUT_REFERENCES = 2
 """The version of marshal's format in which equal data are equal bytes, and ``1``, ``1.0`` and ``true`` differ."""
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
+_WORDS = {
+    int: "an integer",
+    float: "a number",
+    str: "text of one line",
+    bool: "true or false",
+    type(None): "null",
+    Mapping: "a mapping of names to values",
+}
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 
@@ -87,7 +96,7 @@ def accepts(path: str, value: object) -> bool:
 
 
 @cache
-def _reader_of(path: str) -> _Reader:
+def _reader_of(path: str) -> Reader:
     return _reader(kinds()[path])
 
 
@@ -118,7 +127,7 @@ class _Field(NamedTuple):
     key: str
     kind: Any
     default: Any
-    reader: _Reader | None
+    reader: Reader | None
     """None for a group of keys."""
 
 
@@ -126,7 +135,7 @@ class _Field(NamedTuple):
 def _schema(cls: type) -> dict[str, _Field]:
     """The fields of a group by their keys; read once, since a configuration has some 170 values."""
     hints = get_type_hints(cls, include_extras=True)
-    found = (_field(field.name, _bare(hints[field.name]), _default(field)) for field in fields(cls))
+    found = (_field(field.name, bare(hints[field.name]), _default(field)) for field in fields(cls))
     return {field.key: field for field in found}
 
 
@@ -137,12 +146,6 @@ def _default(field: Any) -> Any:
 def _field(name: str, kind: Any, default: Any) -> _Field:
     is_group = isinstance(kind, type) and is_dataclass(kind)
     return _Field(name, _KEY_OF_FIELD.get(name, name), kind, default, None if is_group else _reader(kind))
-
-
-def _bare(kind: Any) -> Any:
-    while isinstance(kind, TypeAliasType):
-        kind = kind.__value__
-    return kind
 
 
 def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]) -> object:
@@ -170,7 +173,7 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
     return cls(**values) if not errors else None
 
 
-def _value(kind: Any, reader: _Reader, value: object, path: str, errors: list[ConfigError]) -> object:
+def _value(kind: Any, reader: Reader, value: object, path: str, errors: list[ConfigError]) -> object:
     """One value as its type has it, or an error of its type, its range or its bounds."""
     accepted, result = reader(value)
     if not accepted:
@@ -211,53 +214,12 @@ def _module(value: object, path: str, errors: list[ConfigError]) -> object:
 def _wrong(kind: Any, value: object, path: str) -> ConfigError:
     if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
         return ConfigError(path, value, "is beyond 64 bits, which no setting is")
-    return ConfigError(path, _plain(value), f"must be {_describe(kind)}", _way_out(kind, value, path))
+    return ConfigError(path, _plain(value), f"must be {describe(kind, _WORDS)}", _way_out(kind, value, path))
 
 
-type _Reader = Callable[[Any], tuple[bool, Any]]
-"""Reads a value: True if it is of the type, and the value as that type has it."""
-
-
-@cache
-def _reader(kind: Any) -> _Reader:
-    """The reader of one type of the schema; the first alternative of a union that accepts a value wins."""
-    kind = _bare(kind)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return _any_of([_reader(alternative) for alternative in arguments])
-    if origin is Annotated:
-        return _ranged(_reader(arguments[0]), arguments[1])
-    if origin is Literal:
-        return lambda value: (type(value) is str and value in arguments, value)
-    if origin is tuple:
-        return _list_of(_reader(arguments[0]))
-    if origin is Mapping:
-        return _mapping_of(None if arguments[1] is Any else _reader(arguments[1]))
-    readers = {type(None): _null, int: _integer, float: _number, str: _name}
-    return readers.get(kind, lambda value: (type(value) is kind, value))
-
-
-def _any_of(readers: list[_Reader]) -> _Reader:
-    def read(value: Any) -> tuple[bool, Any]:
-        for reader in readers:
-            accepted, result = reader(value)
-            if accepted:
-                return True, result
-        return False, None
-
-    return read
-
-
-def _ranged(reader: _Reader, limits: Range) -> _Reader:
-    def read(value: Any) -> tuple[bool, Any]:
-        accepted, result = reader(value)
-        return (accepted and _in_range(result, limits)), result
-
-    return read
-
-
-def _null(value: Any) -> tuple[bool, Any]:
-    return value is None, None
+def _reader(kind: Any) -> Reader:
+    """The reader of one type of the schema."""
+    return reader(kind, _TYPED)
 
 
 def _integer(value: Any) -> tuple[bool, Any]:
@@ -278,30 +240,12 @@ def _name(value: Any) -> tuple[bool, Any]:
     return type(value) is str and not CONTROL.search(value), value
 
 
-def _list_of(reader: _Reader) -> _Reader:
-    def read(value: Any) -> tuple[bool, Any]:
-        if not isinstance(value, list | tuple):
-            return False, None
-        items = [reader(item) for item in value]
-        return all(accepted for accepted, _ in items), tuple(result for _, result in items)
-
-    return read
+def _anything(value: Any) -> tuple[bool, Any]:
+    return not any(map(CONTROL.search, texts(value))), _plain(value)
 
 
-def _mapping_of(reader: _Reader | None) -> _Reader:
-    def read(value: Any) -> tuple[bool, Any]:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            return False, None
-        if reader is None:
-            return not any(map(CONTROL.search, texts(value))), _plain(value)
-        items = {key: reader(item) for key, item in value.items()}
-        return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
-
-    return read
-
-
-def _in_range(value: float, limits: Range) -> bool:
-    return (limits.low is None or value >= limits.low) and (limits.high is None or value <= limits.high)
+_TYPED = Scalars(whole=_integer, number=_number, text=_name, anything=_anything)
+"""Values as people type them."""
 
 
 def texts(value: object) -> Iterator[str]:
@@ -323,34 +267,9 @@ def _plain(value: object) -> object:
     return value
 
 
-def _describe(kind: Any) -> str:
-    kind = _bare(kind)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(alternative) for alternative in arguments)
-    if origin is Annotated:
-        return f"{_describe(arguments[0])} {_describe_range(arguments[1])}".rstrip()
-    if origin is Literal:
-        return "one of " + ", ".join(str(item) for item in arguments)
-    if origin is tuple:
-        return f"a list, each {_describe(arguments[0])}"
-    if origin is Mapping:
-        return "a mapping of names to values"
-    words = {int: "an integer", float: "a number", str: "text of one line", bool: "true or false", type(None): "null"}
-    return words[kind]
-
-
-def _describe_range(limits: Range) -> str:
-    if limits.low is not None and limits.high is not None:
-        return f"above 0, at most {limits.high:g}" if 0 < limits.low < 1 else f"from {limits.low:g} to {limits.high:g}"
-    if limits.low is not None:
-        return "above 0" if 0 < limits.low < 1 else f"of at least {limits.low:g}"
-    return "" if limits.high is None else f"of at most {limits.high:g}"
-
-
 def _way_out(kind: Any, value: object, path: str) -> list[str]:
     """Overrides that would be accepted: a near word, or the nearest end of the range."""
-    kind = _bare(kind)
+    kind = bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return [way for alternative in arguments for way in _way_out(alternative, value, path)][:3]

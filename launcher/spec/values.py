@@ -43,6 +43,19 @@ class Range:
     low: float | None = None
     high: float | None = None
 
+    def holds(self, value: float) -> bool:
+        """True if a number lies in it."""
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def words(self, kind: str) -> str:
+        """A kind of number with the range."""
+        above_0 = self.low is not None and 0 < self.low < 1
+        if self.low is not None and self.high is not None:
+            return f"{kind} above 0, at most {self.high:g}" if above_0 else f"{kind} from {self.low:g} to {self.high:g}"
+        if self.low is not None:
+            return f"{kind} above 0" if above_0 else f"{kind} of at least {self.low:g}"
+        return kind if self.high is None else f"{kind} of at most {self.high:g}"
+
 
 # How large each number can be is a matter of its key: ``launcher.spec.bounds``.
 type Count = Annotated[int, Range(low=1)]

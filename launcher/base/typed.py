@@ -1,0 +1,261 @@
+"""Plain data as the types that a dataclass declares: a reader of each type, made from the type itself.
+
+What a person types is read leniently (``50e9`` is a whole number), what this program wrote strictly: the readers of
+whole numbers, numbers and texts are the caller's (:class:`Scalars`), all the rest is the same. The words of messages
+stay with the caller, too.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAliasType,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+type Reader = Callable[[Any], tuple[bool, Any]]
+"""Reads a value: True if it is of the type, and the value as that type has it."""
+
+_MOST = 1 << 63
+"""Whole numbers beyond are no count, size, process id or step."""
+
+
+class Scalars(NamedTuple):
+    """Readers of the types that hold no others, and of a value that may be anything."""
+
+    whole: Reader
+    number: Reader
+    text: Reader
+    anything: Reader
+
+
+class Limit(Protocol):
+    """A limit on the values of a type: the second part of ``Annotated[kind, limit]``."""
+
+    def holds(self, value: Any) -> bool:
+        """True if a value of the type keeps it."""
+
+    def words(self, kind: str) -> str:
+        """The type in words, with the limit."""
+
+
+class Fault(NamedTuple):
+    """A value that is not of its type."""
+
+    path: str
+    found: object
+    kind: Any
+    """The type; None where the key is missing."""
+
+
+class Unfit(ValueError):
+    """Data that is not of a type, with all of its faults."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        """Keep the faults."""
+        self.faults = faults
+        super().__init__("; ".join(f"{fault.path}: {fault.found!r}" for fault in faults))
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """True for a whole number of a size that counts, ids and bytes have."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for a finite number."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+WRITTEN = Scalars(
+    whole=lambda value: (is_whole(value), value),
+    number=lambda value: (is_number(value), value),
+    text=lambda value: (isinstance(value, str), value),
+    anything=lambda value: (True, value),
+)
+"""For files that this program has written: every value has its type."""
+
+
+def read[Kind](kind: type[Kind], content: object) -> Kind:
+    """An instance of a dataclass from plain data; keys that it does not have are passed over.
+
+    Args:
+        kind: The dataclass; its types are numbers, texts, literals, mappings, tuples and other dataclasses.
+        content: The data, with lists for tuples.
+
+    Raises:
+        Unfit: Values are missing or of another type.
+    """
+    every: Any = kind
+    accepted, value = reader(every)(content)
+    if not accepted:
+        raise Unfit(tuple(_faults(kind, content, "")))
+    found: Kind = value
+    return found
+
+
+@cache
+def reader(kind: Any, scalars: Scalars = WRITTEN) -> Reader:
+    """The reader of a type; the first alternative of a union that accepts a value wins."""
+    kind = bare(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _any_of([reader(alternative, scalars) for alternative in arguments])
+    if origin is Annotated:
+        return _limited(reader(arguments[0], scalars), arguments[1])
+    if origin is Literal:
+        return lambda value: (type(value) is str and value in arguments, value)
+    if origin is tuple:
+        is_list = arguments[-1] is Ellipsis
+        return (
+            _list_of(reader(arguments[0], scalars))
+            if is_list
+            else _row_of([reader(each, scalars) for each in arguments])
+        )
+    if origin is Mapping:
+        return _mapping_of(None if arguments[1] is Any else reader(arguments[1], scalars), scalars)
+    if is_dataclass(kind):
+        return _object_of(kind, scalars)
+    readers = {type(None): _null, int: scalars.whole, float: scalars.number, str: scalars.text, Any: scalars.anything}
+    return readers.get(kind, lambda value: (type(value) is kind, value))
+
+
+def bare(kind: Any) -> Any:
+    """A type in place of the alias that names it."""
+    while isinstance(kind, TypeAliasType):
+        kind = kind.__value__
+    return kind
+
+
+def describe(kind: Any, words: Mapping[Any, str]) -> str:
+    """A type in words.
+
+    Args:
+        kind: The type.
+        words: Those of types without alternatives and limits, and of lists and mappings of one kind.
+    """
+    kind = bare(kind)
+    if (known := words.get(kind)) is not None:
+        return known
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(alternative, words) for alternative in arguments)
+    if origin is Annotated:
+        limit: Limit = arguments[1]
+        return limit.words(describe(arguments[0], words))
+    if origin is Literal:
+        return "one of " + ", ".join(str(item) for item in arguments)
+    if origin is tuple:
+        return f"a list, each {describe(arguments[0], words)}"
+    return words[Mapping]
+
+
+def _any_of(readers: list[Reader]) -> Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        for reader in readers:
+            accepted, result = reader(value)
+            if accepted:
+                return True, result
+        return False, None
+
+    return read
+
+
+def _limited(reader: Reader, limit: Limit) -> Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        accepted, result = reader(value)
+        return (accepted and limit.holds(result)), result
+
+    return read
+
+
+def _null(value: Any) -> tuple[bool, Any]:
+    return value is None, None
+
+
+def _list_of(reader: Reader) -> Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, list | tuple):
+            return False, None
+        items = [reader(item) for item in value]
+        return all(accepted for accepted, _ in items), tuple(result for _, result in items)
+
+    return read
+
+
+def _row_of(readers: list[Reader]) -> Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, list | tuple) or len(value) != len(readers):
+            return False, None
+        items = [reader(item) for reader, item in zip(readers, value, strict=True)]
+        return all(accepted for accepted, _ in items), tuple(result for _, result in items)
+
+    return read
+
+
+def _mapping_of(reader: Reader | None, scalars: Scalars) -> Reader:
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            return False, None
+        if reader is None:
+            return scalars.anything(value)
+        items = {key: reader(item) for key, item in value.items()}
+        return all(accepted for accepted, _ in items.values()), {key: result for key, (_, result) in items.items()}
+
+    return read
+
+
+def _object_of(kind: Any, scalars: Scalars) -> Reader:
+    readers = {name: reader(hint, scalars) for name, hint in _hints(kind).items()}
+    required = _required(kind)
+
+    def read(value: Any) -> tuple[bool, Any]:
+        if not isinstance(value, Mapping) or not all(name in value for name in required):
+            return False, None
+        items = {name: reader(value[name]) for name, reader in readers.items() if name in value}
+        accepted = all(accepted for accepted, _ in items.values())
+        return accepted, kind(**{name: result for name, (_, result) in items.items()}) if accepted else None
+
+    return read
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@cache
+def _required(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING)
+
+
+def _faults(kind: Any, content: object, prefix: str) -> Iterator[Fault]:
+    """Every value of a dataclass that is missing or of another type, those of dataclasses in it by themselves."""
+    if not isinstance(content, Mapping):
+        yield Fault(prefix.rstrip("."), content, kind)
+        return
+    for name in _required(kind):
+        if name not in content:
+            yield Fault(prefix + name, None, None)
+    for name, hint in _hints(kind).items():
+        if name in content and not reader(hint)(content[name])[0]:
+            inner = bare(hint)
+            yield from (
+                _faults(inner, content[name], f"{prefix}{name}.")
+                if is_dataclass(inner)
+                else [Fault(prefix + name, content[name], hint)]
+            )
