@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+type JsonObject = dict[str, Any]
+"""A JSON object as the json module reads and writes it."""
+
 MOST_BYTES = 1 << 20
 """Of a file that people write: a recipe, a lock, a configuration, an argument list, a line of points."""
 
@@ -37,7 +40,7 @@ LARGEST = 2**64 - 1
 """No setting, size or count is larger, and products of a few such numbers are still floating-point numbers."""
 
 
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
+def write_atomically(path: Path, content: JsonObject) -> None:
     """Write JSON under a temporary name and move it into place: a reader sees the old file or the new one."""
     write_text_atomically(path, json.dumps(content) + "\n")
 
@@ -221,7 +224,7 @@ def end_of(path: Path, most: int) -> str:
         return ""
 
 
-def json_objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+def json_objects(lines: Iterable[str | bytes]) -> Iterator[JsonObject]:
     """The JSON objects among lines; what is none is passed over, such as the line that is being written."""
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
@@ -230,7 +233,7 @@ def json_objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
                 yield content
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path) -> Iterator[JsonObject]:
     """The JSON objects of a file from its first line on; none where it is missing or cannot be read."""
     with contextlib.suppress(OSError), io.TextIOWrapper(opened(path), errors="replace") as file:
         yield from json_objects(file)
@@ -304,7 +307,7 @@ def bytes_in(folder: Path) -> int:
     return total
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> JsonObject | None:
     """A JSON file's mapping; None where there is none of ours (yet), which ``launcher.rundir.contents`` explains."""
     with contextlib.suppress(OSError, ValueError):
         content = load_json(path)

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 _PROC = Path("/proc")
 _BOOT_ID = _PROC / "sys" / "kernel" / "random" / "boot_id"
@@ -64,7 +64,7 @@ class Process:
         numbers = isinstance(fields["pid"], int) and isinstance(fields["start"], int | None)
         return cls(**fields) if texts and numbers and is_pid(fields["pid"]) else None  # type: ignore[arg-type]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The form of records."""
         return asdict(self)
 

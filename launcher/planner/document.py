@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.estimate.speed import summary
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
@@ -12,7 +12,7 @@ from launcher.planner.result import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import Smallest, Step
 
 
-def as_dict(plan: Plan) -> dict[str, Any]:
+def as_dict(plan: Plan) -> JsonObject:
     """The whole document."""
     counts = plan.counts
     return {
@@ -35,7 +35,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def layout_as_dict(plan: Plan, layout: Layout) -> dict[str, Any]:
+def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
     """One layout; ``line`` is what to paste."""
     return {
         "overrides": list(layout.overrides),
@@ -55,7 +55,7 @@ def line(plan: Plan, layout: Layout) -> str:
     return shlex.join(("launch", *plan.single, *layout.overrides))
 
 
-def _costs(layout: Layout, asked: Length | None) -> dict[str, Any]:
+def _costs(layout: Layout, asked: Length | None) -> JsonObject:
     """The time of the whole training, and whether it keeps the limit; nothing where nobody has said its length.
 
     GPU-hours and money are keys of the layout's ``speed``.
@@ -66,7 +66,7 @@ def _costs(layout: Layout, asked: Length | None) -> dict[str, Any]:
     return {"days": None if found is None else found.days, "in_time": length.in_time(layout, asked.days)}
 
 
-def smallest_as_dict(found: Smallest) -> dict[str, Any]:
+def smallest_as_dict(found: Smallest) -> JsonObject:
     """The key ``smallest``."""
     return {
         "size": None if found.size is None else found.size.as_dict(),
@@ -76,7 +76,7 @@ def smallest_as_dict(found: Smallest) -> dict[str, Any]:
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> JsonObject:
     """One size, with the speed of its fastest layout."""
     layout, speed = step.layout, None if step.layout is None else step.layout.speed
     cost = None if layout is None else length.cost_of(layout)
@@ -92,7 +92,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def largest_as_dict(found: Largest) -> dict[str, Any]:
+def largest_as_dict(found: Largest) -> JsonObject:
     """The key ``largest``."""
     return {
         "kind": found.kind,
@@ -103,7 +103,7 @@ def largest_as_dict(found: Largest) -> dict[str, Any]:
     }
 
 
-def nearest_as_dict(found: Nearest) -> dict[str, Any]:
+def nearest_as_dict(found: Nearest) -> JsonObject:
     """The key ``nearest``."""
     closest = found.closest
     return {

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.base.units import count
 from launcher.data import look
 from launcher.data.look import Survey
@@ -60,7 +60,7 @@ class Seen:
             "masked": masked / len(samples),
         }
 
-    def as_dict(self) -> dict[str, Any] | None:
+    def as_dict(self) -> JsonObject | None:
         """The key ``data`` of ``launch check --json``."""
         survey, samples = self.survey, self.samples
         if survey is None:

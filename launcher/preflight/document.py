@@ -6,9 +6,9 @@ It has every key in any case, null where an invalid run has no answer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.speed import summary
 from launcher.preflight.assess import Assessment
 from launcher.spec import RunSpec
@@ -18,7 +18,7 @@ _FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "h
 _NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))
 
 
-def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> dict[str, Any]:
+def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> JsonObject:
     """The document of a configuration that is wrong: its errors, and null for the rest."""
     return {
         "schema": 1,
@@ -29,7 +29,7 @@ def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigErro
     }
 
 
-def as_json(assessment: Assessment) -> dict[str, Any]:
+def as_json(assessment: Assessment) -> JsonObject:
     """The document of ``launch check --json`` (docs/contract.md)."""
     spec, estimate = assessment.spec, assessment.estimate
     if assessment.errors:

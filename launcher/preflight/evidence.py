@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.units import gib
 from launcher.job import versions
 from launcher.preflight.verdict import Shortage, Verdict, VerdictName
@@ -56,7 +57,7 @@ _WHOLE = ("backend", "zero", "checkpointing", "adapter")
 
 def key(spec: RunSpec) -> str:
     """Twelve hexadecimal digits of all that decides what a rank of the run holds."""
-    content: dict[str, Any] = {group: asdict(getattr(spec, group)) for group in _WHOLE}
+    content: JsonObject = {group: asdict(getattr(spec, group)) for group in _WHOLE}
     for group, names in _DECIDING.items():
         content[group] = {name: getattr(getattr(spec, group), name) for name in names}
     for group, names in _OTHERS.items():
@@ -135,7 +136,7 @@ class Evidence:
             return "fits"
         return "tight" if self.least_bytes <= capacity else "does_not_fit"
 
-    def as_dict(self, spec: RunSpec) -> dict[str, Any]:
+    def as_dict(self, spec: RunSpec) -> JsonObject:
         """The part ``rehearsed`` of the document of ``check --json``."""
         return {**asdict(self), "verdict": self.verdict(spec.rank_memory_bytes)}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.base.formula import names_in
 from launcher.estimate.memory import device
 from launcher.estimate.memory.band import Band
@@ -48,7 +48,7 @@ class Explanation:
         names = {name for term in (*self.at_peak, *self.elsewhere) for name in names_in(term.expression)}
         return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The part that ``check --explain PILE --json`` adds to the document."""
         return {
             "pile": self.pile,
@@ -83,7 +83,7 @@ def _terms(rank: RankTerms, pile: Pile) -> Iterable[MemoryTerm]:
     return [term for term in rank.terms if term.pile == pile and term.bytes]
 
 
-def _as_dict(term: MemoryTerm, *, at_peak: bool) -> dict[str, Any]:
+def _as_dict(term: MemoryTerm, *, at_peak: bool) -> JsonObject:
     return {
         "what": term.what,
         "symbols": term.symbols,

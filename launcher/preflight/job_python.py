@@ -18,6 +18,7 @@ from typing import Any
 from launcher import backends
 from launcher.base import cache, files, package, registry
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.job import versions
 from launcher.job.versions import Environment
 from launcher.spec import ClusterSpec, RunSpec
@@ -201,7 +202,7 @@ def _unasked() -> Any:
     raise Unasked("it was not asked yet")
 
 
-def _answer(path: Path) -> dict[str, Any]:
+def _answer(path: Path) -> JsonObject:
     """The interpreter's own answer.
 
     Raises:

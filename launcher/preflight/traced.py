@@ -16,11 +16,12 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from launcher import backends
 from launcher.base import files, package
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.package import IMPORT_FOLDER
 from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
@@ -54,7 +55,7 @@ def traced(
     return merged(document(spec, python=python, rank=rank), formula)
 
 
-def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> dict[str, Any]:
+def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> JsonObject:
     """The report of ``launcher.worker.trace``.
 
     Raises:
@@ -72,7 +73,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
             timeout=_TIMEOUT_S,
             check=False,
         )
-        content: dict[str, Any] = files.load_json(target) if target.exists() else {}
+        content: JsonObject = files.load_json(target) if target.exists() else {}
     if done.returncode != 0:
         rule = content.get("error") or _reason(done.stderr)
         ways = [package.install(package.TRAINING)] if rule == _NO_TORCH else []
@@ -94,7 +95,7 @@ def _reason(errors: str) -> str:
     return f"the trace failed: {lines[-1] if lines else 'no message'}"
 
 
-def merged(report: dict[str, Any], formula: MemoryEstimate) -> MemoryEstimate:
+def merged(report: JsonObject, formula: MemoryEstimate) -> MemoryEstimate:
     """The estimate of a report of the trace, in the places that the formula leaves to it."""
     library = [pile for pile in formula.piles if pile.pile in _CACHE_PILES]
     outside = [pile for pile in formula.piles if pile.pile in OUTSIDE_PILES]
@@ -136,7 +137,7 @@ def _phases(traced_phases: dict[str, int], formula: MemoryEstimate, extra: int) 
     }
 
 
-def _piles(report: dict[str, Any], allocated: int) -> list[PileBytes]:
+def _piles(report: JsonObject, allocated: int) -> list[PileBytes]:
     """The piles of the report, rounded so that they sum to the allocated bytes."""
     found = {cast("Pile", name): int(size) for name, size in report["piles"].items()}
     largest = max(found, key=lambda pile: found[pile])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.preflight.assess import Assessment
 from launcher.preflight.document import as_json
 from launcher.preflight.evidence import Measured
@@ -34,7 +34,7 @@ class Rehearsed:
         """The phases of the rank that needs the most, each with ``predicted`` and ``measured``."""
         return self.rehearsal.worst.phases
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The document of ``launch rehearse --json`` (docs/contract.md)."""
         return {"schema": 1, "rehearse": self.rehearsal.as_dict(), "check": as_json(self.assessment)}
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from launcher.base.files import JsonObject
+
 STEPS = 3
 """The first two are followed, the rest are timed."""
 
@@ -36,7 +38,7 @@ class Request:
     layers: tuple[int, ...] = ()
     minutes: float = MINUTES
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As JSON."""
         return asdict(self)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.preflight.evidence import Evidence, Measured, evidence
 
 
@@ -41,7 +42,7 @@ class Phase:
         predicted, measured = self.predicted.allocated_bytes, self.measured.allocated_bytes
         return predicted / measured - 1 if predicted is not None and measured else None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """With the allocated bytes once more, as docs/contract.md has them."""
         own = {"predicted_bytes": self.predicted.allocated_bytes, "measured_bytes": self.measured.allocated_bytes}
         return {**asdict(self), **own}
@@ -78,7 +79,7 @@ class Built:
     ran_out: bool
     folder: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As JSON."""
         return {**asdict(self), "phases": [phase.as_dict() for phase in self.phases]}
 
@@ -122,7 +123,7 @@ class RankRehearsed:
         """True where memory ended first."""
         return any(built.ran_out for built in self.built)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As JSON."""
         phases, built = [phase.as_dict() for phase in self.phases], [built.as_dict() for built in self.built]
         return {**asdict(self), "phases": phases, "built": built}
@@ -163,7 +164,7 @@ class Rehearsal:
         """The compute of the slowest rank that was timed, for which the others wait."""
         return max((one.step_seconds for one in self.ranks if one.step_seconds is not None), default=None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The part ``rehearse`` of the document: the worst rank, and all of them."""
         worst = {**self.worst.as_dict(), "evidence": asdict(self.evidence)}
         own = {name: getattr(self, name) for name in ("world", "stands_in", "method", "tokens", "covers")}

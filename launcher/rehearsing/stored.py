@@ -7,9 +7,9 @@ import json
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.preflight import evidence
 from launcher.rehearsing import result
 from launcher.rehearsing.result import Rehearsal
@@ -39,7 +39,7 @@ def new_folder(spec: RunSpec) -> Path:
     raise AssertionError("a thousand rehearsals in one second")
 
 
-def as_dict(rehearsal: Rehearsal) -> dict[str, Any]:
+def as_dict(rehearsal: Rehearsal) -> JsonObject:
     """The document that is kept: the answer, and what a later run needs of it."""
     part = rehearsal.as_dict()
     return {"schema": 1, "rehearse": part, "evidence": part["evidence"]}

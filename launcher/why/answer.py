@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from launcher.base.files import JsonObject
 
 type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]
 
@@ -81,7 +83,7 @@ class Way:
     peak_bytes: int | None = None
     speed: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """A fix as ``launch check --json`` has it, with the line to paste."""
         return {
             "overrides": list(self.overrides),
@@ -129,7 +131,7 @@ class Answer:
 
         return as_text(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The part ``why`` of the document."""
         return {
             "id": self.id,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, progress, results
 from launcher.spec import edit
@@ -122,7 +123,7 @@ def _nan(run: Subject) -> Answer:
     return run.answer("nan", said, where=Where(rank=None, step=step), evidence=found, ways=ways)
 
 
-def _gradient(last: dict[str, Any]) -> str:
+def _gradient(last: JsonObject) -> str:
     """What a line of metrics says of its update, as a clause; a norm that is null was not finite."""
     said = []
     norm, rate = progress.number(last, "grad_norm"), progress.number(last, "learning_rate")
@@ -265,7 +266,7 @@ def _last_lines(run: Subject) -> Iterator[Evidence]:
     yield from evidence.of_line(run.run, log, r"\S")
 
 
-def _hung_ranks(run: Path) -> list[dict[str, Any]]:
+def _hung_ranks(run: Path) -> list[JsonObject]:
     """The ranks for which the others waited, by the event of the hang."""
     for found in evidence.of_line(run, run / "events.jsonl", r'"kind": "hang"'):
         lines = files.last_lines(run / "events.jsonl")

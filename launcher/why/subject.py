@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.rundir import contents, failure, status
 from launcher.rundir.failure import Failure
 from launcher.rundir.state import RunState
@@ -37,7 +38,7 @@ class Subject:
     takes: Takes = field(default=lambda words: True)
 
     @cached_property
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """``state.json``, as far as it can be read."""
         return contents.known(self.run, contents.STATE)
 
@@ -55,12 +56,12 @@ class Subject:
         return None if self.settings is None or not predicted.is_judged(self.settings) else self.settings
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> JsonObject:
         """``plan.json``, as far as it can be read."""
         return contents.known(self.run, contents.PLAN)
 
     @cached_property
-    def errors(self) -> list[dict[str, Any]]:
+    def errors(self) -> list[JsonObject]:
         """The errors of its ranks, that of the failure first."""
         return failure.written_errors(self.run)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 
 SCHEMA = 1
 
@@ -131,7 +132,7 @@ class Row:
         predicted, measured = self.predicted.allocated_bytes, self.measured.allocated_bytes
         return None if predicted is None or measured is None else measured / predicted
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The row as data."""
         return {"schema": SCHEMA, **asdict(self)}
 
