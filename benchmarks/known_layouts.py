@@ -3,9 +3,9 @@
 Each training of ``published_layouts.yaml`` is asked thrice: with all that its source says of the layout, with its
 engine alone, and with nothing but what was trained on what. The first over the second, both by the planner's own
 estimate, says how far the planner would go from what people chose who had the cluster: 0.92 or more is near, and what
-lies below has its reason in ``docs/planner.md``. With measured files (``--data``) a layout whose row they hold is
-compared with that, too; the row itself is not kept. NAME: those alone whose name has the word; of the others the kept
-figures stay.
+lies below has its reason in ``benchmarks/results/known_layouts.md``. With measured files (``--data``) a layout whose
+row they hold is compared with that, too; the row itself is not kept. NAME: those alone whose name has the word; of the
+others the kept figures stay.
 """
 
 from __future__ import annotations

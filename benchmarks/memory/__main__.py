@@ -20,7 +20,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--only", help="one file's name")
     parser.add_argument("--write-band", action="store_true", help="write the error band's residuals into the package")
-    parser.add_argument("--publish", action="store_true", help="write docs/scoreboard.md and the README's table")
+    parser.add_argument(
+        "--publish", action="store_true", help="write benchmarks/results/memory.md and the README's table"
+    )
     arguments = parser.parse_args()
     files = list(_all(arguments.data, arguments.only))
     found = [line for rows in files for line in lines(rows)]

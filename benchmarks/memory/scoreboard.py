@@ -1,4 +1,4 @@
-"""The scoreboard as documents: ``docs/scoreboard.md``, and its first table between two marks in the README."""
+"""The scoreboard as documents: ``benchmarks/results/memory.md``, and its first table between two marks in the README."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from benchmarks import estimators
 from benchmarks.memory.row import Counter
 from benchmarks.memory.scoring import Judged, Rows, Score, lines, predicted
+from benchmarks.reporting import RESULTS
 from launcher.rundir.provenance import versions
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT, README = ROOT / "docs" / "scoreboard.md", ROOT / "README.md"
+DOCUMENT, README = RESULTS / "memory.md", ROOT / "README.md"
 BEGIN, END = "<!-- scoreboard -->", "<!-- end of scoreboard -->"
 
 _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")

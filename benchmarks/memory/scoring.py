@@ -34,7 +34,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A line of the answer (docs/contract.md); shares and errors are fractions, None where nothing is scored."""
+    """A line of the answer (benchmarks/README.md); shares and errors are fractions, None where nothing is scored."""
 
     file: str
     counter: str

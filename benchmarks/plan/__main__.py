@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--restricted", action="store_true", help="only the choice among the measured layouts")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="write each problem's answers, a JSON a line")
     parser.add_argument(
-        "--publish", action="store_true", help="write docs/planner-scoreboard.md and benchmarks/results/plan.json"
+        "--publish", action="store_true", help="write benchmarks/results/plan.md and benchmarks/results/plan.json"
     )
     arguments = parser.parse_args()
     if arguments.publish and arguments.restricted:

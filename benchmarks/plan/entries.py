@@ -1,4 +1,4 @@
-"""The entries of the answer (docs/contract.md): a line a source, and ``all``."""
+"""The entries of the answer (benchmarks/README.md): a line a source, and ``all``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The planner's scoreboard as documents: ``docs/planner-scoreboard.md`` and ``benchmarks/results/plan.json``."""
+"""The planner's scoreboard as documents: ``benchmarks/results/plan.md`` and ``benchmarks/results/plan.json``."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import get_args
 
 from benchmarks.plan.entries import Entry
@@ -14,7 +13,7 @@ from benchmarks.reporting import RESULTS, machine
 from benchmarks.speed.publishing import share
 from launcher.rundir.provenance import versions
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "planner-scoreboard.md"
+DOCUMENT = RESULTS / "plan.md"
 FIGURES = RESULTS / "plan.json"
 
 _COMMAND = "python -m benchmarks.plan --data DIR --publish"

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--write-calibration", action="store_true", help="fit the constants and write them into the package"
     )
-    parser.add_argument("--publish", action="store_true", help="write docs/speed-scoreboard.md")
+    parser.add_argument("--publish", action="store_true", help="write benchmarks/results/speed.md")
     parser.add_argument(
         "--no-host-constants",
         action="store_true",

@@ -1,4 +1,4 @@
-"""The entries of the answer (docs/contract.md): which rows count in each, and what is said of them."""
+"""The entries of the answer (benchmarks/README.md): which rows count in each, and what is said of them."""
 
 from __future__ import annotations
 

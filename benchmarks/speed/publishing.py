@@ -1,17 +1,17 @@
-"""The scoreboard of speed as a document: ``docs/speed-scoreboard.md``."""
+"""The scoreboard of speed as a document: ``benchmarks/results/speed.md``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
+from benchmarks.reporting import RESULTS
 from benchmarks.speed import baselines
 from benchmarks.speed.entries import Entry
 from benchmarks.speed.others import Other
 from launcher.rundir.provenance import versions
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "speed-scoreboard.md"
+DOCUMENT = RESULTS / "speed.md"
 
 _COMMAND = "python -m benchmarks.speed --data DIR --publish"
 
