@@ -1,4 +1,4 @@
-"""The scoreboard as documents: ``benchmarks/results/memory.md``, and its first table between two marks in the README."""
+"""The scoreboard: ``benchmarks/results/memory.md``, and its first table between two marks in the README."""
 
 from __future__ import annotations
 
