@@ -33,7 +33,7 @@ from launcher.actions.show import Shown
 from launcher.actions.sweep import SweepRequest
 from launcher.actions.trust import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
-from launcher.base.saying import heard_by, say
+from launcher.base.terminal import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
 from launcher.rehearsing.answer import Rehearsed

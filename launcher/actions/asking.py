@@ -15,7 +15,7 @@ from typing import Literal
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config import backend_choice, best
 from launcher.config.catalog import Catalog
 from launcher.config.command_line import CommandLine

@@ -7,7 +7,7 @@ from functools import partial
 
 from launcher.actions import plan_progress
 from launcher.base import machine
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config import best
 from launcher.config.catalog import Catalog
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks

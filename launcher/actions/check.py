@@ -11,7 +11,7 @@ from launcher.actions.importing import Foreign, read, variables_of
 from launcher.actions.trust import judge, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.preflight.judging import Judging
 from launcher.views.check.check import Check
 

@@ -14,7 +14,7 @@ from launcher.actions.output import Output
 from launcher.actions.trust import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config.request import request
 from launcher.config.trust import sources as trust
 from launcher.data import token_folder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.actions.asking import folder
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import asked, say
+from launcher.base.terminal import ask_person, say
 from launcher.rundir import state, status
 from launcher.rundir.status import Ambiguous
 
@@ -85,7 +85,7 @@ def _chosen(doubt: Ambiguous) -> Path:
     for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):
         what = "a sweep" if (path / state.SWEEP).is_file() else status.read(path).state
         say(f"  {number}  {word}  ({what})")
-    answer = asked("which one? its number, or nothing to stop: ")
+    answer = ask_person("which one? its number, or nothing to stop: ")
     if answer.isdecimal() and 1 <= int(answer) <= len(words):
         return doubt.candidates[int(answer) - 1]
     raise ConfigErrors([ConfigError("RUN", doubt.name, "none of them was chosen", words)])

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from launcher.actions.stop import stop
 from launcher.base import files, terminal
 from launcher.base.errors import INTERRUPTED, JobFailed
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.moments import PHASES
 from launcher.job import events

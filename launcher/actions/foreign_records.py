@@ -14,7 +14,7 @@ from typing import Any
 from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
 from launcher.rundir import contents, signature, state, status

@@ -13,10 +13,8 @@ from launcher.actions.asking import folder
 from launcher.actions.output import Output
 from launcher.actions.plan_questions import MeasureRequest
 from launcher.actions.trust import require_trust
-from launcher.base import saying
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import ask_person, say, width
 from launcher.base.units import rounded
 from launcher.planner import shortlist
 from launcher.planner.question import Question
@@ -69,7 +67,7 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
     (show or say)(_text(chosen))
     if request.dry_run:
         return _rehearsed(chosen, asked)
-    if not request.yes and saying.asked("start them? [y/N] ").lower() not in ("y", "yes"):
+    if not request.yes and ask_person("start them? [y/N] ").lower() not in ("y", "yes"):
         say("launch: nothing was started")
         return Output(document={}, text="")
     directory, points, ended = sweep.begun(asked, chosen.overrides, show=show, kind=measurement.KIND)

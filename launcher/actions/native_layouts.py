@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.planner import wording
 from launcher.planner.judge import Preflight
 from launcher.planner.result import Layout, Plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from launcher.base import terminal
 from launcher.base.errors import ConfigError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import rounded
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording

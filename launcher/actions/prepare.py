@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.actions.asking import folder
 from launcher.base import terminal
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import count
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base import machine, terminal
 from launcher.base.errors import DataError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.data.unusable import NotHere, PackageMissing
 from launcher.preflight import this_machine
 from launcher.spec import RunSpec

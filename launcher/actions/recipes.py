@@ -14,7 +14,7 @@ from typing import Any
 from launcher.actions.asking import folder, write_new
 from launcher.actions.output import Output
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config import recipe_file, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read

@@ -20,7 +20,7 @@ from launcher.actions.output import Output
 from launcher.actions.rehearse import answer
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import GIB, bytes_of
 from launcher.job.job import RUN, Job
 from launcher.preflight import assess, evidence

@@ -24,7 +24,7 @@ from launcher.actions.stop import stop
 from launcher.base import files, machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
 from launcher.base.files import MOST_BYTES
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read

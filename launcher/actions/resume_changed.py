@@ -18,8 +18,7 @@ from launcher.actions.asking import assessed, folder
 from launcher.actions.trust import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.command_line import CommandLine
 from launcher.config.overrides import Override

@@ -21,8 +21,7 @@ from launcher.actions.waiting import checking
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.base.process import Process
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import torchrun

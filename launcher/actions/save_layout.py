@@ -12,7 +12,7 @@ from launcher.actions import recipes
 from launcher.actions.plan_questions import PlanRequest
 from launcher.base.errors import SubmitError
 from launcher.base.package import __version__
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import gib, rounded
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan

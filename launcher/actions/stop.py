@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.base.errors import SubmitError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.rundir import contents, keeper, lease, state, status
 from launcher.rundir.state import RunState
 from launcher.slurm import jobs

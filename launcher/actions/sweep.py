@@ -25,8 +25,7 @@ from launcher.actions.follow import follow
 from launcher.actions.trust import require_trust
 from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.command_line import CommandLine
 from launcher.config.compose import Interval

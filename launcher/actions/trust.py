@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.actions.asking import folder
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.config.command_line import CommandLine
 from launcher.job.versions import Environment
 from launcher.preflight import assess, job_python

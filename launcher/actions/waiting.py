@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from launcher.backends import Judgement
 from launcher.base import terminal
-from launcher.base.saying import is_heard_on_stderr
+from launcher.base.terminal import is_heard_on_stderr
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.actions.asking import folder
 from launcher.base.errors import ConfigErrors, DataError, DoesNotFit, SubmitError
-from launcher.base.saying import heard_by
+from launcher.base.terminal import heard_by
 from launcher.why.answer import Answer
 from launcher.why.explain import explain
 

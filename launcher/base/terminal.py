@@ -1,8 +1,9 @@
-"""Text on its way to a terminal: characters that act there are made visible, whatever file they come from.
+"""Text on its way to a person: characters that act on a terminal are made visible, whatever file they come from.
 
 An escape sequence in a recipe's summary or in a log could clear the screen, set its title or paste a command; a
 bidirectional override shows another name than the one that is meant. The commands run under :func:`guarded`, so that
-whatever they print passes here; colours and progress bars of our own go to :func:`raw`.
+whatever they print passes here; colours and progress bars of our own go to :func:`raw`. Messages are said on stderr
+(:func:`say`), so that stdout holds the result alone, or given to the program that uses the Python API.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, NoReturn, TextIO, cast
 
 from launcher.base.errors import Unwritable
@@ -174,3 +176,38 @@ def width(widest: int = 100) -> int:
         return min(widest, os.get_terminal_size(sys.stdout.fileno()).columns or 80)
     except OSError:
         return 80
+
+
+def say(text: str) -> None:
+    """Give a message to a person: on stderr, so that stdout holds the result alone, unless the API hears it."""
+    _hears.get()(text)
+
+
+def ask_person(question: str) -> str:
+    """Ask the person at the terminal, on stderr; the line that is typed, without its end."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+def _on_stderr(text: str) -> None:
+    print(visible(text), file=sys.stderr)  # noqa: T201 - Rich may show it, beside a progress bar.
+
+
+_hears: ContextVar[Callable[[str], None]] = ContextVar("hears", default=_on_stderr)
+"""Who hears the messages: of each thread of its own, since a program may check in several."""
+
+
+def is_heard_on_stderr() -> bool:
+    """True if messages go to stderr, and not to a program that uses the API."""
+    return _hears.get() is _on_stderr
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+    """Give the messages of :func:`say` to a listener."""
+    token = _hears.set(listener)
+    try:
+        yield
+    finally:
+        _hears.reset(token)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.files import Tail
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.rundir import contents, output, progress, state, status
 from launcher.rundir.state import RunState
 

@@ -11,7 +11,7 @@ from launcher.actions.asking import as_model
 from launcher.actions.output import Output
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 
 _OF_ONE_RUN = {
     "--from": (),

@@ -7,7 +7,7 @@ from pathlib import Path
 from launcher import backends
 from launcher.actions import plan_progress
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.estimate.speed.estimate import unknown
 from launcher.planner.question import Question
 from launcher.planner.result import Plan

@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.actions.find_runs import find
 from launcher.actions.stop import stop_all
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import by_files, status
 

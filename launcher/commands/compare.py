@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import by_files, names
 

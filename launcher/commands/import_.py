@@ -21,8 +21,7 @@ from launcher.actions.asking import write_new
 from launcher.actions.importing import read, refused, variables_of
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
-from launcher.base.terminal import pasteable, width
+from launcher.base.terminal import pasteable, say, width
 from launcher.commands._options import add_json, add_partial, add_set, print_json
 
 if TYPE_CHECKING:

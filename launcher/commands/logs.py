@@ -13,7 +13,7 @@ from launcher.actions.find_runs import find
 from launcher.actions.logs import BAD, document, errors_of, outputs_of
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.commands._options import add_json, print_json, settle
 from launcher.rundir import failure, health, output, progress, state, status
 from launcher.rundir.output import Outputs

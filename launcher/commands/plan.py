@@ -21,8 +21,7 @@ from launcher.actions import save_layout
 from launcher.actions.plan import answered, own_runs, question_of, sound
 from launcher.actions.plan_questions import Answer, MeasureRequest
 from launcher.base.errors import INTERRUPTED, DoesNotFit, JobFailed
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.base.units import rounded
 from launcher.commands import _plan_options, _plan_plot
 from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from

@@ -14,7 +14,7 @@ from typing import Any
 from launcher.actions import prepare
 from launcher.actions.asking import Asked, composed, measured
 from launcher.actions.trust import require_trust
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.base.units import gib
 from launcher.commands._options import add_overrides, add_trust, print_json, request_from
 from launcher.data import token_folder

@@ -17,8 +17,7 @@ import sys
 from launcher.actions.output import Output
 from launcher.actions.rehearse import RehearseRequest, here, judged, question_of
 from launcher.base.errors import DoesNotFit
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import (
     add_hf,
     add_measured,

@@ -13,7 +13,7 @@ from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.charts import library
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import names

@@ -15,7 +15,7 @@ from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.foreign_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
+from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_trust, print_json, settle
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec, length

@@ -12,8 +12,7 @@ from pathlib import Path
 from launcher.actions import preview
 from launcher.actions.run import RunRequest, Unfit, debug, ready, recorded, start
 from launcher.actions.trust import require_trust
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import (
     add_engine,
     add_hf,

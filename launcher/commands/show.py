@@ -13,8 +13,7 @@ from launcher.actions.asking import Asked, folder
 from launcher.actions.show import shown
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import add_overrides, print_json, request_from
 from launcher.config.catalog import Catalog
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status

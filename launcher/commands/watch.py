@@ -21,8 +21,7 @@ from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.saying import say
-from launcher.base.terminal import width
+from launcher.base.terminal import say, width
 from launcher.commands._options import settle
 from launcher.rundir import contents, live, progress, state, status
 from launcher.rundir.live import Live
