@@ -17,7 +17,7 @@ from launcher.spec import RunSpec
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from launcher.data.preview import Preview, Token
+    from launcher.data.encoding import Preview, Token
 
 _TRAINED = ("black on green", "black on bright_green")
 _READ = ("white on grey23", "white on grey37")
@@ -32,7 +32,7 @@ def previews(spec: RunSpec) -> list[Preview]:
     """
     if not spec.data.preview or not spec.data.marked or spec.script is not None:
         return []
-    from launcher.data.preview import previews as of_data
+    from launcher.data.encoding import previews as of_data
 
     try:
         return of_data(spec.data, spec.sequence_length)

@@ -38,7 +38,7 @@ from launcher.submission import interrupts
 from launcher.views.check.text import findings_as_text, heading
 
 if TYPE_CHECKING:
-    from launcher.data.preview import Preview
+    from launcher.data.encoding import Preview
 
 _POLL_S = 0.1
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files, package
-from launcher.data.bad_rows import BadRows
 from launcher.data.opening import told
-from launcher.data.unusable import PackageMissing, Unusable
+from launcher.data.unusable import BadRows, PackageMissing, Unusable
 
 PARQUET = b"PAR1"
 """First bytes of a Parquet file (Apache Parquet, "File Format")."""

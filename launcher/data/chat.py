@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.base.files import any_json
-from launcher.data.bad_rows import BadRows
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.data import DataSpec
 
 type Message = Mapping[str, Any]

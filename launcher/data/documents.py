@@ -9,16 +9,15 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from launcher.base import package
 from launcher.data import formats
-from launcher.data.bad_rows import SKIPPING, BadRows, is_text
 from launcher.data.chat import PAIRS, is_conversation
-from launcher.data.encoded import Unfinished
 from launcher.data.files import is_hub_name, local_files
 from launcher.data.formats import Row
-from launcher.data.hub import hub_data_set
 from launcher.data.opening import opened
-from launcher.data.unusable import NotHere, Unusable
+from launcher.data.unusable import SKIPPING, BadRows, NotHere, PackageMissing, Unusable, is_text
 from launcher.spec import DataSpec
 
 SIZE = 1 << 18
@@ -28,10 +27,16 @@ _LONGEST = 64 * SIZE
 """Characters without any space after which a piece is cut all the same."""
 
 
+class Unfinished(str):
+    """A piece of a document that goes on in the next string, so that nobody has to hold a long one as a whole."""
+
+    __slots__ = ()
+
+
 def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
     """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
 
-    A long file of plain text comes in pieces, each but its last one :class:`~launcher.data.encoded.Unfinished`.
+    A long file of plain text comes in pieces, each but its last one :class:`Unfinished`.
 
     Args:
         data: The run's data.
@@ -88,7 +93,7 @@ def fingerprint(data: DataSpec) -> list[object]:
     """
     files = files_of(data)
     if not files:
-        return [data.column, str(hub_data_set(data)._fingerprint)]
+        return [data.column, str(_hub_data_set(data)._fingerprint)]
     return [data.column, *([str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files)]
 
 
@@ -118,7 +123,7 @@ def files_of(data: DataSpec) -> list[Path]:
 
 def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:
     if not files:
-        for number, row in enumerate(hub_data_set(data), 1):
+        for number, row in enumerate(_hub_data_set(data), 1):
             bad.at(data.path, "row", number)
             yield row
         return
@@ -216,3 +221,55 @@ def _end(text: str) -> int:
     if space > 0:
         return space
     return len(text) - 1 if len(text) > _LONGEST else 0
+
+
+_CONNECT_S = 5.0
+
+
+def _hub_data_set(data: DataSpec) -> Any:
+    """The data set of the Hugging Face Hub that ``data.path`` names, with the rows of ``data.split``, by ``datasets``.
+
+    The Hub is tried for a moment first. Where it does not answer, ``datasets`` would try again for minutes; it is told
+    that it is offline instead, and then knows at once whether its cache has the data set.
+
+    Raises:
+        Unusable: There is none of that name, it has no such split, or the Hub does not answer.
+    """
+    try:
+        import datasets
+    except ImportError:
+        rule = "needs datasets, not installed for this Python"
+        raise PackageMissing("data.source", data.source, rule, [package.install(package.TRAINING)]) from None
+    datasets.disable_progress_bars()
+    answers = _answers(datasets.config.HF_ENDPOINT)
+    if not answers:
+        _stay_offline(datasets)
+    try:
+        return datasets.load_dataset(data.path, split=data.split)
+    except Exception as error:
+        said = f"says {type(error).__name__}: {error}" if answers else "does not answer, and its cache has no such data"
+        rule = f"no file or folder of this machine; the Hugging Face Hub {said}"
+        raise Unusable("data.path", data.path, rule, ["data=text", "data=synthetic"]) from error
+
+
+def _answers(endpoint: str) -> bool:
+    """True if a connection can be made; behind a proxy only the real request can tell."""
+    import socket  # Late, as what follows: no other data need it, and planning is quick.
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    if getproxies():
+        return True
+    place = urlsplit(endpoint)
+    try:
+        socket.create_connection((place.hostname or "", place.port or 443), timeout=_CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stay_offline(datasets: Any) -> None:
+    """Set what HF_HUB_OFFLINE sets, which both packages read as they are imported."""
+    from huggingface_hub import constants
+
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True

@@ -1,4 +1,9 @@
-"""The files that ``data.path`` names, found without reading what they hold."""
+"""The files that ``data.path`` names, found without reading what they hold; and indexed data sets of Megatron-LM.
+
+Of these ``PREFIX.bin`` holds token ids end to end, and ``PREFIX.idx`` says of which type. The layout of the index is
+``core/datasets/indexed_dataset.py`` of megatron-core: nine bytes of a mark, eight of a version, one of the type. Ends
+of documents, which lie behind it, are not read: ids are one long row here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.base import files
-from launcher.data import indexed
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
 
@@ -37,7 +41,7 @@ def data_files(pattern: str) -> list[Path]:
     """
     pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
     path = files.expanded(pattern)
-    if path.name and (tokens := indexed.tokens_of(path)) is not None:
+    if path.name and (tokens := indexed_tokens(path)) is not None:
         return [tokens]
     if not path.is_dir():
         return sorted(entry for entry in map(Path, glob.glob(str(path), recursive=True)) if entry.is_file())
@@ -140,3 +144,34 @@ def _known_split(data: DataSpec, splits: Iterable[str]) -> str:
         rule = f"{data.path} has {', '.join(known)}"
         raise Unusable("data.split", data.split, rule, [f"data.split={name}" for name in known])
     return data.split
+
+
+_MARK = b"MMIDIDX\x00\x00"
+_TYPE_AT = len(_MARK) + 8
+_TYPES = {4: "uint32", 8: "uint16"}
+"""``DType``: int32, whose ids are none of them negative, and uint16; ``preprocess_data.py`` writes no others."""
+
+
+def indexed_tokens(prefix: Path) -> Path | None:
+    """The file of token ids of a data set that is named by its prefix, as ``--data-path`` names it."""
+    found, index = (prefix.with_name(prefix.name + suffix) for suffix in (".bin", ".idx"))
+    return found if found.is_file() and index.is_file() else None
+
+
+def check_token_type(tokens: Path, dtype: str) -> None:
+    """See whether the index beside a file of ids, where there is one, agrees with ``data.token_dtype``.
+
+    Raises:
+        Unusable: It does not, or it is no index.
+    """
+    index = tokens.with_suffix(".idx")
+    if tokens.suffix != ".bin" or not index.is_file():
+        return
+    with files.opened(index) as file:
+        head = file.read(_TYPE_AT + 1)
+    if not head.startswith(_MARK) or len(head) <= _TYPE_AT or head[_TYPE_AT] not in _TYPES:
+        rule = "it is no index of token ids as Megatron-LM's preprocess_data.py writes one"
+        raise Unusable("data.path", str(index), rule)
+    there = _TYPES[head[_TYPE_AT]]
+    if there != dtype:
+        raise Unusable("data.token_dtype", dtype, f"{index} says {there}", [f"data.token_dtype={there}"])

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from launcher.data import arrow_rows, json_rows
-from launcher.data.bad_rows import SKIPPING, BadRows
 from launcher.data.opening import LARGEST_ROW, is_compressed, opened, opened_text
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import SKIPPING, BadRows, Unusable
 
 type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
 """The kind of a file's content; ``empty`` is a file without a byte."""

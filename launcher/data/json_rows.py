@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from launcher.data.bad_rows import SKIPPING, BadRows
 from launcher.data.opening import LARGEST_ROW, opened, opened_text
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import SKIPPING, BadRows, Unusable
 
 type Row = Mapping[str, object]
 

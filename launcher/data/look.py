@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher.base import files as regular
-from launcher.base import package
-from launcher.data import counting, documents, formats, indexed, sampling
-from launcher.data.bad_rows import BadRows
-from launcher.data.files import other_splits
+from launcher.data import documents, formats, sampling
+from launcher.data.files import check_token_type, other_splits
 from launcher.data.opening import told
 from launcher.data.sampling import Block, Sample
-from launcher.data.unusable import PackageMissing, Unusable
+from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
+from launcher.data.unusable import BadRows, PackageMissing, Unusable
 from launcher.spec import DataSpec
 
 _TOKENISED = 1 << 19
@@ -175,15 +174,11 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
         whole=found.whole,
         bad=bad,
     )
-    try:
-        from launcher.data.look_chat import encoded  # Late, since templates need a package that planning lacks.
+    from launcher.data.look_chat import encoded  # Late, because few runs train on conversations.
 
+    try:
         those = encoded(found, data, bad)
         bad.require_few()
-    except ImportError as error:
-        rule = f"needs {error.name}, not installed for this Python"
-        way = package.install(package.TRAINING)
-        return replace(survey, missing=PackageMissing("data.source", data.source, rule, [way]))
     except PackageMissing as missing:
         return replace(survey, missing=missing)
     tokens, error_of_tokens = _ratio(found.weight, those.weights, [float(number) for number in those.tokens])
@@ -217,12 +212,12 @@ def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> 
 
 def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], data: DataSpec) -> Survey:
     try:
-        words = counting.words(data.tokenizer)
+        words = quick_tokenizer(data.tokenizer)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
-    bytes_alone = isinstance(words, counting.Bytes)
+    bytes_alone = isinstance(words, Bytes)
     units = list(_units(found.blocks, texts, whole=bytes_alone))
-    counted = [counting.counted(words, unit.texts, ends=unit.ends) for unit in units]
+    counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
     tokens, error = _ratio(found.weight, [unit.weight for unit in units], [float(each.tokens) for each in counted])
     exact = found.whole and all(unit.exact for unit in units)
     if bytes_alone and found.kind == "text" and not found.packed:
@@ -303,7 +298,7 @@ def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
     code, width = _TYPES[dtype]
     for path in files:
         with told(path):
-            indexed.check_type(path, dtype)
+            check_token_type(path, dtype)
     sizes = [path.stat().st_size for path in files]
     largest = -1
     for path, size in zip(files, sizes, strict=True):

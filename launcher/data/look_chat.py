@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher.data import counting
-from launcher.data.bad_rows import BadRows
+from launcher.data.encoding import row_encoder
 from launcher.data.formats import Row
-from launcher.data.masks import encoder
 from launcher.data.sampling import Sample
-from launcher.data.unusable import Unusable
+from launcher.data.tokenizer import quick_tokenizer
+from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
 
 _ENCODED = 1 << 19
@@ -45,8 +44,8 @@ def encoded(found: Sample, data: DataSpec, bad: BadRows) -> EncodedRows:
     Raises:
         Unusable: A row, the template or the tokenizer cannot be used.
     """
-    words = counting.words(data.tokenizer)
-    encode = encoder(data, words)
+    words = quick_tokenizer(data.tokenizer)
+    encode = row_encoder(data, words)
     rows = list(_weighed(found))
     step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1
     weights: list[float] = []

@@ -24,11 +24,11 @@ import numpy as np
 from launcher.base import files, machine
 from launcher.base.errors import DataError, SubmitError
 from launcher.base.files import write_atomically
-from launcher.data import token_folder
-from launcher.data.bad_rows import BadRows
-from launcher.data.encoded import Encoded, Unfinished
+from launcher.data import documents, template, token_folder
+from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
+from launcher.data.unusable import BadRows
 from launcher.spec.data import DataSpec
 
 FORMAT = 1
@@ -93,12 +93,8 @@ def prepared(
 
 def digest_of(data: DataSpec) -> str:
     """A name for the ids: by path, size and time of the data's files, the tokenizer's content, and the settings."""
-    from launcher.data.documents import fingerprint as of_files
-
-    content = [FORMAT, tokenizer_fingerprint(data), of_files(data), token_folder.settings(data)]
+    content = [FORMAT, tokenizer_fingerprint(data), documents.fingerprint(data), token_folder.settings(data)]
     if data.marked:
-        from launcher.data import template
-
         content.append(template.fingerprint(data))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -116,18 +112,14 @@ def tokenizer_fingerprint(data: DataSpec) -> str:
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
     """The ids of every document, counted in ``progress`` as it is handed on."""
-    from launcher.data.documents import documents, table_rows
-
     if data.marked:
-        from launcher.data import masks  # Late, because Jinja takes a moment that text need not wait for.
-
-        for one in masks.encoded(table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
+        for one in encode_rows(documents.table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
             progress.documents += 1
             yield one
         return
-    for batch in _batches(documents(data, progress.bad)):
+    for batch in _batches(documents.documents(data, progress.bad)):
         for text, ids in zip(batch, words.encode_all(batch), strict=True):
-            ended = not isinstance(text, Unfinished)
+            ended = not isinstance(text, documents.Unfinished)
             progress.documents += ended
             progress.text_bytes += len(text.encode())
             yield Encoded([*ids, words.end] if ended and words.end is not None else ids)
@@ -237,7 +229,7 @@ class _Writer:
     def _write(self, name: str, values: Sequence[Any], dtype: str) -> None:
         if name not in self._files:
             self._files[name] = (self._folder / name).open("wb")
-        row = np.asarray(values, dtype=dtype)
+        row = np.frombuffer(values, dtype) if isinstance(values, bytes) else np.asarray(values, dtype)
         self._files[name].write(row.data)
         self._hash.update((row.astype(np.uint32) if name == TOKENS else row).data)
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from launcher.base import files as regular
 from launcher.data import arrow_rows, formats, json_rows
-from launcher.data.bad_rows import BadRows
 from launcher.data.formats import Kind, Row
 from launcher.data.opening import holds_at_most, is_compressed, opened, told
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import BadRows, Unusable
 
 WHOLE = 4 << 20
 """Bytes of data that are read as a whole."""

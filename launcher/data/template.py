@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base import package
 from launcher.base.files import load_json, read_text
-from launcher.data.bad_rows import SKIPPING, is_text
 from launcher.data.chat import Conversation
-from launcher.data.unusable import PackageMissing, Unusable
+from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
 from launcher.spec.data import DataSpec
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 
 from launcher.base import cache, files, units
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.data.bad_rows import SKIP, BadRows
+from launcher.data.unusable import SKIP, BadRows
 from launcher.spec import RunSpec
 from launcher.spec.data import DataSpec
 

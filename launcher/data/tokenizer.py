@@ -1,16 +1,19 @@
-"""Text to token ids: bytes, or a Hugging Face tokenizer from a local folder."""
+"""Text to token ids: bytes, or a Hugging Face tokenizer from a local folder.
+
+Planning takes :func:`quick_tokenizer`, which encodes alike and reads a ``tokenizer.json`` by the package tokenizers
+alone, since ``transformers`` takes seconds to be imported.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from launcher.base import files
-from launcher.data.unusable import NotHere, Unusable
+from launcher.base import files, package
+from launcher.data.unusable import NotHere, PackageMissing, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
 """Ids, and where the characters that each stands for begin and end."""
@@ -21,7 +24,7 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """One more than the largest id, which is not the number of tokens where ids are left out."""
+        """The largest id and one; the number of tokens is less where ids are left out."""
 
     @property
     def end(self) -> int | None:
@@ -45,9 +48,9 @@ class Bytes:
     end = None
     special: frozenset[int] = frozenset()
 
-    def encode_all(self, texts: Sequence[str]) -> Sequence[Any]:
-        """The bytes of each as numbers."""
-        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The bytes of each."""
+        return [text.encode() for text in texts]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
         """The bytes, each of its character."""
@@ -98,6 +101,39 @@ class Folder:
         return [(encoding.ids, encoding.offsets) for encoding in found]
 
 
+class Quick:
+    """The ``tokenizer.json`` of a folder, read by the package tokenizers."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._words.no_truncation()  # It may have been saved with both.
+        self._words.no_padding()
+        self.size: int = 1 + max(self._words.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.end: int | None = self._words.token_to_id(_end_token(folder) or "")
+        self.special = frozenset(id_ for id_, token in self._words.get_added_tokens_decoder().items() if token.special)
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The ids of each, one text after the other, since its threads would not survive a fork of this process."""
+        return [ids for ids, _ in self.pieces(texts)]
+
+    def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """Ids and the characters that each stands for."""
+        found = (self._words.encode(text, add_special_tokens=False) for text in texts)
+        return [(encoding.ids, encoding.offsets) for encoding in found]
+
+
+def _end_token(folder: Path) -> str | None:
+    """The token at the end of a text, as ``tokenizer_config.json`` names it."""
+    try:
+        named = files.load_json(folder / "tokenizer_config.json").get("eos_token")
+    except (OSError, ValueError, AttributeError):
+        return None
+    found = named.get("content") if isinstance(named, dict) else named
+    return found if isinstance(found, str) else None
+
+
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names.
 
@@ -106,6 +142,60 @@ def tokenizer(name: str) -> Tokenizer:
         Unusable: There is no tokenizer in it.
     """
     return Bytes() if name == "bytes" else Folder(name)
+
+
+def quick_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible.
+
+    Raises:
+        NotHere: There is no such folder.
+        PackageMissing: What reads it is not installed.
+        Unusable: There is no tokenizer in it.
+    """
+    if name == "bytes":
+        return Bytes()
+    folder = Path(name)
+    if not name or not folder.is_dir():
+        rule = "must be bytes or the folder of a Hugging Face tokenizer, and there is no such folder on this machine"
+        raise NotHere("data.tokenizer", name, rule, ["data.tokenizer=bytes"])
+    quick = folder / "tokenizer.json"
+    changed = quick.stat().st_mtime_ns if quick.is_file() else None
+    try:
+        return _read(name, changed)
+    except ImportError as error:
+        rule = f"needs {error.name}, not installed for this Python"
+        raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None
+    except Unusable:
+        raise
+    except Exception as error:  # The package has no exceptions of its own.
+        rule = f"it cannot be read as a tokenizer: {error}"
+        raise Unusable("data.tokenizer", name, rule, ["data.tokenizer=bytes"]) from None
+
+
+@lru_cache(maxsize=4)  # To read one of 128,000 words takes half a second.
+def _read(name: str, changed_ns: int | None) -> Tokenizer:
+    return tokenizer(name) if changed_ns is None else Quick(Path(name))
+
+
+class TokenCount(NamedTuple):
+    """Tokens of some texts, and the largest of their ids; -1 where there is none."""
+
+    tokens: int
+    largest: int
+
+
+def count_tokens(words: Tokenizer, texts: Sequence[str], *, ends: int) -> TokenCount:
+    """Count the tokens of texts, among them so many ends of documents."""
+    found = words.encode_all(texts)
+    end = words.end if ends else None
+    largest = max((_largest(ids) for ids in found if len(ids)), default=-1)
+    return TokenCount(sum(map(len, found)) + (0 if end is None else ends), max(largest, -1 if end is None else end))
+
+
+def _largest(ids: Sequence[int]) -> int:
+    if not isinstance(ids, bytes):
+        return max(ids)
+    return next(value for value in range(255, -1, -1) if value in ids)  # ``max`` takes longer than all the rest.
 
 
 def fingerprint(name: str) -> str:

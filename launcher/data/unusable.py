@@ -1,10 +1,20 @@
-"""Data that cannot be used: one finding, told by ``launch check`` as an error of a setting and by a job as its end."""
+"""Data that cannot be used: one finding, told by ``launch check`` as an error of a setting and by a job as its end.
+
+Single rows are errors, or left out, counted and named, as ``data.on_bad_row`` says. A reader says where it is before it
+hands a row on (:meth:`BadRows.at`), so that what is found in the row by whoever uses it is named by file and line. A
+file that cannot be read on behind a fault is an error in either case: one that is compressed and cut off, a damaged
+Parquet, a list of JSON with a broken element.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors, DataError
+from launcher.spec.data import DataSpec
 
 
 class Unusable(DataError):
@@ -32,3 +42,120 @@ class NotHere(Unusable):
 def as_errors(error: DataError) -> ConfigErrors:
     """The same as an error of the configuration, which every verb and function answers in one way."""
     return ConfigErrors([error.finding if isinstance(error, Unusable) else ConfigError("data", None, str(error))])
+
+
+SKIP = "skip"
+SKIPPING = f"data.on_bad_row={SKIP}"
+"""The way out of a row's own fault."""
+
+NAMED = 10
+"""Rows that are named, which a person reads; so many may be bad of any data, however few rows they have."""
+
+SHARE = 0.05
+"""The share of bad rows beyond which data are not trained on: a line that was cut off, or a stray byte, happens once in
+many thousand rows. One row in twenty is no accident: the column, the shape or the encoding is another one, and what is
+left would be other data than were meant."""
+
+_EARLIEST = 10_000
+"""Rows from which on the share is judged while they are read: before, a few bad ones at the start could look like many.
+Terabytes of wrong rows end there."""
+
+_NUMBER = re.compile(r"^(a row|row \d+)\b")
+
+
+@dataclass(slots=True)
+class BadRows:
+    """The rows of one look at, or one way through, a run's data.
+
+    Attributes:
+        skips: True where bad rows are left out.
+        rows: Rows that were read.
+        count: Those of them that were left out.
+        named: The first of them, with file, line and reason.
+    """
+
+    skips: bool = False
+    rows: int = 0
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+    _place: tuple[object, str, object] = ("", "row", 0)
+
+    @classmethod
+    def of(cls, data: DataSpec) -> BadRows:
+        """As the settings ask."""
+        return cls(skips=data.on_bad_row == SKIP)
+
+    @classmethod
+    def read(cls, content: object) -> BadRows:
+        """What :meth:`as_dict` has written; nothing where it is no such thing."""
+        match content:
+            case {"rows": int(count), "of": int(rows), "named": list(named)}:
+                return cls(True, rows, count, [str(each) for each in named[:NAMED]])
+        return cls()
+
+    def at(self, file: object, unit: str, number: object) -> None:
+        """Note where the row is that comes next: ``a.jsonl``, ``line``, 3."""
+        self.rows += 1
+        self._place = (file, unit, number)
+
+    @property
+    def place(self) -> str:
+        """Where the newest row is."""
+        file, unit, number = self._place
+        return f"{file}, {unit} {number}" if number is not None else f"{file}, a {unit}"
+
+    def refuse(self, error: Unusable, place: str | None = None, rows: int = 1) -> None:
+        """Leave a row out.
+
+        Args:
+            error: Why.
+            place: Where it is; the newest row's place where None.
+            rows: Rows that are lost with it.
+
+        Raises:
+            Unusable: Bad rows are errors, it is no fault of the row's, or there are too many.
+        """
+        if not self.skips or isinstance(error, PackageMissing):
+            raise error from None
+        self.count += rows
+        self.rows += rows - 1
+        if len(self.named) < NAMED:
+            self.named.append(f"{place or self.place}: {_NUMBER.sub('it', error.finding.rule)}")
+        self.require_few(max(self.rows, _EARLIEST))
+
+    def require_few(self, rows: int | None = None) -> None:
+        """See that not too many were left out of so many rows, or of those that were read.
+
+        Raises:
+            Unusable: There were.
+        """
+        most = max(NAMED, SHARE * (self.rows if rows is None else rows))
+        if self.count > most:
+            rule = f"{self.text}, which is more than {SHARE:.0%} and no accident; the first: {self.named[0]}"
+            raise Unusable("data.on_bad_row", SKIP, rule, ["data.on_bad_row=error"])
+
+    @property
+    def text(self) -> str:
+        """How many they are, in words."""
+        return f"{self.count:,} of {self.rows:,} rows cannot be used"
+
+    @property
+    def sentences(self) -> str:
+        """How many they are, and the first of them."""
+        more = f" (and {self.count - len(self.named):,} more)" if self.count > len(self.named) else ""
+        return f"{self.text} and are left out: {'; '.join(self.named)}{more}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form in which ``--json`` and ``meta.json`` hold them."""
+        return {"rows": self.count, "of": self.rows, "named": list(self.named)}
+
+
+def is_text(text: str) -> bool:
+    """False where a text holds half of a surrogate pair: an escape of JSON that UTF-8 has none for, or a stray byte."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

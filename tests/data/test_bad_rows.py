@@ -14,11 +14,10 @@ import pytest
 from pyarrow import ipc, parquet
 
 from launcher.cli import main
-from launcher.data import bad_rows, documents, look, sampling
-from launcher.data.bad_rows import BadRows
+from launcher.data import documents, look, sampling, unusable
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import TokenFolder, settings
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import BadRows, Unusable
 from launcher.job import events
 from launcher.spec.data import DataSpec
 from tests.support.chat import turns
@@ -193,7 +192,7 @@ def test_more_than_ten_and_more_than_a_twentieth_are_too_many(good: int, bad: in
 
 
 def test_endless_bad_rows_end_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_rows, "_EARLIEST", 1000)
+    monkeypatch.setattr(unusable, "_EARLIEST", 1000)
     Path("a.jsonl").write_bytes((BROKEN + b"\n") * 5000)
     bad = BadRows(skips=True)
     with pytest.raises(Unusable, match="51 of 51 rows cannot be used"):

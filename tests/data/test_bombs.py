@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.data import arrow_rows, formats, json_rows, opening
-from launcher.data.bad_rows import BadRows
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import BadRows, Unusable
 
 pa = pytest.importorskip("pyarrow")
 zstandard = pytest.importorskip("zstandard")

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launcher.data import counting
 from launcher.data.prepare import prepared
-from launcher.data.tokenizer import tokenizer
+from launcher.data.tokenizer import quick_tokenizer, tokenizer
 from launcher.data.unusable import Unusable
 from tests.support.chat import write_tokenizer
 from tests.support.helpers import make_spec
@@ -22,7 +21,7 @@ def test_a_saved_truncation_or_padding_is_not_read(tmp_path: Path) -> None:
     saved.enable_truncation(3)
     saved.enable_padding(length=8)
     saved.save(file)
-    quick, slow = counting.words(str(tmp_path / "words")), tokenizer(str(tmp_path / "words"))
+    quick, slow = quick_tokenizer(str(tmp_path / "words")), tokenizer(str(tmp_path / "words"))
     texts = ["hello world, how are you?" * 3, "a"]
     assert [list(ids) for ids in quick.encode_all(texts)] == [list(ids) for ids in slow.encode_all(texts)]
     assert len(quick.encode_all(texts)[1]) == 1
@@ -35,7 +34,7 @@ def test_the_size_is_one_more_than_the_largest_id_so_that_ids_beyond_a_hole_are_
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "words/tokenizer.json"))
     (tmp_path / "words/tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    assert counting.words(str(tmp_path / "words")).size == 70_001
+    assert quick_tokenizer(str(tmp_path / "words")).size == 70_001
     (tmp_path / "a.txt").write_text("row far")
     words = ("data=text", f"data.path={tmp_path}/a.txt", f"data.tokenizer={tmp_path}/words")
     found = prepared(make_spec("model=tiny", *words).data, tmp_path / "cache")

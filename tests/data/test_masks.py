@@ -11,12 +11,11 @@ import pytest
 import transformers
 
 from launcher.base.errors import DataError
-from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversations
-from launcher.data.encoded import Encoded
-from launcher.data.masks import encoded
+from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.template import template
 from launcher.data.tokenizer import Tokenizer, tokenizer
+from launcher.data.unusable import BadRows
 from launcher.spec.data import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
 from tests.support.helpers import composed_once
@@ -29,7 +28,7 @@ def data(**changed: object) -> DataSpec:
 
 
 def encode(asked: DataSpec, *rows: Mapping[str, object]) -> list[Encoded]:
-    return list(encoded(rows, asked, tokenizer(asked.tokenizer), Counter(), BadRows()))
+    return list(encode_rows(rows, asked, tokenizer(asked.tokenizer), Counter(), BadRows()))
 
 
 def parts(words: Tokenizer, one: Encoded) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.data import documents as pieces
-from launcher.data.encoded import Unfinished
+from launcher.data.documents import Unfinished
 from launcher.data.unusable import Unusable
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from launcher.base.errors import DataError, SubmitError
 from launcher.data import documents, prepare, token_folder, tokenizer
-from launcher.data.encoded import Encoded, Unfinished
+from launcher.data.documents import Unfinished
+from launcher.data.encoding import Encoded
 from launcher.data.prepare import Progress, prepared
 from launcher.data.tokenizer import Pieces
 from launcher.spec import DataSpec

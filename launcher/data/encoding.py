@@ -1,4 +1,4 @@
-"""From conversations to token ids and the marks of what is trained.
+"""Conversations as token ids with marks of what is trained, and the first of them as a person sees them.
 
 The text that the template has written is tokenised as a whole, as ``transformers`` does it: special tokens are
 recognised wherever they stand in it, in a message's own text too. A token is trained if a part of it lies in what the
@@ -10,25 +10,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import batched
+from dataclasses import asdict, dataclass
+from itertools import batched, islice
+from typing import Any
 
-from launcher.data.bad_rows import BadRows
 from launcher.data.chat import conversation, conversations, empty
-from launcher.data.encoded import Encoded
+from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
 from launcher.data.template import Span, Written
-from launcher.data.tokenizer import Pieces, Tokenizer
-from launcher.data.unusable import Unusable
+from launcher.data.tokenizer import Pieces, Tokenizer, tokenizer
+from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.data import DataSpec
 
 _BATCH = 256
 """Conversations that are tokenised at once, on all cores."""
 
 
-def encoded(
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids, and which of them are trained as labels; ``trained`` is None for text: all of them, end to end.
+
+    A text's documents become one long row of tokens that is cut into samples; where ``trained`` is given, these ids are
+    one sample.
+    """
+
+    ids: Sequence[int]
+    trained: Sequence[bool] | None = None
+
+
+def encode_rows(
     rows: Iterable[Mapping[str, object]], data: DataSpec, words: Tokenizer, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Encoded]:
-    """Each conversation of the rows as token ids with their marks.
+    """Encode each conversation of the rows, with its marks.
 
     Args:
         rows: Values by their column.
@@ -49,10 +62,10 @@ def encoded(
             else:
                 texts.append(outcome)
         for text, pieces in zip(texts, words.pieces([each.text for each in texts]), strict=True):
-            yield marked(text, pieces, words.special)
+            yield mark(text, pieces, words.special)
 
 
-def encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded | None]:
+def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded | None]:
     """A function that encodes a row, given its number from 1; None for one that has nothing to learn from."""
     template = writer(data)
 
@@ -62,12 +75,12 @@ def encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object],
             return None
         [text] = map(written, template.outcomes([one], data.train_on))
         [pieces] = words.pieces([text.text])
-        return marked(text, pieces, words.special)
+        return mark(text, pieces, words.special)
 
     return encode
 
 
-def marked(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
+def mark(text: Written, pieces: Pieces, special: frozenset[int]) -> Encoded:
     """The tokens of a text, marked where what they stand for is trained."""
     ids, places = pieces
     if text.trained is None:
@@ -96,4 +109,67 @@ def _tokens(places: Sequence[Span], spans: Iterable[Span]) -> Iterator[tuple[int
 
 def _end_of_turn(ids: Sequence[int], special: frozenset[int]) -> int:
     """The number of tokens up to and with the last special one; 0 without any."""
-    return next((place + 1 for place in reversed(range(len(ids))) if int(ids[place]) in special), 0)
+    return next((place + 1 for place in reversed(range(len(ids))) if ids[place] in special), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, the text that it stands for (none for a later byte of a character), and whether it is a label."""
+
+    id: int
+    text: str
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """One sample of ``data.preview``.
+
+    Attributes:
+        row: Of the data, from 1.
+        tokens: Those that are in the sample.
+        cut: How many more the conversation has.
+    """
+
+    row: int
+    tokens: tuple[Token, ...]
+    cut: int
+
+    @property
+    def trained(self) -> int:
+        """Labels: the first token is none."""
+        return sum(token.trained for token in self.tokens[1:])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form in which ``check --json`` lists it."""
+        return {
+            "row": self.row,
+            "tokens": [asdict(token) for token in self.tokens],
+            "trained": self.trained,
+            "cut": self.cut,
+        }
+
+
+def previews(data: DataSpec, length: int) -> list[Preview]:
+    """The first ``data.preview`` conversations of a run, cut to ``length`` + 1 tokens as its samples are.
+
+    Raises:
+        DataError: The data, the tokenizer or the template cannot be used.
+    """
+    template, words, bad = writer(data), tokenizer(data.tokenizer), BadRows.of(data)
+    found: list[Preview] = []
+    for one in conversations(table_rows(data, bad), data, Counter(), bad):
+        if len(found) == data.preview:
+            break
+        [text] = template.outcomes([one], data.train_on)
+        if isinstance(text, Unusable):
+            bad.refuse(text)
+            continue
+        [(ids, places)] = words.pieces([text.text])
+        marks = mark(text, (ids, places), words.special).trained or ()
+        tokens, shown = [], 0
+        for number, (start, end), trained in islice(zip(ids, places, marks, strict=True), length + 1):
+            tokens.append(Token(number, text.text[max(start, shown) : end], trained))
+            shown = max(end, shown)
+        found.append(Preview(one.row, tuple(tokens), max(0, len(ids) - length - 1)))
+    return found
