@@ -31,7 +31,7 @@ from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.layers import Layers
-from launcher.worker.watch.memory_log import MemoryLog, tokens_of
+from launcher.worker.watch import MemoryLog, tokens_of
 
 PAIRS = 12
 _WARM_UP = 3

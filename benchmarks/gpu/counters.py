@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from launcher.estimate.memory.moments import Phase
-from launcher.worker.memory import tracker as memory
-from launcher.worker.memory.tracker import CudaTracker
+from launcher.worker import memory
+from launcher.worker.memory import CudaTracker
 
 
 class PhaseCounters(CudaTracker):

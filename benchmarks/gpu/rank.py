@@ -29,13 +29,12 @@ from benchmarks.gpu import counters
 from benchmarks.gpu.steps import STEPS, WARM_UP
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import loop
+from launcher.worker import loop, memory
 from launcher.worker.engine import Context, Engine
 from launcher.worker.files import write_json
 from launcher.worker.fsdp import sharding
 from launcher.worker.loop import MEASURED_STEPS
-from launcher.worker.memory import tracker as memory
-from launcher.worker.memory.tracker import MemoryTracker
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.trace.shims import reduced_in_place, replaced
 
 _TIMED_S = 8.0

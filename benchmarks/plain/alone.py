@@ -21,9 +21,9 @@ from torch.nn import functional
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import data
+from launcher.worker import data, memory
+from launcher.worker.data.order import Position
 from launcher.worker.engine import Context
-from launcher.worker.memory import tracker as memory
 
 
 def main(name: str) -> None:
@@ -92,7 +92,7 @@ def _optimizer(spec: RunSpec, net: torch.nn.Module, *, fused: bool) -> torch.opt
 
 def _steps(spec: RunSpec, directory: Path, device: torch.device) -> Any:
     context = Context(spec=spec, directory=directory, rank=0, world=1, device=device, memory=memory.tracker(device))
-    return data.batches(context).training(data.Position(), last=spec.steps)
+    return data.batches(context).training(Position(), last=spec.steps)
 
 
 if __name__ == "__main__":

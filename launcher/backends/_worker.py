@@ -11,7 +11,7 @@ from launcher.spec import RunSpec
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that ``launcher.worker.model.recompute`` and ``launcher.worker.model.language_model`` would drop."""
+    """Settings that ``launcher.worker.model.network`` and ``launcher.worker.model`` would drop."""
     settings = spec.checkpointing
     if settings.mode == "full" and settings.method == "uniform" and (settings.layers or 1) > 1:
         rule = "each layer is a group of its own: transformers calls its layers one by one"

@@ -1,6 +1,6 @@
 """Models of fewer layers, where the whole one is more than the device can hold: the rest follows from two depths.
 
-What a rank allocates is linear in the layers that it runs, from four layers on (``launcher.worker.trace.adapt``), if
+What a rank allocates is linear in the layers that it runs, from four layers on (``launcher.worker.trace``), if
 everything else stays: the stages of the pipeline with the micro-batches that each holds at once, the dense layers of a
 model with experts, the layers that ``checkpointing.layers`` names. So both depths have all of these, and differ in
 layers of the kind that the model has most of. The peak of a phase may pass from one moment to another in between, as

@@ -28,7 +28,7 @@ from launcher.job import beat as shared
 from launcher.worker import files
 
 STACK_SIGNAL = signal.SIGUSR1
-"""SIGUSR2 and SIGTERM ask for the end of the job (``launcher.worker.stopping``); nobody else takes this one."""
+"""SIGUSR2 and SIGTERM ask for the end of the job (``launcher.worker``); nobody else takes this one."""
 
 _LOOK_S = 0.5
 _KEPT = 32

@@ -16,8 +16,8 @@ import torch
 from launcher.spec import RunSpec
 from launcher.worker.beat import Beat
 from launcher.worker.clock import Clock
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.piles import Kept
-from launcher.worker.memory.tracker import MemoryTracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,24 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 
 from launcher.job import events
 from launcher.spec import RunSpec
-from launcher.worker import beat, data, metrics, out_of_memory, process, spikes
-from launcher.worker.checkpoints import Checkpoints
+from launcher.worker import STOP_SIGNALS, beat, data, memory, metrics, out_of_memory, process, spikes
 from launcher.worker.clock import Clock
+from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.memory import live_bytes
-from launcher.worker.memory import tracker as memory
 from launcher.worker.metrics import Metrics
-from launcher.worker.stopping import Agreement
-from launcher.worker.watch import probe
-from launcher.worker.watch.memory_log import MemoryLog, tokens_of
+from launcher.worker.saving.checkpoints import Checkpoints
+from launcher.worker.watch import MemoryLog, probe, tokens_of
 from launcher.worker.watch.pace import Pace
 
 MEASURED_STEPS = 2
@@ -45,7 +46,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
         build: Makes the engine; called once, by all ranks together, after the process group exists.
 
     Returns:
-        All that it holds, for :func:`launcher.worker.entry.main` to keep alive until the process is gone.
+        All that it holds, for :func:`launcher.worker.process.main` to keep alive until the process is gone.
 
     Raises:
         SystemExit: With status 1, after the error has been written to ``logs/error.rank<r>.json``.
@@ -148,7 +149,7 @@ class _Training:
             except spikes.Spike as spike:
                 start = self._go_back(spike)
 
-    def _go_back(self, spike: spikes.Spike) -> data.Position:
+    def _go_back(self, spike: spikes.Spike) -> Position:
         """Take the weights of the newest checkpoint, and go on in the data behind what led to the jump."""
         self._agreement.answer()  # Asked before the step that has jumped.
         self._context.beat.begin("checkpoint")
@@ -160,7 +161,7 @@ class _Training:
             events.add(self._context.directory, "rollback", text, step=start.step, samples=start.samples)
         return start
 
-    def _steps_from(self, start: data.Position) -> tuple[int, bool]:
+    def _steps_from(self, start: Position) -> tuple[int, bool]:
         """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
         step, steps, pulse = start.step, self._spec.steps, self._context.beat
         pulse.step(step + 1)
@@ -234,3 +235,42 @@ class _Training:
     @staticmethod
     def _due(every: int | None, step: int) -> bool:
         return every is not None and step % every == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """The same on all ranks: whether any was asked to stop, and whether any still writes a checkpoint."""
+
+    stop: bool
+    writing: bool
+
+
+class Agreement:
+    """Decisions that all ranks must take alike, asked before a step and answered after it.
+
+    The two flags travel in one maximum over CPU tensors that runs beside the step, so it costs no time and never
+    waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._stop = False
+        self._flags = torch.zeros(2, dtype=torch.int32)
+        self._work: dist.Work | None = None
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._stop = True
+
+    def ask(self, *, writing: bool) -> None:
+        """Start to ask all ranks; ``writing`` is whether this one's part of a checkpoint is not on disk yet."""
+        self._flags = torch.tensor([self._stop, writing], dtype=torch.int32)
+        self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, async_op=True)
+
+    def answer(self) -> Agreed:
+        """The flags of all ranks as of when :meth:`ask` was called."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        stop, writing = self._flags.tolist()
+        return Agreed(stop=bool(stop), writing=bool(writing))

@@ -19,8 +19,7 @@ from typing import Any
 
 from launcher.base.files import load_json
 from launcher.spec import RunSpec
-from launcher.worker import files
-from launcher.worker.errors import TrainingError
+from launcher.worker import TrainingError, files
 
 FILE = "rollbacks.json"
 

@@ -20,7 +20,7 @@ from tests.support.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
-from launcher.worker.trace.adapt import adapted, depths
+from launcher.worker.trace import adapted, depths
 from launcher.worker.trace.one_depth import record
 from launcher.worker.trace.report import Depth, Traced, report
 

@@ -106,7 +106,7 @@ def losses(kind: str) -> tuple[list[float], list[float]]:
     torch = _torch()
     ours, plain, spec = _networks(kind)
     tokens = torch.randint(0, 256, (2, TOKENS + 1), generator=torch.Generator().manual_seed(1))
-    model = import_module("launcher.worker.model.language_model").LanguageModel(ours, spec).train()
+    model = import_module("launcher.worker.model").LanguageModel(ours, spec).train()
     first = model(tokens)
     first.backward()
     logits = plain(input_ids=tokens[:, :-1], use_cache=False).logits.float()

@@ -113,7 +113,7 @@ def leak() -> None:
 
 def longer_batch() -> None:
     """From the third step on samples are four times as long as those that were checked."""
-    from launcher.worker.data.batches import Batches
+    from launcher.worker.data import Batches
 
     original = Batches.training
 
@@ -126,7 +126,7 @@ def longer_batch() -> None:
 
 def longer_evaluation() -> None:
     """Held-out samples are twenty times as long as those that the run trains on."""
-    from launcher.worker.data.batches import Batches
+    from launcher.worker.data import Batches
 
     original = Batches.held_out
     Batches.held_out = lambda self: (tokens.repeat(1, 20) for tokens in original(self))  # type: ignore[method-assign]

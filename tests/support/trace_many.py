@@ -18,7 +18,7 @@ def main(given: str, found: str) -> None:
         given: The specifications by name.
         found: Gets, of each, the bytes of each phase of loading and of the second step, and between two steps.
     """
-    from launcher.worker.trace.adapt import adapted  # As launcher.worker: only ranks import it.
+    from launcher.worker.trace import adapted  # As launcher.worker: only ranks import it.
     from launcher.worker.trace.one_depth import record
 
     warnings.simplefilter("ignore")  # As the trace itself does: fake tensors have no addresses.

@@ -27,9 +27,8 @@ from launcher.saved import headers, paused
 from launcher.saved.find import STATE
 from launcher.spec import edit
 from launcher.spec.parse import parse
-from launcher.worker import checkpoints
-from launcher.worker.errors import CheckpointError
-from launcher.worker.memory import tracker as memory
+from launcher.worker import CheckpointError, memory
+from launcher.worker.saving import checkpoints
 from tests.support import hostile, memory_lines, training
 from tests.support.checkpoints import exported, held_out_loss
 from tests.support.slurm_runs import launch

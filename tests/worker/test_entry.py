@@ -11,7 +11,7 @@ import pytest
 
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
-from launcher.worker import entry
+from launcher.worker import process
 from tests.support.helpers import make_spec
 
 
@@ -43,5 +43,5 @@ def test_a_typo_ends_the_job_before_anything_is_built(
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(SystemExit, match="1"):
-        entry.main(train)
+        process.main(train)
     assert json.loads(Path("logs/error.rank0.json").read_text())["message"] == message

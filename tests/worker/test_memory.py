@@ -14,10 +14,10 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 import torch
 from torch import nn
 
-from launcher.worker.memory import tracker as memory
+from launcher.worker import memory
+from launcher.worker.memory import CudaTracker, MemoryTracker, divided
 from launcher.worker.memory.piles import of_model
 from launcher.worker.memory.saved_bytes import SavedBytes
-from launcher.worker.memory.tracker import CudaTracker, MemoryTracker, divided
 
 WIDTH, VOCABULARY = 32, 640
 

@@ -16,9 +16,9 @@ from launcher.base.units import GIB, MIB
 from launcher.job import events
 from launcher.job.memory import RECORDS, records
 from launcher.rundir import health
+from launcher.worker import memory
 from launcher.worker.engine import Context
-from launcher.worker.memory import tracker as memory
-from launcher.worker.watch.memory_log import MemoryLog, tokens_of
+from launcher.worker.watch import MemoryLog, tokens_of
 from tests.support.helpers import make_spec
 
 

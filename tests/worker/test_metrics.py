@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rundir import results
-from launcher.worker import files
+from launcher.worker import files, memory
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.memory import tracker as memory
 from launcher.worker.metrics import Metrics
 from tests.support.helpers import make_spec
 from tests.support.recorded_runs import predicted

@@ -20,13 +20,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.base import files
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.why.explain import explain
-from launcher.worker import out_of_memory, shortage
+from launcher.worker import CheckpointError, TrainingError, out_of_memory, shortage
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
-from launcher.worker.errors import CheckpointError, TrainingError
+from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.tracker import MemoryTracker
 from launcher.worker.metrics import Metrics
 from tests.support import ended_runs, training
 from tests.support import out_of_memory as cases

@@ -12,9 +12,9 @@ from torch import nn
 
 from launcher.job import events
 from launcher.rundir import health
+from launcher.worker import memory
 from launcher.worker.clock import Clock
 from launcher.worker.engine import Context
-from launcher.worker.memory import tracker as memory
 from launcher.worker.watch import pace
 from tests.support.helpers import make_spec
 

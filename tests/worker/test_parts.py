@@ -16,10 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.worker import metrics
+from launcher.worker import CheckpointError, TrainingError, memory, metrics
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.errors import CheckpointError, TrainingError
-from launcher.worker.memory import tracker as memory
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model import export, initial, network, optimizers, weights
 from tests.support.helpers import make_spec

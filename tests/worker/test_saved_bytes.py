@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.worker.memory.piles import of_model
 from launcher.worker.memory.saved_bytes import SavedBytes
-from launcher.worker.model.recompute import _selective
+from launcher.worker.model.network import _selective
 
 ROWS, WIDTH = 8, 32
 

@@ -14,10 +14,8 @@ import torch
 
 from launcher.job import events
 from launcher.rundir import health
-from launcher.worker import spikes
+from launcher.worker import TrainingError, memory, spikes
 from launcher.worker.engine import Context, StepResult
-from launcher.worker.errors import TrainingError
-from launcher.worker.memory import tracker as memory
 from launcher.worker.metrics import Metrics
 from launcher.worker.spikes import Judge
 from tests.support import training

@@ -123,7 +123,7 @@ def _process(spec: RunSpec) -> Arguments:
 
 
 def _logs(spec: RunSpec) -> Arguments:
-    """A checkout's program tracks by itself; the worker does it as for every engine (``launcher.worker.trackers``)."""
+    """A checkout's program tracks by itself; the worker does it as for every engine (``launcher.worker.metrics``)."""
     tracking, alone = spec.tracking, spec.backend.path is not None
     return {
         "log-interval": spec.train.log_every,

@@ -1,8 +1,185 @@
-"""Training data: which samples a rank sees at which step is a pure function, so a step number is a position."""
+"""Batches of one rank, as tensors on its device.
+
+A step number decides its samples (``launcher.worker.data.order``), so no state of a loader is saved in a checkpoint: a
+resumed run asks for the next step, from the place in the samples that the checkpoint names. A step's micro-batches are
+one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this process or ahead by
+``data.workers`` processes, and moved to the device one step at a time. Evaluation reads the end of the corpus, which
+training then never sees.
+"""
 
 from __future__ import annotations
 
-from launcher.worker.data.batches import Batches, batches
-from launcher.worker.data.order import Order, Position
+import hashlib
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Batches", "Order", "Position", "batches"]
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from launcher.base.errors import LauncherError
+from launcher.data import token_folder
+from launcher.data.documents import files_of
+from launcher.data.prepare import prepared
+from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
+from launcher.worker.data.corpus import Conversations, Corpus, Synthetic, TokenFiles, split
+from launcher.worker.data.order import Order, Position
+from launcher.worker.engine import Context
+
+_FIRST = Position()
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps(Dataset[torch.Tensor]):
+    """Item ``step`` is this rank's share of the step: (micro-batches, micro_batch_size, sequence_length + 1)."""
+
+    corpus: Corpus
+    order: Order
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        rows = [[self.corpus.sample(index) for index in micro_batch] for micro_batch in self.order.samples(step)]
+        return torch.from_numpy(np.array(rows))
+
+
+class Batches:
+    """The run's data as one rank sees them.
+
+    Attributes:
+        whole: All of the corpus, before anything is held out.
+    """
+
+    def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
+        self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
+
+    def identity(self) -> dict[str, Any]:
+        """The identity of the training samples: how many, a hash of three, and of prepared data one of all.
+
+        It does not name files, which may be moved or made again between two attempts. ``all`` is taken while token ids
+        are written (``launcher.data.prepare``); token files may be too large to be read for this, and lack it.
+        """
+        size, digest = self._training.size, hashlib.sha256()
+        for index in (0, size // 2, size - 1):
+            digest.update(np.ascontiguousarray(self._training.sample(index)).tobytes())
+        found = {"samples": size, "sha256": digest.hexdigest()[:16]}
+        return found if self._training.sha256 is None else {**found, "all": self._training.sha256}
+
+    def training(self, start: Position, *, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """The steps after ``start`` up to ``last`` with their micro-batches.
+
+        ``data.workers`` processes read ahead. They leave signals to the rank: one that dies of SIGUSR2 would end it.
+        """
+        spec, device = self._context.spec, self._context.device
+        steps = range(start.step + 1, last + 1)
+        source = _Steps(*self.training_stream(start))
+        if spec.data.workers == 0 or not steps:
+            rows: Iterator[torch.Tensor] = (source[step] for step in steps)
+        else:
+            loader = DataLoader(
+                source,
+                batch_size=None,  # An item is a whole step already.
+                sampler=steps,
+                num_workers=spec.data.workers,
+                pin_memory=device.type == "cuda",
+                multiprocessing_context="fork",
+                worker_init_fn=_ignore_signals,
+            )
+            with warnings.catch_warnings():  # Python warns of any fork beside threads; the loaders only read.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                rows = iter(loader)
+        for step, tokens in zip(steps, rows, strict=True):
+            yield step, list(tokens.to(device, non_blocking=True))
+
+    def held_out(self) -> Iterator[torch.Tensor]:
+        """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order."""
+        stream = self.held_out_stream()
+        if stream is None:
+            raise AssertionError("a run that evaluates has held samples out")
+        source = _Steps(*stream)
+        for step in range(1, self._context.spec.train.eval_steps + 1):
+            yield from source[step].to(self._context.device)
+
+    def training_stream(self, start: Position = _FIRST) -> tuple[Corpus, Order]:
+        """The training samples and their order, for an engine that walks through them by itself."""
+        return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle, start=start)
+
+    def held_out_stream(self) -> tuple[Corpus, Order] | None:
+        """The held-out samples and their order; None where the run does not evaluate."""
+        return None if self._held_out is None else (self._held_out, self._order(self._held_out, shuffle=False))
+
+    def _order(self, samples: Corpus, *, shuffle: bool, start: Position = _FIRST) -> Order:
+        spec = self._context.spec
+        return Order(
+            size=samples.size,
+            seed=spec.train.seed,
+            shuffle=shuffle,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.micro_batch_size,
+            data_rank=self._context.data_rank,
+            data_ranks=self._context.data_ranks,
+            start=start,
+        )
+
+
+def _ignore_signals(worker: int) -> None:
+    for number in (signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def batches(context: Context) -> Batches:
+    """Open the run's data; called by all ranks together.
+
+    Raises:
+        DataError: The data cannot be used.
+    """
+    whole = open_corpus(context)
+    if context.spec.train.eval_every is None:
+        return Batches(context, whole, whole, None)
+    training, held_out = split(whole, context.spec.data.eval_fraction)
+    return Batches(context, whole, training, held_out)
+
+
+def open_corpus(context: Context) -> Corpus:
+    """The run's corpus; called by all ranks together.
+
+    Raises:
+        DataError: The data are missing, empty, no text, or outside of the model's vocabulary.
+    """
+    spec = context.spec
+    length, vocabulary = spec.sequence_length, spec.model.vocab_size
+    if spec.data.source == "synthetic":
+        return Synthetic(vocabulary, length, spec.train.seed)
+    if spec.data.source == "tokens":
+        return TokenFiles(files_of(spec.data), spec.data.token_dtype, length=length, vocabulary=vocabulary)
+    found = _tokenised(context)
+    if found.marked:
+        return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
+    paths = [found.path / TOKENS]
+    return TokenFiles(paths, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
+
+
+def _tokenised(context: Context) -> TokenFolder:
+    """The folder of token ids: as the run directory says, else made by rank 0 while the other ranks wait."""
+    answer: list[TokenFolder | LauncherError | None] = [None]
+    if context.rank == 0:
+        data = context.spec.data
+        try:
+            answer = [token_folder.pointed(context.directory, data) or prepared(data, _root(context.directory))]
+        except LauncherError as error:
+            answer = [error]
+    dist.broadcast_object_list(answer, src=0)
+    if isinstance(answer[0], LauncherError):
+        raise answer[0]
+    if answer[0] is None:
+        raise AssertionError("rank 0 answers with a folder or an error")
+    return answer[0]
+
+
+def _root(directory: Path) -> Path:
+    return Path(os.environ[CACHE]) / "tokens" if os.environ.get(CACHE) else directory / "cache"

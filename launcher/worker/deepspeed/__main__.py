@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from launcher.base import package
-from launcher.worker import loop
+from launcher.worker import TrainingError, loop
 from launcher.worker.engine import Context, Engine
-from launcher.worker.entry import main
-from launcher.worker.errors import TrainingError
+from launcher.worker.process import main
 
 
 def build(context: Context) -> Engine:

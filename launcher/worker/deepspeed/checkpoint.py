@@ -24,9 +24,8 @@ import torch.distributed as dist
 
 from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
 from launcher.base.files import load_json
-from launcher.worker import files
+from launcher.worker import CheckpointError, files
 from launcher.worker.engine import Context
-from launcher.worker.errors import CheckpointError
 
 TAG = "deepspeed"
 FACTS = "deepspeed.json"

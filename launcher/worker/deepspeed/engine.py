@@ -22,11 +22,9 @@ from launcher.base.files import load_json
 from launcher.worker import marks
 from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
-from launcher.worker.memory import live_bytes
+from launcher.worker.memory import MemoryTracker, live_bytes
 from launcher.worker.memory.piles import Kept, flat, of_model
-from launcher.worker.memory.tracker import MemoryTracker
-from launcher.worker.model import export, initial, network, optimizers, recompute
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, export, initial, network, optimizers
 
 _MASTERS = (
     "single_partition_of_fp32_groups",
@@ -51,7 +49,7 @@ def build(context: Context) -> DeepSpeedTraining:
     start.prepare(context.device, config)
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
-    recompute.apply(network.blocks(built.network), spec)
+    network.recompute(network.blocks(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
     context.memory.layers.follow(network.numbered(built.network))
     whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built

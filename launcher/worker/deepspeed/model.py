@@ -19,8 +19,7 @@ from torch import nn
 from launcher.worker.deepspeed import stages, tensor
 from launcher.worker.deepspeed.ulysses import Ulysses
 from launcher.worker.engine import Context
-from launcher.worker.model import adapters, initial, network, optimizers, weights
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

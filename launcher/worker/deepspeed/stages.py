@@ -11,8 +11,7 @@ from torch import nn
 
 from launcher.estimate.rank.stages import stage_layers
 from launcher.worker.engine import Context
-from launcher.worker.model import network
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, network
 
 _TABLE = "embedding"
 

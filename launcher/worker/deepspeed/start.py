@@ -11,7 +11,7 @@ import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.utils import is_model_parallel_parameter
 
-from launcher.worker.errors import TrainingError
+from launcher.worker import TrainingError
 
 
 def prepare(device: torch.device, config: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.worker import loop
-from launcher.worker.entry import main
 from launcher.worker.fsdp.engine import build
+from launcher.worker.process import main
 
 if __name__ == "__main__":
     main(lambda spec, directory, _: loop.run(spec, directory, build))

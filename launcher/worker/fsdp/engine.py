@@ -33,8 +33,7 @@ from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import pipeline, reading, sharding
 from launcher.worker.memory.piles import Kept, flat, of_model
-from launcher.worker.model import adapters, export, initial, network, optimizers, recompute, weights
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
 
 if TYPE_CHECKING:
     from launcher.worker.fsdp.context_parallel import Ring
@@ -63,7 +62,7 @@ def rank_parts(context: Context) -> RankParts:
         adapters.quantise(made, spec, sharding.TORCH_DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
-    recompute.apply(blocks, spec)
+    network.recompute(blocks, spec)
     context.clock.follow(blocks, context.device)
     context.memory.layers.follow({
         number: block for made in networks for number, block in network.numbered(made).items()

@@ -28,8 +28,7 @@ from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
-from launcher.worker.model import network
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, network
 
 _SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 

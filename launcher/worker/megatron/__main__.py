@@ -16,8 +16,8 @@ import torch.distributed as dist
 from launcher.spec import RunSpec
 from launcher.worker import data, loop, metrics, process
 from launcher.worker.engine import Context
-from launcher.worker.entry import main
 from launcher.worker.megatron import pretraining
+from launcher.worker.process import main
 
 
 def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:

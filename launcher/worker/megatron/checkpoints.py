@@ -24,10 +24,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.base.files import load_json, read_text
 from launcher.saved import state
 from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
-from launcher.worker import checkpoints, files, saving
+from launcher.worker import CheckpointError, files, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
-from launcher.worker.errors import CheckpointError
+from launcher.worker.saving import checkpoints
 
 _NAME = re.compile(r"iter_(\d{7,})")
 

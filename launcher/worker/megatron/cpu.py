@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from launcher.base import machine
-from launcher.worker.errors import TrainingError
+from launcher.worker import TrainingError
 
 _FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "as_tensor", "zeros_like")
 _COUNTERS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")

@@ -27,7 +27,7 @@ from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, of_model
 from launcher.worker.metrics import Metrics
-from launcher.worker.watch.memory_log import MemoryLog
+from launcher.worker.watch import MemoryLog
 
 _MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
 _BUFFERS = ("buffers", "expert_parallel_buffers")

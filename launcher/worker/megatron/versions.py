@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from launcher.worker.errors import TrainingError
-from launcher.worker.megatron import start
+from launcher.worker import STOP_SIGNALS, TrainingError
 
 type Fill = Callable[[list[nn.Module]], list[nn.Module]]
 
@@ -33,7 +33,7 @@ def parsed() -> Any:
     if not _parses_before():
         return _with_vocabulary(arguments.parse_args())
     args = arguments.parse_and_validate_args()
-    start.listen(args)
+    _listen(args)
     return args
 
 
@@ -79,7 +79,14 @@ def pretrain(args: Any, fill: Fill, provider: Any, forward_step: Callable[..., A
 def _initialized(initialize: Callable[..., Any], args: Any, **options: Any) -> None:
     """Megatron 0.17's start, with these arguments in place of those that it would read."""
     initialize(parsed_args=args, **options)
-    start.listen(args)
+    _listen(args)
+
+
+def _listen(args: Any) -> None:
+    """Let both signals ask for a stop, once Megatron has its handler: schedulers and torchrun send either."""
+    if args.exit_signal_handler:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.getsignal(args.exit_signal))
 
 
 def judge(args: Any) -> None:

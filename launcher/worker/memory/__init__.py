@@ -1,1 +1,372 @@
-"""Memory of one rank as it is measured: live tensors by pile, layer and phase."""
+"""Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
+
+``memory.json`` says which of the two it holds, and beside them the peak of the process's resident memory. Each measured
+phase is also kept by pile until it is taken for ``memory.jsonl`` (``watch.memory_log``). On the CPU every
+tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters say how much there is, looked at
+between any two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is
+temporary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from launcher.estimate.memory.moments import PHASES, Phase
+from launcher.estimate.memory.terms import Pile
+from launcher.job.memory import Held, MemoryRecord, PhaseMemory
+from launcher.worker.memory.layers import Layers
+from launcher.worker.memory.live_piles import LivePiles
+from launcher.worker.memory.piles import Kept, computed_again, storages
+from launcher.worker.memory.saved_bytes import SavedBytes
+
+CPU_METHOD = (
+    "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "
+    "and in the first save; without workspaces inside one operation and buffers of the communication library"
+)
+CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first two steps and the first save"
+
+type Part = Phase | Literal["evaluation"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """What was measured since the last sample was taken.
+
+    Attributes:
+        phases: The peak of each phase.
+        static: Piles between two steps; None where no step was measured.
+        reserved_bytes: The peak that the caching allocator has reserved; None on the CPU.
+    """
+
+    phases: dict[str, PhaseMemory] = field(default_factory=dict)
+    static: dict[str, int] | None = None
+    reserved_bytes: int | None = None
+
+
+class MemoryTracker:
+    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU.
+
+    Attributes:
+        layers: The block that runs.
+        kept: Tells what the engine keeps, once there is one.
+        tokens: Of the micro-batch that is worked on.
+        last: This rank's newest line of ``memory.jsonl``.
+        followed: True once something was measured, which takes time of its own; whoever times steps sets it back.
+        recomputes: True if backward passes run blocks again.
+    """
+
+    method = CPU_METHOD
+
+    def __init__(
+        self, heard: Callable[[Phase], None] = lambda phase: None, *, vocabulary: frozenset[int] = frozenset()
+    ) -> None:
+        """Begin with nothing measured.
+
+        Args:
+            heard: Is told of every phase too.
+            vocabulary: Sizes of a last dimension that only logits have.
+        """
+        self._heard = heard
+        self.layers = Layers()
+        self.kept: Callable[[], Iterable[Kept]] = tuple
+        self.tokens: int | None = None
+        self.last: MemoryRecord | None = None
+        self.followed = False
+        self.recomputes = False
+        self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
+        self._on = self._one_phase = False
+        self._peaks: dict[str, int] = {}
+        self._static: int | None = None
+        self._sample = Sample()
+
+    def enter(self, phase: Phase) -> None:
+        """The engine enters a phase of its step; costs next to nothing while nothing is measured."""
+        self._heard(phase)
+        self.layers.now = None
+        if self._on and not self._one_phase:
+            self._enter(phase)
+
+    @contextlib.contextmanager
+    def measuring(self, phase: Part, alive: Iterable[torch.Tensor] = (), *, summary: bool = True) -> Iterator[None]:
+        """Measure the code inside.
+
+        Args:
+            phase: In which it begins; ``forward`` begins a step, any other lasts to the end.
+            alive: Tensors that existed before.
+            summary: False where it is for :meth:`take` alone and not for :meth:`summary`.
+        """
+        self._on = self.layers.on = self.followed = True
+        self._one_phase = phase != "forward"
+        try:
+            with self._measured(alive):
+                self._enter(phase)
+                yield
+                self._collect()
+                if summary:
+                    self._sum_up()
+        finally:
+            self._on = self._one_phase = self.layers.on = False
+            self.layers.forget()
+
+    def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
+        """Keep this rank within its capacity, in the code inside."""
+        self._live.limit = limit
+        return self._live
+
+    def tell(self, *, refused: Callable[[int, str], None], failed: Callable[[RuntimeError, str], None]) -> None:
+        """Tell somebody of requests beyond the capacity, and of operations that fail (:class:`LiveBytes`)."""
+        self._live.refused, self._live.failed = refused, failed
+
+    @property
+    def measured(self) -> bool:
+        """True while a step, or what follows one, is measured."""
+        return self._on
+
+    def alive(self) -> list[Held] | None:
+        """What is alive now; None where that is not followed at the moment."""
+        if not self._live.entered:
+            return None
+        self._label()
+        if self._live.recording.phase == "forward":
+            self._live.outlived()
+        return [
+            Held(bytes=each.bytes, pile=each.pile, operation=each.operation, shape=each.shape, layer=each.layer)
+            for each in self._live.alive()
+        ]
+
+    def piles(self) -> dict[str, int]:
+        """Bytes alive now, by pile; empty where they are not followed at the moment."""
+        found: dict[str, int] = {}
+        for each in self.alive() or ():
+            found[each.pile] = found.get(each.pile, 0) + each.bytes
+        return found
+
+    def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
+        """End a step: the tensors alive now are those between two steps."""
+        if not self._on:
+            return
+        self._live.follow(alive)
+        self._label()
+        self._sample.static = _named(self._live.piles())
+        if summary:
+            self._static = self._live.bytes
+
+    def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
+        """Tell what tensors are for that come and go within a step; costs next to nothing while nothing is measured."""
+        if self._on:
+            self._live.label(pile, tensors)
+
+    def take(self) -> Sample:
+        """What was measured since the last call."""
+        sample, self._sample = self._sample, Sample()
+        return sample
+
+    def peak_of_line(self) -> int | None:
+        """The peak of allocated bytes since a counter was last set back; None on the CPU, whose tensors have none."""
+        return None
+
+    def has(self, phase: Phase) -> bool:
+        """True if a phase has been measured."""
+        return phase in self._peaks
+
+    def summary(self) -> dict[str, Any]:
+        """This rank's entry of ``memory.json``, in bytes; None where nothing was measured."""
+        return {
+            "static_bytes": self._static,
+            "phases": {phase: self._peaks.get(phase) for phase in PHASES},
+            "peak_allocated_bytes": self._peak_allocated(),
+            "peak_reserved_bytes": self._peak_reserved(),
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux (getrusage(2)).
+        }
+
+    @contextlib.contextmanager
+    def _measured(self, alive: Iterable[torch.Tensor]) -> Iterator[None]:
+        self._live.enter("")
+        self._live.follow(alive)
+        self._label()
+        self._live.restart()
+        with self._live:
+            yield
+
+    def _enter(self, phase: Part) -> None:
+        if phase == "backward":
+            self._live.outlived()
+        if phase == "optimizer":
+            self._label()
+        self._live.enter(phase)
+        self._live.begin(1, phase)
+
+    def _collect(self) -> None:
+        """The peaks by pile, now that it is known what each tensor was for."""
+        self._label()
+        recording = self._live.recording
+        for phase, moment in recording.peaks(1).items():
+            before = self._sample.phases.get(phase)
+            if before is None or moment.bytes > before.allocated_bytes:
+                piles = _named(recording.piles(moment.event))
+                self._sample.phases[phase] = PhaseMemory(allocated_bytes=moment.bytes, piles=piles)
+        self._live.enter("")  # What follows, where a budget is still kept, is of no measured phase.
+
+    def _sum_up(self) -> None:
+        for phase, peak in self._sample.phases.items():
+            self._peaks[phase] = max(self._peaks.get(phase, 0), peak.allocated_bytes)
+
+    def _label(self) -> None:
+        for pile, tensors in self.kept():
+            self._live.label(pile, tensors)
+
+    def _peak_allocated(self) -> int | None:
+        return max(self._peaks.values(), default=None)
+
+    def _peak_reserved(self) -> int | None:
+        return None
+
+
+class CudaTracker(MemoryTracker):
+    """The allocator's own counters; reading and resetting them does not wait for the GPU."""
+
+    method = CUDA_METHOD
+
+    def __init__(
+        self,
+        device: torch.device,
+        heard: Callable[[Phase], None] = lambda phase: None,
+        *,
+        vocabulary: frozenset[int] = frozenset(),
+    ) -> None:
+        super().__init__(heard, vocabulary=vocabulary)
+        self._device = device
+        self._phase: Part | None = None
+        self._highest = self._highest_reserved = self._highest_of_line = self._usual = 0
+        self._saved = SavedBytes(vocabulary)
+        self._labelled: dict[int, tuple[Pile, weakref.ref[torch.UntypedStorage]]] = {}
+        self.layers.passed = self._look
+
+    def enforce(self, limit: int) -> contextlib.AbstractContextManager[object]:
+        """The allocator keeps its own part of the device within the limit, and tells its observers."""
+        _, total = torch.cuda.mem_get_info(self._device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self._device)
+        return contextlib.nullcontext()
+
+    def piles(self) -> dict[str, int]:
+        """Bytes allocated now, by pile; in a step that is not measured all that the engine does not keep is a rest."""
+        return self._piles(torch.cuda.memory_allocated(self._device))
+
+    def rest(self, alive: Iterable[torch.Tensor], *, summary: bool = True) -> None:
+        """End a step: the bytes allocated now are those between two steps."""
+        if not self._on:
+            return
+        allocated = torch.cuda.memory_allocated(self._device)
+        self._sample.static = self._piles(allocated)
+        if summary:
+            self._static = allocated
+
+    def label(self, pile: Pile, tensors: Iterable[torch.Tensor]) -> None:
+        """As of :class:`MemoryTracker`; they are remembered by weak references."""
+        if self._on:
+            for storage in storages(tensors):
+                self._labelled[storage._cdata] = (pile, weakref.ref(storage))
+
+    @contextlib.contextmanager
+    def _measured(self, alive: Iterable[torch.Tensor]) -> Iterator[None]:
+        self._labelled.clear()
+        self._usual = self.piles().get("temporary", 0)
+        with self._saved.following(self.kept()):
+            yield
+
+    def _enter(self, phase: Part) -> None:
+        self._collect()
+        self._phase = phase
+
+    def _collect(self) -> None:
+        """Book the peak since the last look on the phase that was entered then."""
+        self._look()
+        self._phase = None
+
+    def _look(self) -> None:
+        """Note the peak since the last look where it is the phase's highest, with what is alive now by pile."""
+        peak = torch.cuda.max_memory_allocated(self._device)
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        self._highest, self._highest_reserved = max(self._highest, peak), max(self._highest_reserved, reserved)
+        self._highest_of_line = max(self._highest_of_line, peak)
+        if self._phase is not None:
+            before = self._sample.phases.get(self._phase)
+            self._sample.reserved_bytes = max(self._sample.reserved_bytes or 0, reserved)
+            if before is None or peak > before.allocated_bytes:
+                piles = self._piles(peak)
+                if self._phase == "backward" and self.recomputes:
+                    piles = computed_again(piles, self._usual)
+                self._sample.phases[self._phase] = PhaseMemory(allocated_bytes=peak, piles=piles)
+        self._saved.forget_peak()
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def _piles(self, allocated: int) -> dict[str, int]:
+        """Allocated bytes by pile: what is kept, what autograd has saved since the last look, and the rest."""
+        kept: list[tuple[Pile, Iterable[torch.UntypedStorage]]] = []
+        for pile, reference in self._labelled.values():
+            if (storage := reference()) is not None:
+                kept.append((pile, [storage]))
+        kept += [(pile, storages(tensors)) for pile, tensors in self.kept()]
+        return divided(allocated, dict(Counter(_kept_bytes(kept, self._device)) + Counter(self._saved.peak)))
+
+    def peak_of_line(self) -> int:
+        """The peak since the last call, or longer: the allocator's counter is set back in measured steps alone."""
+        peak, self._highest_of_line = max(self._highest_of_line, torch.cuda.max_memory_allocated(self._device)), 0
+        return peak
+
+    def _peak_allocated(self) -> int:
+        return max(self._highest, torch.cuda.max_memory_allocated(self._device))
+
+    def _peak_reserved(self) -> int:
+        return max(self._highest_reserved, torch.cuda.max_memory_reserved(self._device))
+
+
+def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
+    """Known piles of an allocated sum, and the rest as temporary.
+
+    Saved tensors are counted at their highest since the last look, which need not be the moment of the allocator's
+    peak: where the piles come to more than it, theirs is the one that shrinks.
+    """
+    found, left = {}, allocated
+    for pile in sorted(known, key=lambda pile: pile in ("logits", "activations")):
+        found[pile] = min(known[pile], left)
+        left -= found[pile]
+    return {pile: size for pile, size in {**found, "temporary": left}.items() if size}
+
+
+def _kept_bytes(kept: Iterable[tuple[Pile, Iterable[torch.UntypedStorage]]], device: torch.device) -> dict[str, int]:
+    """Bytes on a device by pile; a storage that several tensors share counts once, for the last."""
+    piles: dict[int, tuple[str, int]] = {}
+    for pile, held in kept:
+        for storage in held:
+            if storage.device.type == device.type:
+                piles[storage._cdata] = (pile, storage.nbytes())
+    found: dict[str, int] = {}
+    for name, size in piles.values():
+        found[name] = found.get(name, 0) + size
+    return found
+
+
+def _named(piles: dict[Any, int]) -> dict[str, int]:
+    return {str(pile): size for pile, size in piles.items() if size}
+
+
+def tracker(
+    device: torch.device,
+    heard: Callable[[Phase], None] = lambda phase: None,
+    vocabulary: frozenset[int] = frozenset(),
+    *,
+    of_gpus: type[CudaTracker] = CudaTracker,
+) -> MemoryTracker:
+    """The tracker for a device, of a GPU one of that class; the other arguments are those of its class."""
+    if device.type == "cpu":
+        return MemoryTracker(heard, vocabulary=vocabulary)
+    return of_gpus(device, heard, vocabulary=vocabulary)

@@ -1,1 +1,96 @@
-"""The model that is trained: its modules, first values, weights, adapters, recomputation, optimizers and export."""
+"""From tokens to the mean loss, in one module: so that FSDP's root also gathers the output head for the loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from launcher.estimate import families
+from launcher.spec import RunSpec
+from launcher.worker import marks
+from launcher.worker.model.network import Absent, masks
+
+type Share = Callable[..., Sequence[torch.Tensor]]
+"""This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
+
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class LanguageModel(nn.Module):
+    """A causal language model with its loss.
+
+    Attributes:
+        network: The ``transformers`` network.
+        divisor: Of the summed loss, where labels are marked (``launcher.worker.marks``); an engine sets it.
+    """
+
+    def __init__(self, network: Any, spec: RunSpec, share: Share | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self.divisor: torch.Tensor | float = 1.0
+        self._share = share
+        self._marked = spec.data.marked
+        self._compute = _DTYPES[spec.precision.compute]
+        self._places = "position_ids" in inspect.signature(network.base_model.forward).parameters
+        found = families.of(spec.model).transformers_config(spec.model)
+        self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
+        self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
+
+    def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
+
+        Where ranks share a sequence, it is that of this rank's tokens; where labels are marked, the sum over those that
+        are trained, divided by ``divisor``.
+
+        Args:
+            tokens: Ids of shape (batch, sequence + 1), perhaps marked.
+            entering: States from the stage before, where the network begins with them.
+        """
+        states = self.states(tokens, entering)
+        return states if isinstance(self.network.get_output_embeddings(), Absent) else self.loss(states, tokens)
+
+    def _own(self, *rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        return rows if self._share is None else self._share(*rows)
+
+    def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states from the tokens, or from the hidden states of the stage before."""
+        inputs = tokens[:, :-1]
+        if self._marked and entering is None:
+            inputs = marks.ids(inputs)
+        inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
+        first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
+        more = masks(self.network, inputs.shape[1], torch.empty((), dtype=self._compute, device=inputs.device))
+        if self._places:
+            more["position_ids"] = positions
+        made: torch.Tensor = self.network.base_model(**first, **more, use_cache=False).last_hidden_state
+        return made
+
+    def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The mean cross entropy, given the states behind the last norm."""
+        (labels,) = self._own(marks.labels(tokens) if self._marked else tokens[:, 1:])
+        divisor = self.divisor if self._marked else labels.numel()
+        if self._chunk is None:
+            return self._loss(hidden, labels) / divisor
+        total = hidden.new_zeros((), dtype=torch.float32)
+        states, targets = (torch.split(rows, self._chunk) for rows in (hidden.flatten(0, 1), labels.flatten()))
+        for some, theirs in zip(states, targets, strict=True):
+            total = total + checkpoint(self._loss, some, theirs, use_reentrant=False, preserve_rng_state=False)
+        mean: torch.Tensor = total / divisor
+        return mean
+
+    def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The summed cross entropy; softmax in fp32 whatever the logits' format; ignored labels add zero."""
+        logits = self.network.get_output_embeddings()(hidden)
+        if self._factor != 1.0:
+            logits = logits * self._factor
+        if self._cap:
+            logits = torch.tanh(logits / self._cap) * self._cap
+        loss: torch.Tensor = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
+        return loss

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from launcher.estimate import families
 from launcher.spec import RunSpec
-from launcher.worker.errors import TrainingError
+from launcher.worker import TrainingError
 from launcher.worker.model import initial
 
 _NAME = "default"

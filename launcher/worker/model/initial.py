@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
-from launcher.worker.model import buffers
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS
 """Elements of one block of rows, which a rank holds beside its shard while it draws values."""
@@ -69,7 +70,7 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
 @torch.no_grad()
 def fill_buffers(made: nn.Module) -> None:
     """Compute the buffers, none of which is saved: frequencies of rotary positions."""
-    for module, name, value in buffers.values(made):
+    for module, name, value in buffer_values(made):
         getattr(module, name).copy_(value)
 
 
@@ -143,3 +144,52 @@ def _uniform_by_inputs(values: torch.Tensor, generator: torch.Generator) -> torc
     """``kaiming_uniform_(a=sqrt(5))``: uniform within one over the square root of the inputs."""
     bound = 1 / math.sqrt(values.shape[1])
     return values.uniform_(-bound, bound, generator=generator)
+
+
+def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    """Module, name and CPU tensor of each buffer."""
+    for module in made.modules():
+        for name, _ in module.named_buffers(recurse=False):
+            if name in _BY_NAME:
+                yield module, name, _BY_NAME[name](module, made.config)
+        if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)):
+            fresh = _again(module, made.config)
+            for name, value in fresh.named_buffers(recurse=False):
+                yield module, name, value
+
+
+def _again(module: nn.Module, config: Any) -> nn.Module:
+    """A module of the same class with its buffers filled in; some keep the configuration that they were made of."""
+    if "config" in inspect.signature(type(module)).parameters:
+        return type(module)(config=getattr(module, "config", config))
+    return type(module)()
+
+
+def _scale(module: Any, config: Any) -> torch.Tensor:
+    """Of Gemma's embeddings."""
+    return torch.tensor(module.scalar_embed_scale)
+
+
+def _sines(module: Any, config: Any) -> torch.Tensor:
+    """GPT-J's and CodeGen's rotary table, by the function beside their attention."""
+    table: torch.Tensor = sys.modules[type(module).__module__].create_sinusoidal_positions(
+        config.max_position_embeddings, config.rotary_dim or config.hidden_size
+    )
+    return table
+
+
+def _earlier(module: Any, config: Any) -> torch.Tensor:
+    """GPT-Neo's and GPTBigCode's mask of earlier tokens, of all or of those in a window."""
+    longest = config.max_position_embeddings
+    seen = torch.tril(torch.ones((longest, longest), dtype=torch.bool))
+    if getattr(module, "attention_type", "") == "local":
+        seen = torch.bitwise_xor(seen, torch.tril(seen, -config.window_size))
+    return seen.view(module.bias.shape)
+
+
+_BY_NAME: dict[str, Callable[[Any, Any], torch.Tensor]] = {
+    "embed_scale": _scale,
+    "embed_positions": _sines,
+    "bias": _earlier,
+}
+"""Buffers of modules that have parameters as well, or whose class takes more than a configuration."""

@@ -6,6 +6,7 @@ have been sharded.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from launcher.estimate import families
-from launcher.spec import ModelSpec
-from launcher.worker.errors import TrainingError
+from launcher.spec import ModelSpec, RunSpec
+from launcher.worker import TrainingError
 
 _ROTARY, _SINCE = "rope_parameters", "5.0"
 
@@ -202,3 +204,49 @@ def _old_words(rotary: Mapping[str, Any]) -> dict[str, Any]:
     words = _old_words(rotary.get("full_attention") or {})
     sliding = rotary.get("sliding_attention") or {}
     return {**words, "rope_local_base_freq": sliding["rope_theta"]} if "rope_theta" in sliding else words
+
+
+_aten = torch.ops.aten
+_PRODUCTS = frozenset(("aten::mm", "aten::addmm", "bitsandbytes::gemm_4bit"))
+_KEPT = frozenset((
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
+))
+"""Dear to compute again and small to keep: attention, and communication (torchtitan, ``activation_checkpoint.py``)."""
+
+
+def recompute(blocks: nn.ModuleList, spec: RunSpec) -> None:
+    """Wrap the forward functions of the blocks that are recomputed; their parameters keep their names."""
+    settings = spec.checkpointing
+    if settings.mode == "none":
+        return
+    chosen = list(blocks)
+    if settings.mode == "full" and settings.method == "block" and settings.layers is not None:
+        chosen = chosen[: settings.layers]
+    random = spec.model.dropout > 0 or spec.adapter.dropout > 0
+    contexts = {"context_fn": _selective} if settings.mode == "selective" else {}
+    for block in chosen:
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random, **contexts
+        )
+
+
+def _selective() -> Any:
+    return create_selective_checkpoint_contexts(_policy())  # type: ignore[no-untyped-call]
+
+
+def _policy() -> Callable[..., CheckpointPolicy]:
+    """Keep attention, communication and every second matrix product, counted alike in forward and recomputation."""
+    counts = {False: 0, True: 0}
+
+    def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        keep = operation in _KEPT
+        if operation.name() in _PRODUCTS:
+            counts[context.is_recompute] += 1
+            keep = counts[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return decide

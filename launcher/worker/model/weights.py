@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from launcher.base.files import load_json
-from launcher.worker.errors import CheckpointError
+from launcher.worker import CheckpointError
 from launcher.worker.model import initial
 
 

@@ -1,4 +1,7 @@
-"""``python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS]``."""
+"""``python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS]``.
+
+Where the run cannot be rehearsed the document holds an ``error``, and the exit status is 2.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
+from launcher.job.rehearsal import Rehearsed
 from launcher.spec.parse import parse
 from launcher.worker import files
-from launcher.worker.rehearse.rehearsal import Rehearsal
+from launcher.worker.rehearse import Rehearsal, train_alone
 
 
 def rehearsed(arguments: Sequence[str]) -> tuple[Path, Mapping[str, Any]]:
@@ -24,10 +29,18 @@ def rehearsed(arguments: Sequence[str]) -> tuple[Path, Mapping[str, Any]]:
         spec = parse(load_json(options.run / "spec.json"))
         words = [word for word in options.words if word != "--"]
         asked = Rehearsal(spec=spec, directory=options.run, rank=options.rank, steps=options.steps, words=words)
-        engine = importlib.import_module(f"launcher.worker.rehearse.{spec.backend.name}")
-        return options.out, engine.rehearse(asked).as_dict()
+        return options.out, _rehearse(asked).as_dict()
     except LauncherError as error:
         return options.out, {"schema": 1, "error": str(error)}
+
+
+def _rehearse(rehearsal: Rehearsal) -> Rehearsed:
+    """Load and train the rank: by the module of its engine's name in this package, else by the engine itself."""
+    name = rehearsal.spec.backend.name
+    if find_spec(f"launcher.worker.rehearse.{name}") is not None:
+        measured: Rehearsed = importlib.import_module(f"launcher.worker.rehearse.{name}").rehearse(rehearsal)
+        return measured
+    return train_alone(rehearsal, importlib.import_module(f"launcher.worker.{name}.engine").build)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,8 +16,7 @@ from launcher.spec import RunSpec
 from launcher.worker.deepspeed.__main__ import build
 from launcher.worker.engine import Context, Engine
 from launcher.worker.model import initial
-from launcher.worker.rehearse import answers, training
-from launcher.worker.rehearse.rehearsal import Rehearsal
+from launcher.worker.rehearse import Rehearsal, answers, train_alone
 from launcher.worker.trace import shims
 
 
@@ -33,7 +32,7 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
                 stack.enter_context(_answered(context.spec))
             return build(context)
 
-        return training.rehearse(rehearsal, made)
+        return train_alone(rehearsal, made)
 
 
 @contextlib.contextmanager

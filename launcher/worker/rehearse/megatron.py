@@ -9,12 +9,12 @@ from typing import Any
 from launcher.backends.megatron.translate import environment, translate
 from launcher.job.rehearsal import Rehearsed
 from launcher.spec import edit
-from launcher.worker.data.batches import Batches
+from launcher.worker import TrainingError
+from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus, Synthetic, split
 from launcher.worker.engine import Context
-from launcher.worker.errors import TrainingError
 from launcher.worker.megatron import pretraining
-from launcher.worker.rehearse.rehearsal import Rehearsal, document, entered, ran_out
+from launcher.worker.rehearse import Rehearsal, document, entered, ran_out
 
 _NEED_PEERS = {
     "tp_comm_overlap": "Transformer Engine's user buffers map the memory of the other ranks",

@@ -14,7 +14,7 @@ from launcher.worker import loop
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.megatron.follow import Call, Follower
-from launcher.worker.watch.memory_log import MemoryLog
+from launcher.worker.watch import MemoryLog
 
 
 class Done(Exception):  # It is no error: Megatron's loop has no other way out that saves nothing.

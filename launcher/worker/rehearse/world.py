@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from launcher.spec import RunSpec
-from launcher.worker.errors import TrainingError
+from launcher.worker import TrainingError
 from launcher.worker.process import RankPlace
 from launcher.worker.rehearse import answers
 from launcher.worker.trace import shims

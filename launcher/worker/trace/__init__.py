@@ -1,6 +1,75 @@
-"""``python -m launcher.worker.trace``: allocations of a run, by the workers' own code under fake tensors.
+"""The run that is traced in a run's place: the same on every count that memory depends on, and quick."""
 
-No GPU and no peers: tensors have shapes and no values (``FakeTensorMode``), and the process group answers at once
-(torch's "fake" backend). Every storage that the code makes, resizes and drops is followed, and the sequence is played
-back through a model of torch's caching allocator.
-"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from launcher.spec import RunSpec
+from launcher.worker import TrainingError
+
+_FIRST_DEPTH = 4
+_MOST_LAYERS = 16
+"""A few seconds for one micro-batch. What is allocated is linear in the depth from four layers on; the allocator's
+loss is not, so that of a deeper model is read off this many layers."""
+
+_MICRO_BATCHES = 2
+"""The first adds no gradients to earlier ones, the last does and is the one that reduces; those between are alike."""
+
+
+def refuse(spec: RunSpec) -> None:
+    """Refuse a run that cannot be traced.
+
+    Raises:
+        TrainingError: With every reason.
+    """
+    if found := "; ".join(_reasons(spec)):
+        raise TrainingError(found)
+
+
+def _reasons(spec: RunSpec) -> Iterator[str]:
+    if spec.backend.name not in ("fsdp", "deepspeed"):
+        yield f"backend={spec.backend.name} is not one of the workers that run under fake tensors"
+    if (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
+        yield "offload moves tensors between two memories that one fake device cannot tell apart"
+    if spec.backend.name == "deepspeed" and spec.parallel.tensor > 1:
+        yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
+    if spec.parallel.pipeline > 1:
+        yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
+    if spec.train.compile:
+        yield "train.compile=true replaces the operations that are followed"
+
+
+def depths(spec: RunSpec) -> tuple[int, ...]:
+    """The numbers of layers to trace: the run's own, or two that the rest follows from."""
+    layers = spec.model.num_hidden_layers
+    first = _FIRST_DEPTH + (spec.checkpointing.layers or 0) + spec.model.first_dense_layers
+    last = max(first + 2, _MOST_LAYERS // min(_MICRO_BATCHES, spec.gradient_accumulation))
+    return (first, last) if layers > last else (layers,)
+
+
+def adapted(spec: RunSpec, layers: int) -> RunSpec:
+    """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults.
+
+    FlashAttention's own package saves what torch's flash kernel saves, so ``attention=flash`` is traced as ``sdpa``.
+    """
+    optimizer, model = spec.optimizer, spec.model
+    if spec.hardware.device == "cuda" and optimizer.fused is None and optimizer.foreach is None:
+        # Our worker asks for one kernel, and DeepSpeed's Adam is one; its SGD is torch's, left to torch's own choice.
+        one_kernel = spec.backend.name == "fsdp" or optimizer.name == "adamw"
+        optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
+    attention = "sdpa" if model.attention == "flash" else model.attention
+    micro_batches = min(_MICRO_BATCHES, spec.gradient_accumulation)
+    batch = micro_batches * spec.micro_batch_size * spec.data_degree
+    return replace(
+        spec,
+        model=replace(model, num_hidden_layers=layers, attention=attention, weights=None),
+        optimizer=optimizer,
+        train=replace(
+            spec.train,
+            micro_batch_size=spec.micro_batch_size,
+            global_batch_size=batch,
+            gradient_accumulation=None,
+            sequence_length=spec.sequence_length,
+        ),
+    )

@@ -14,7 +14,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import MOST_OF_A_RECORD, read_text
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker.trace import adapt
+from launcher.worker.trace import adapted, depths, refuse
 
 
 def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
@@ -23,15 +23,15 @@ def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
     Raises:
         TrainingError: The run cannot be traced.
     """
-    adapt.refuse(spec)
+    refuse(spec)
     gc.disable()
     from launcher.worker.trace.one_depth import record  # Torch takes seconds: only once a run can be traced.
     from launcher.worker.trace.report import Depth, Traced, report
 
     gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
-    depths = tuple(Depth(layers, record(adapt.adapted(spec, layers), rank)) for layers in adapt.depths(spec))
+    traced = tuple(Depth(layers, record(adapted(spec, layers), rank)) for layers in depths(spec))
     return report(
-        Traced(depths=depths, layers=spec.model.num_hidden_layers),
+        Traced(depths=traced, layers=spec.model.num_hidden_layers),
         expandable=spec.train.allocator == "expandable",
         cuda=spec.hardware.device == "cuda",
     )

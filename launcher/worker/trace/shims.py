@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel
 
 _AGREEMENTS = ("partitioned_param_coordinator", "partition_parameters", "stage3")
 """Modules of DeepSpeed that ask whether all ranks have the same numbers."""

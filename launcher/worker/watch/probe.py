@@ -25,9 +25,8 @@ import torch
 import torch.distributed as dist
 
 from launcher.base import machine
-from launcher.worker import process
+from launcher.worker import NodeFault, process
 from launcher.worker.engine import Context
-from launcher.worker.errors import NodeFault
 
 LIMIT_S = 60.0
 SLOWER = 1.3

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from launcher.worker import CheckpointError
 from launcher.worker.deepspeed.checkpoint import readable
-from launcher.worker.errors import CheckpointError
 
 SAVED = {
     "stage": 2,

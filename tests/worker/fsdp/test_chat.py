@@ -15,8 +15,7 @@ from torch.nn import functional
 from launcher.spec import RunSpec
 from launcher.worker import marks
 from launcher.worker.data.order import Order
-from launcher.worker.model import initial, network
-from launcher.worker.model.language_model import LanguageModel
+from launcher.worker.model import LanguageModel, initial, network
 from tests.support.chat import TALK, TRAINED
 from tests.support.helpers import make_spec
 from tests.support.training import SMALL, lines, train_all

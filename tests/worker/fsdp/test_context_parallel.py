@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.worker.errors import TrainingError
-from launcher.worker.fsdp import context_parallel_cpu
+from launcher.worker import TrainingError
+from launcher.worker.fsdp import context_parallel
 from tests.support.training import GPT, lines, train_all
 
 TOLERANCE = 2e-5
@@ -97,7 +97,7 @@ def _compare(found: list[tuple[float, ...]], reference: list[tuple[float, ...]])
 def test_the_kernel_of_the_cpu_stays_away_from_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(TrainingError) as caught:
-        context_parallel_cpu.install()
+        context_parallel.install_cpu_kernel()
     assert str(caught.value) == (
         "hardware.device=cpu puts the CPU's kernel into torch's ring attention, and this node has a GPU: hardware=auto"
     )

@@ -12,9 +12,9 @@ import torch
 
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
+from launcher.worker import memory
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import engine
-from launcher.worker.memory import tracker as memory
 from tests.support import training
 from tests.support.adapters import LINEARS, first_rank
 from tests.support.checkpoints import held_out_loss

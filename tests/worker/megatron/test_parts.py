@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from launcher.saved.find import TRACKER
+from launcher.worker import CheckpointError, TrainingError
 from launcher.worker.engine import Context
-from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.megatron import cpu
 from launcher.worker.megatron.checkpoints import Checkpoints, source
-from launcher.worker.megatron.start import suits
-from launcher.worker.memory.tracker import MemoryTracker
+from launcher.worker.megatron.pretraining import suits
+from launcher.worker.memory import MemoryTracker
 from tests.support.helpers import make_spec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.worker.errors import TrainingError
-from launcher.worker.model import buffers, network
+from launcher.worker import TrainingError
+from launcher.worker.model import initial, network
 from launcher.worker.model import network as versions
 from tests.support.helpers import make_spec
 
@@ -57,6 +57,6 @@ def test_layers_of_two_kinds_keep_both_bases() -> None:
 def test_the_angles_of_the_installed_classes_follow_the_base(words: tuple[str, ...]) -> None:
     model = make_spec("model=tiny", "model.rope_theta=500000", *words).model
     made = network.network(model, torch.float32)
-    [found] = [value for _, name, value in buffers.values(made) if name == "inv_freq"]
+    [found] = [value for _, name, value in initial.buffer_values(made) if name == "inv_freq"]
     places = torch.arange(0, model.head_size, 2) / model.head_size
     torch.testing.assert_close(found, 500000.0**-places)

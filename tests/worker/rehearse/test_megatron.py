@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.worker.errors import TrainingError
-from launcher.worker.rehearse import megatron
-from launcher.worker.rehearse.rehearsal import Rehearsal
+from launcher.worker import TrainingError
+from launcher.worker.rehearse import Rehearsal, megatron
 from tests.support import rehearsing
 from tests.support.helpers import make_spec
 from tests.support.training import MOE, prepare

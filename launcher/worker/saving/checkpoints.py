@@ -24,10 +24,10 @@ from launcher.saved import state as content
 from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
 from launcher.saved.find import find as find_saved
 from launcher.spec import RunSpec
-from launcher.worker import files, spikes
-from launcher.worker.data import Batches, Position
+from launcher.worker import CheckpointError, TrainingError, files, spikes
+from launcher.worker.data import Batches
+from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, PendingSave
-from launcher.worker.errors import CheckpointError, TrainingError
 from launcher.worker.saving import FAILURES, Saving, reason
 
 

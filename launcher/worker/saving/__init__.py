@@ -21,9 +21,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.base import files, machine
 from launcher.job import events
 from launcher.saved import paused
-from launcher.worker import shortage
+from launcher.worker import CheckpointError, shortage
 from launcher.worker.engine import Context
-from launcher.worker.errors import CheckpointError
 
 FAILURES = (Exception, CheckpointException)
 """Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
