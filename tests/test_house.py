@@ -34,4 +34,4 @@ def test_options_of_the_command_line_end_in_the_verbs() -> None:
 
 def test_no_bundle_of_arguments_travels_as_a_dictionary() -> None:
     found = [path for path in HOUSE.rglob("*.py") if "how: dict" in path.read_text()]
-    assert not found, "a frozen dataclass says which there are, as launcher/preflight/judging.py"
+    assert not found, "a frozen dataclass says which there are, as launcher/preflight/assess_here.py"

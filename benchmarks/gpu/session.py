@@ -22,7 +22,7 @@ from launcher.base.machine import Machine
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 
 AHEAD = 3
@@ -98,7 +98,7 @@ class Session:
         if missing:
             return Item(point=point, row={**row, "error": f"not measured: {', '.join(missing)} is not installed here"})
         asked = request(point.words, facts=self._here, catalog=Catalog(folder=self._scratch))
-        errors = asked.errors if asked.spec is None else (*asked.errors, *assess.errors(asked.spec))
+        errors = asked.errors if asked.spec is None else (*asked.errors, *findings.errors(asked.spec))
         if asked.spec is None or errors:
             return Item(point=point, row={**row, "error": "; ".join(str(error) for error in errors)})
         estimate = assess.estimated(asked.spec)

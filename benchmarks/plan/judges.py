@@ -10,7 +10,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import Preflight
 from launcher.planner.space import SEARCHED
-from launcher.preflight import assess, verdict
+from launcher.preflight import assess, findings, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -65,7 +65,7 @@ class OfFramework(StandInJudge):
         """
         super().__init__()
         self._row = row
-        self._others = {error.path for error in assess.broken_by_change(spec)} - set(SEARCHED)
+        self._others = {error.path for error in findings.broken_by_change(spec)} - set(SEARCHED)
 
     def row(self, spec: RunSpec) -> Row:
         """Always the same."""
@@ -73,4 +73,4 @@ class OfFramework(StandInJudge):
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """Those of the engine, but for keys of no layout at which the measured run breaks its rules, and did run."""
-        return (error for error in assess.broken_by_change(spec) if error.path not in self._others)
+        return (error for error in findings.broken_by_change(spec) if error.path not in self._others)

@@ -21,9 +21,9 @@ from launcher.config.catalog import Catalog
 from launcher.config.command_line import CommandLine
 from launcher.config.overrides import is_own_model
 from launcher.config.request import Request, request_of
-from launcher.preflight import assess, evidence, looked
+from launcher.preflight import assess, evidence
 from launcher.preflight.assess import Assessment, Refinement
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
 from launcher.spec import ClusterSpec, RunSpec
@@ -151,7 +151,7 @@ def assessed(found: Request, judging: Judging, *, resumed: bool = False) -> Asse
     if found.spec is None:
         raise ConfigErrors(found.errors)
     spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
-    judged = looked.assessed(spec, judging, earlier=(*found.errors, *missing)).assessment
+    judged = assess_here(spec, judging, earlier=(*found.errors, *missing)).assessment
     if judging.measured is not None:
         judging.measured.tell(say)
     catalog = Catalog(folder=folder())

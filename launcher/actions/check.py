@@ -12,7 +12,7 @@ from launcher.actions.trust import judge, python_of, require_for_trace, require_
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging
 from launcher.views.check.check import Check
 
 

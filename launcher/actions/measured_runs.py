@@ -14,9 +14,8 @@ from launcher.base.units import gib, rounded
 from launcher.config.request import request
 from launcher.preflight.measured import constants, file
 from launcher.preflight.measured.constants import Key
-from launcher.preflight.measured.file import Content
+from launcher.preflight.measured.file import Content, Row
 from launcher.preflight.measured.known import place
-from launcher.preflight.measured.row import Row
 from launcher.spec import ClusterSpec
 
 

@@ -24,10 +24,9 @@ from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.data import look
 from launcher.data.unusable import as_errors
-from launcher.preflight.assess import Assessment
-from launcher.preflight.document import as_json, invalid_as_json
+from launcher.preflight.assess import Assessment, as_json, invalid_as_json
+from launcher.preflight.assess_here import Judging
 from launcher.preflight.fixes import search_singles
-from launcher.preflight.judging import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
 

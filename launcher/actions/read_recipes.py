@@ -19,7 +19,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.recipes import Recipe
 from launcher.config.request import request
 from launcher.preflight import assess
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import plan
 from launcher.rundir import lock, losses
 from launcher.rundir.record import job_as_dict

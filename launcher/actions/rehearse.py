@@ -12,8 +12,8 @@ from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
+from launcher.preflight.assess_here import Judging
 from launcher.preflight.evidence import not_a_script
-from launcher.preflight.judging import Judging
 from launcher.rehearsing import device, stored
 from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.rehearse import Stage, rehearse

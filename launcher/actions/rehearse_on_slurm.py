@@ -24,8 +24,7 @@ from launcher.base.terminal import say
 from launcher.base.units import GIB, bytes_of
 from launcher.job.job import RUN, Job
 from launcher.preflight import assess, evidence
-from launcher.preflight.assess import Assessment
-from launcher.preflight.document import as_json
+from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.plan import Plan, translate
 from launcher.rehearsing import choice, depth, stored
 from launcher.rehearsing.answer import Rehearsed

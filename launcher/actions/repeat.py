@@ -33,7 +33,7 @@ from launcher.config.request import Request, request
 from launcher.config.trust import privileged_settings
 from launcher.config.trust import sources as trust
 from launcher.config.trust.sources import Source
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
@@ -118,7 +118,7 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     _require_trust(found, texts, given=trusted)
     wanted = found.losses[:steps]
     spec = changed(_respecified(found, texts), "tracking.kind", "none")
-    errors = [*assess.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
+    errors = [*findings.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
     errors += [] if trusted else loading.foreign_pickles(spec)
     if errors:
         raise ConfigErrors(errors)

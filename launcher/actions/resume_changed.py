@@ -25,7 +25,7 @@ from launcher.config.overrides import Override
 from launcher.config.request import Request, request
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.this_machine import obstacles

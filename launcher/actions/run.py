@@ -26,9 +26,9 @@ from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import torchrun
 from launcher.job.job import Job
-from launcher.preflight import assess, evidence, job_python
+from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging, judge_by_rehearsal
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import failure, loading, lock, state, status
@@ -114,7 +114,7 @@ def ready(request: RunRequest, *, quiet: bool) -> Ready:
         judging = Judging(refined=refined, native=native, python=job_python.asked, measured=own)
         assessment = assessed(found, judging)
     if request.rehearsed and not assessment.errors:
-        assessment = evidence.demanded(assessment, shlex.join(line.words))
+        assessment = judge_by_rehearsal(assessment, shlex.join(line.words))
     draw(request.plot, assessment)
     _refuse(assessment, request)
     for remark in found.said:

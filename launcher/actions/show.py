@@ -10,8 +10,8 @@ from typing import Any
 from launcher.actions.asking import assessed, composed, folder, measured
 from launcher.config.command_line import CommandLine
 from launcher.job.job import RUN, Job
-from launcher.preflight.document import world_as_json
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess import world_as_json
+from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir.record import directory_of
 from launcher.submission.submit import sbatch_text

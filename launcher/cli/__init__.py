@@ -273,7 +273,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
     from launcher.base.terminal import as_json as as_line
-    from launcher.preflight.document import invalid_as_json
+    from launcher.preflight.assess import invalid_as_json
     from launcher.views.check.text import errors_as_text
 
     if as_json:

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:
-    from launcher.preflight.document import invalid_as_json
+    from launcher.preflight.assess import invalid_as_json
     from launcher.views.check.text import errors_as_text
 
     if options.json:

@@ -25,7 +25,7 @@ from launcher.commands._options import (
     request_from,
     require_one_run,
 )
-from launcher.preflight.document import as_json
+from launcher.preflight.assess import as_json
 from launcher.rundir import status
 from launcher.submission import interrupts
 from launcher.views.check.text import as_text

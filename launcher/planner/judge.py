@@ -10,7 +10,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
 from launcher.estimate.speed.estimate import least_seconds, step_seconds
 from launcher.estimate.speed.result import Constant, SpeedEstimate
-from launcher.preflight import assess, pricing, verdict
+from launcher.preflight import assess, findings, pricing, verdict
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
@@ -68,7 +68,7 @@ class Preflight(Judge):
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """As ``check`` has them, apart from rules that no layout breaks."""
-        yield from assess.broken_by_change(spec)
+        yield from findings.broken_by_change(spec)
         if self._refused and (error := self._refused.get(spec.hash)) is not None:
             yield error
 

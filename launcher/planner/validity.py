@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
-from launcher.preflight import assess
+from launcher.preflight import findings
 
 
 def require_valid(question: Question, found: Plan) -> None:
@@ -23,7 +23,7 @@ def require_valid(question: Question, found: Plan) -> None:
     """
     errors: tuple[ConfigError, ...] = ()
     if found.layouts:
-        errors = assess.errors(found.layouts[0].spec)  # Of names, places and secrets no layout is asked.
+        errors = findings.errors(found.layouts[0].spec)  # Of names, places and secrets no layout is asked.
     elif found.finished and found.counts.considered == found.counts.invalid:
         errors = _as_typed(question)
     if errors:
@@ -31,7 +31,7 @@ def require_valid(question: Question, found: Plan) -> None:
 
 
 def _as_typed(question: Question) -> tuple[ConfigError, ...]:
-    by_engine = [{error.path: error for error in assess.errors(each.spec)} for each in question.openings]
+    by_engine = [{error.path: error for error in findings.errors(each.spec)} for each in question.openings]
     every = {path: error for errors in by_engine for path, error in errors.items()}
     shared = every.keys() & set.intersection(*(set(errors) for errors in by_engine))
     return tuple(error for path, error in every.items() if path in shared or not shared)

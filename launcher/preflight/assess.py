@@ -1,48 +1,37 @@
 """The pre-flight: all errors and warnings of a run, its memory, the verdict and the ways out, with nothing started.
 
-First every rule is asked: general ones (``launcher.rules``, ``strategies``), then those of the model's family
-and of the backend. Only a run without errors is estimated, since formulas rest on degrees that divide. Each error's
-ways out are tried on the specification, and those that lead into another error are left out. The memory model gets
-family, strategies and backend as arguments (:func:`parts`), so that a measured framework that we do not launch can take
-the backend's place. The search for ways out judges neighbours by the same rules and by the smaller estimate ``needs``.
+First every rule is asked (``launcher.preflight.findings``). Only a run without errors is estimated, since formulas rest
+on degrees that divide. The memory model gets family, strategies and backend as arguments (:func:`parts`), so that a
+measured framework that we do not launch can take the backend's place. The search for ways out judges neighbours by the
+same rules and by the smaller estimate ``needs``. The answer is also the document of ``launch check --json``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain
-from types import ModuleType
 from typing import Any
 
 from launcher import backends
 from launcher.backends import Judgement
-from launcher.base import registry
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate import families
 from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.estimate.memory.result import MemoryEstimate, Needs
+from launcher.estimate.speed import summary
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import fixes, pricing, saving, time_limit, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
 from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
+from launcher.preflight.findings import broken_by_change, distinct, errors, modules_of, warnings
 from launcher.preflight.fixes import Fix, Judge, Searching
 from launcher.preflight.pricing import Measured
 from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
-from launcher.rules import places, sbatch, secrets, variables
 from launcher.spec import RunSpec, edit
-from launcher.spec.parse import accepts, known_keys
-
-_WAYS_SHOWN = 4
-
-LEFT_OUT_OF_CHANGES = (places, sbatch, secrets, variables)
-"""Rules that no neighbour of a valid run breaks, since none changes a name, a place, a variable or Slurm's words."""
-
-type Rule = Callable[[RunSpec], Iterable[ConfigError]]
 
 type Refinement = Callable[[RunSpec, MemoryEstimate], MemoryEstimate]
 
@@ -84,7 +73,7 @@ class Assessment:
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
-        errors = _distinct((*self.errors, *found))
+        errors = distinct((*self.errors, *found))
         return replace(
             self,
             errors=errors,
@@ -123,7 +112,7 @@ def assess(
     """
     unread = tuple(earlier)
     stands_in = any(hasattr(spec, error.path) for error in unread)
-    found = _distinct(unread if stands_in else (*unread, *errors(spec)))
+    found = distinct(unread if stands_in else (*unread, *errors(spec)))
     judgement = Judgement() if found or native is None else native(spec)
     found = (*found, *judgement.errors)
     if found:
@@ -141,7 +130,7 @@ def assess(
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *judgement.warnings, *remarks)),
+        warnings=distinct((*warnings(spec), *judgement.warnings, *remarks)),
         estimate=estimate,
         verdict=judged,
         fixes=ways_out.found,
@@ -171,43 +160,13 @@ def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=_distinct((*warnings(spec), *judgement.warnings)),
+        warnings=distinct((*warnings(spec), *judgement.warnings)),
         estimate=None,
         verdict=judged,
         fixes=(),
         nearest=None,
         speed_unknown=pricing.predicted(spec, parts, judged).unknown,
     )
-
-
-def errors(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """All errors of a run, each with the ways out that lead into no other error, if there are any.
-
-    A finding of the backend is left out where a general rule has one of the same key and ways out.
-    """
-    known = {error.path for error in broken_rules(spec)}
-    if not known:
-        return ()
-    general = [_with_sound_ways(error, spec, known) for error in _distinct(_found(_general(), spec))]
-    special = [_with_sound_ways(error, spec, known) for error in _distinct(backends.of(spec).check(spec))]
-    said = {(error.path, error.way_out) for error in general}
-    return _distinct((*general, *(error for error in special if (error.path, error.way_out) not in said)))
-
-
-def broken_rules(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a run, rule by rule, with every way out that a rule knows."""
-    yield from _found(_general(), spec)
-    yield from backends.of(spec).check(spec)
-
-
-def broken_by_change(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of a neighbour of a valid run; the engine's limits come first, since neighbours break these most."""
-    return chain(backends.of(spec).check(spec), _found(_of_changes(), spec))
-
-
-def warnings(spec: RunSpec) -> tuple[ConfigError, ...]:
-    """Pitfalls of a valid run, as far as the configuration alone shows them."""
-    return _distinct((*_found(_general(), spec, "warnings"), *backends.of(spec).warnings(spec)))
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -260,7 +219,7 @@ def parts(spec: RunSpec) -> dict[str, Any]:
     """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
     return {
         "family": families.of(spec.model),
-        "strategies": _all("strategies"),
+        "strategies": modules_of("strategies"),
         "backend": backends.of(spec),
     }
 
@@ -291,61 +250,6 @@ def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Ad
     return judged
 
 
-def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") -> Iterator[ConfigError]:
-    for function in _functions(modules, name):
-        yield from function(spec)
-
-
-@cache
-def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
-    """The functions of this name of those modules that have one."""
-    return tuple(getattr(module, name) for module in modules if hasattr(module, name))
-
-
-@cache
-def _general() -> tuple[ModuleType, ...]:
-    return (*_all("rules"), *_all("strategies"), families)
-
-
-@cache
-def _of_changes() -> tuple[ModuleType, ...]:
-    """The general rules that a neighbour of a valid run can break."""
-    return tuple(module for module in _general() if module not in LEFT_OUT_OF_CHANGES)
-
-
-@cache
-def _all(package: str) -> tuple[ModuleType, ...]:
-    return tuple(registry.load(package, name) for name in registry.names(package))
-
-
-def _distinct(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
-    """Each finding once: several rules may share a part that finds it."""
-    kept: dict[tuple[str, str], ConfigError] = {}
-    for error in found:
-        kept.setdefault((error.path, error.rule), error)
-    return tuple(kept.values())
-
-
-def _with_sound_ways(error: ConfigError, spec: RunSpec, known: set[str]) -> ConfigError:
-    """Keep the ways out that end this error and begin no other; where none is so good, keep them all."""
-    readable = [way for way in error.way_out if _is_readable(way)]
-    sound = [way for way in readable if _is_sound(way, error, spec, known)]
-    return ConfigError(error.path, error.found, error.rule, (sound or readable)[:_WAYS_SHOWN])
-
-
-def _is_readable(way: str) -> bool:
-    """False for a way out with a value that its key does not take, as one from another program's file may have."""
-    return all(accepts(path, value) for path, value in edit.values(way).items() if path in known_keys())
-
-
-def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
-    """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
-    after = edit.applied(spec, way)
-    if after is None:
-        return True
-    return {left.path for left in broken_rules(after)} <= known - {error.path}
-
-
 def judge(spec: RunSpec) -> Judgement:
     """The judgement of the run's own engine."""
     return backends.of(spec).native(spec)
@@ -367,3 +271,48 @@ def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
         together = getattr(backend, "natives", None)
         judged[name] = iter(map(backend.native, own) if together is None else together(own))
     return tuple(next(judged[spec.backend.name]) for spec in specs)
+
+
+_FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk")
+
+_NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))
+
+
+def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigError] = ()) -> JsonObject:
+    """The document of a configuration that is wrong: its errors, and null for the rest."""
+    return {
+        "schema": 1,
+        "verdict": "invalid",
+        "warnings": [warning.as_dict() for warning in warnings],
+        "errors": [error.as_dict() for error in errors],
+        **_NOTHING,
+    }
+
+
+def as_json(assessment: Assessment) -> JsonObject:
+    """The document of ``launch check --json`` (docs/contract.md)."""
+    spec, estimate = assessment.spec, assessment.estimate
+    if assessment.errors:
+        return invalid_as_json(assessment.errors, assessment.warnings)
+    return {
+        "schema": 1,
+        "verdict": assessment.verdict.name,
+        "spec_hash": spec.hash,
+        "warnings": [warning.as_dict() for warning in assessment.warnings],
+        "errors": [],
+        "gpu": {"name": spec.hardware.name, "memory_bytes": spec.rank_memory_bytes},
+        "world": world_as_json(spec),
+        **(dict.fromkeys(_FIGURES) if estimate is None else estimate.as_dict()),
+        "disk": None if assessment.saves is None else assessment.saves.as_dict(),
+        "fixes": [fix.as_dict() for fix in assessment.fixes],
+        "speed": None if assessment.speed is None else summary.as_dict(spec, assessment.speed),
+        "data": None if assessment.data is None else assessment.data.as_dict(),
+        "rehearsed": None if assessment.rehearsed is None else assessment.rehearsed.as_dict(spec),
+    }
+
+
+def world_as_json(spec: RunSpec) -> dict[str, int]:
+    """The degrees of the world and the micro-batches of a step."""
+    world = spec.world
+    names = ("gpus", "data", "tensor", "pipeline", "context", "expert", "gradient_accumulation")
+    return {name: getattr(world, name) for name in names}

@@ -20,7 +20,7 @@ from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.preflight import this_machine
 from launcher.spec import DataSpec, RunSpec
 
-type Looking = Callable[[DataSpec], Survey | None]
+type DataLook = Callable[[DataSpec], Survey | None]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Seen:
             yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
 
 
-def seen(spec: RunSpec, looking: Looking = look.look) -> Seen:
+def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
     """Look at a run's data, in a time that does not grow with their size.
 
     Args:

@@ -12,20 +12,15 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from launcher.base import files
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.units import gib
-from launcher.job import versions
-from launcher.preflight.verdict import Shortage, Verdict, VerdictName
 from launcher.spec import RunSpec
-
-if TYPE_CHECKING:
-    from launcher.preflight.assess import Assessment
 
 type Measured = Literal["fits", "tight", "does_not_fit", "unknown"]
 """A verdict by measurement; unknown where nothing was measured that could decide."""
@@ -212,52 +207,3 @@ def not_a_script(spec: RunSpec) -> ConfigError:
     """The refusal to rehearse a script of the user's own."""
     rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
     return ConfigError("script", spec.script, rule, ["script=null"])
-
-
-def demanded(assessment: Assessment, words: str) -> Assessment:
-    """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
-
-    Args:
-        assessment: The pre-flight's answer.
-        words: The words of the run, for the way out.
-
-    Raises:
-        ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
-    """
-    spec, found = assessment.spec, assessment.rehearsed
-    again = f"launch rehearse {words}".rstrip()
-    if spec.script is not None:
-        raise ConfigErrors([not_a_script(spec)])
-    if found is None:
-        rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
-        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
-    measured = found.verdict(spec.rank_memory_bytes)
-    if measured == "unknown":
-        rule = f"{found.as_text(spec)}: too little was measured, or on too small a device"
-        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
-    if others := _other_versions(spec, found):
-        rule = f"it was rehearsed with other versions: {others}"
-        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
-    return replace(assessment, verdict=_verdict(assessment.verdict, found, measured))
-
-
-def _other_versions(spec: RunSpec, found: Evidence) -> str:
-    """Packages of the rehearsal whose versions are known to be others for the run; empty where there are none."""
-    from launcher.preflight import job_python  # Late, because only --rehearsed asks.
-
-    there = job_python.kept(spec)
-    packages = versions.here().packages if there is None else there.packages
-    pairs = ((name, version, packages.get(name)) for name, version in found.versions.items())
-    return ", ".join(f"{name} {then}, now {now}" for name, then, now in pairs if now is not None and now != then)
-
-
-def _verdict(estimated: Verdict, found: Evidence, measured: Measured) -> Verdict:
-    """The measured verdict on the device, with what the estimate says of host and disk."""
-    shortages = tuple(short for short in estimated.shortages if short.place != "device")
-    used = found.used_bytes if found.used_bytes is not None else estimated.used_bytes
-    capacity = estimated.capacity_bytes
-    if measured == "does_not_fit":
-        short = Shortage(place="device", used_bytes=used or 0, capacity_bytes=capacity or 0)
-        shortages = (short, *shortages)
-    name: VerdictName = "does_not_fit" if shortages else "tight" if measured == "tight" else "fits"
-    return Verdict(name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages)

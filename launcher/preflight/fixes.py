@@ -1,7 +1,7 @@
 """The ways out of a run that does not fit: neighbours of its specification that are valid and fit.
 
 Neighbours are tried one at a time, then in pairs, then as a chain that takes the strongest one again and again. Found
-fixes are those of the first of these stages that finds enough, in the order of the table in ``preflight/changes``,
+fixes are those of the first of these stages that finds enough, in the order of the table in ``preflight.changes``,
 which is that of cost; where speeds can be predicted, ``launcher.preflight.pricing`` sorts them by it. Where less than
 two single changes suffice that leave the training what it is and ask for no more GPUs, pairs come beside them, and
 before those that do not. A chain is tried with the GPUs of the run first. Whatever asks for more GPUs than the run has
@@ -26,11 +26,10 @@ from launcher.preflight.changes import (
     NEIGHBOURS,
     OF_PASSES,
     ON_DISK,
-    Change,
-    Neighbour,
 )
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
+from launcher.spec.change import Change, Neighbour
 
 _SHOWN = 5
 _PAIRS_SHOWN = 3

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError
@@ -18,9 +19,11 @@ from launcher.base.machine import disk_free
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.result import DiskSpace
 from launcher.preflight import this_machine
-from launcher.preflight.measured.storage import Storage
 from launcher.slurm import client
 from launcher.spec import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.preflight.measured.constants import Storage
 
 type Stored = Callable[[RunSpec, int], Storage | None]
 """What was measured of the storage of a run's cluster, for checkpoints of so many bytes."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launcher.base.files import JsonObject
-from launcher.preflight.assess import Assessment
-from launcher.preflight.document import as_json
+from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.evidence import Measured
 from launcher.rehearsing.result import Phase, Rehearsal
 from launcher.rehearsing.text import as_text

@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate import families
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.estimate.speed.work import model_flops
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
@@ -88,7 +88,7 @@ def asked(spec: RunSpec, layers: tuple[int, ...]) -> tuple[int, ...]:
         rule = f"one depth or two, each from 1 to the model's {whole} layers"
         raise ConfigErrors([ConfigError("--layers", _typed(layers), rule, [f"--layers {whole}"])])
     for depth in depths:
-        if errors := assess.errors(at(spec, depth)):
+        if errors := findings.errors(at(spec, depth)):
             reasons = "; ".join(f"{error.where}: {error.rule}" for error in errors)
             chunks = spec.parallel.pipeline * spec.parallel.virtual_pipeline
             ways = [f"--layers {chunks},{2 * chunks}"] if 2 * chunks <= whole else [f"--layers {whole}"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.hardware import HardwareSpec
@@ -103,7 +103,7 @@ def _on_cpu(spec: RunSpec, device: Device) -> RunSpec:
     optimizer = replace(spec.optimizer, fused=None)
     found = replace(spec, hardware=hardware, model=replace(spec.model, attention=attention), optimizer=optimizer)
     found = changed_at(found, {"train.allocator": "default"})
-    if errors := assess.errors(found):
+    if errors := findings.errors(found):
         rule = f"the run is for {spec.hardware.title}, and this machine's processor, which would stand in, cannot do it"
         reasons = "; ".join(f"{error.where}: {error.rule}" for error in errors)
         ways = [way for error in errors for way in error.way_out][:4]

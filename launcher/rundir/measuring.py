@@ -19,8 +19,8 @@ from launcher.config.hardware import option_of
 from launcher.job import events
 from launcher.job.versions import every
 from launcher.preflight.measured import constants, file
+from launcher.preflight.measured.file import Found, Predicted, Row
 from launcher.preflight.measured.known import place
-from launcher.preflight.measured.row import Found, Predicted, Row
 from launcher.rundir import contents, names, results
 from launcher.spec import RunSpec
 

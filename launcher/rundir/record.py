@@ -25,7 +25,7 @@ from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import events
 from launcher.job.job import Job
-from launcher.preflight.document import as_json
+from launcher.preflight.assess import as_json
 from launcher.preflight.plan import Plan
 from launcher.rundir import contents, home, lock, losses, script_copy, state, status
 from launcher.spec import RunSpec, secrecy

@@ -114,11 +114,11 @@ def predicted_phases(run: Path) -> dict[str, int]:
     found = contents.known(run, contents.PLAN).get("phases") or {}
     if not was_restored(run) or not found:
         return found
-    from launcher.preflight import assess  # Late, because most runs are not resumed.
+    from launcher.preflight import assess, findings  # Late, because most runs are not resumed.
 
     try:
         spec = contents.spec_of(run)
-        if spec.judges_no_model or assess.errors(spec):
+        if spec.judges_no_model or findings.errors(spec):
             return found
         return {**found, "load": assess.estimated(assess.going_on(spec)).phases["load"]}
     except LauncherError:  # Of another version, or an extension that the run needs is not installed here.

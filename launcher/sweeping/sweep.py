@@ -28,10 +28,9 @@ from launcher.planner.best import Searches, chosen, none_fits, remarks
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
-from launcher.preflight import looked
 from launcher.preflight.assess import Assessment
-from launcher.preflight.data import Looking
-from launcher.preflight.judging import Judging
+from launcher.preflight.assess_here import Judging, assess_here
+from launcher.preflight.data import DataLook
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, signature, state, status
@@ -73,7 +72,7 @@ class Sweep:
     trusted: bool = False
     measured: Measured | None = field(default=None, compare=False)
     searches: Searches | None = field(default=None, compare=False)
-    looking: Looking = field(default_factory=look.Remembered, compare=False)
+    looking: DataLook = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
     meant: frozenset[str] = frozenset()
     measures: Mapping[str, Any] | None = None
@@ -112,7 +111,7 @@ class Sweep:
         loaded = loading.resolved(found.spec, self.catalog.folder)
         earlier = (*found.errors, *loaded.errors)
         judging = Judging(search=None, looking=self.looking, measured=self.measured)
-        judged = looked.assessed(loaded.spec, judging, earlier=earlier)
+        judged = assess_here(loaded.spec, judging, earlier=earlier)
         assessment, errors = judged.assessment, judged.assessment.errors
         if not errors and directory is not None:
             untrusted = () if self.trusted else loading.foreign_pickles(loaded.spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.base.units import gib, request
 from launcher.job import memory
 from launcher.job.memory import OutOfMemory
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.rundir import failure
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
 from launcher.why import comparison, endings, evidence, growth, host, messages, predicted, reasons, ways_out
@@ -86,7 +86,7 @@ def _not_judged(run: Subject) -> str:
         return f"this version cannot read the record of its settings, {SPEC}"
     if run.settings.judges_no_model:
         return "what model the script builds is not known (`model=` names one)"
-    broken = next(assess.broken_rules(run.settings), None)
+    broken = next(findings.broken_rules(run.settings), None)
     return "" if broken is None else f"its settings break a rule of this version: {broken}"
 
 

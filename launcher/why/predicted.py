@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moment, Moments
 from launcher.estimate.memory.terms import OUTSIDE_PILES, MemoryTerm
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 
 _IN_BLOCKS: Moments = BLOCK_BACKWARD | {"forward"}
@@ -46,7 +46,7 @@ class Predicted:
 
 def is_judged(spec: RunSpec) -> bool:
     """True if a run's model is known and it breaks no rule of this version, so that its memory can be estimated."""
-    return not spec.judges_no_model and next(assess.broken_rules(spec), None) is None
+    return not spec.judges_no_model and next(findings.broken_rules(spec), None) is None
 
 
 def of(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> Predicted:

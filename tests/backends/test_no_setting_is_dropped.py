@@ -13,7 +13,7 @@ from typing import Literal, TypeAliasType, get_args, get_origin, get_type_hints
 import pytest
 
 from launcher.base import registry
-from launcher.preflight import assess, plan
+from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
@@ -207,7 +207,7 @@ def _is_heard(backend: str, path: str, base: RunSpec) -> bool:
 
 
 def _differs(base: RunSpec, changed: RunSpec) -> bool:
-    if assess.errors(changed):
+    if findings.errors(changed):
         return True
     return _job(base) != _job(changed)
 
@@ -222,7 +222,7 @@ def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> Non
     heard = []
     for preset in PRESETS[backend]:
         base = composed_once(preset, *CONTEXT.get(path, ()))
-        heard.append(bool(assess.errors(base)) or _is_heard(backend, path, base))
+        heard.append(bool(findings.errors(base)) or _is_heard(backend, path, base))
     assert all(heard), f"{path} is dropped in silence by backend={backend}"
 
 

@@ -28,7 +28,7 @@ from benchmarks.reporting import RESULTS
 from launcher.base.machine import Gpu, Machine, facts
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.worker.loop import MEASURED_STEPS
 from tests.support import ranks, train_many
 from tests.support import training as trained
@@ -64,7 +64,7 @@ def test_every_run_of_the_matrix_is_valid_and_fits_on_an_h100() -> None:
     for point in POINTS:
         spec = request(point.words, facts=GPU_HOST, catalog=Catalog(folder=Path.cwd())).require()
         assert (spec.gpus, spec.hardware.device, spec.train.steps) == (point.world, "cuda", STEPS), point
-        assert assess.errors(spec) == (), point
+        assert findings.errors(spec) == (), point
         assert assess.estimated(spec).peak.device_bytes < MOST_BYTES, point
 
 

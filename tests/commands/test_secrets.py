@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.cli import main
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.spec.parse import known_keys
 from tests.support import resuming
 from tests.support.helpers import make_spec
@@ -28,18 +28,18 @@ def test_a_secret_given_as_a_setting_is_refused_and_not_repeated(name: str, caps
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
     assert f"try  cluster.pass_environment=[{name}]" in said.out + said.err
-    (error,) = assess.errors(make_spec(*words))
+    (error,) = findings.errors(make_spec(*words))
     assert (error.path, error.found) == (f"cluster.environment.{name}", "(not shown)")
 
 
 def test_a_name_that_a_shell_would_run_is_no_variable() -> None:
-    (error,) = assess.errors(make_spec("model=tiny", "cluster.environment={a b:c}"))
+    (error,) = findings.errors(make_spec("model=tiny", "cluster.environment={a b:c}"))
     assert error.rule == "a variable's name is letters, digits and _, and begins with no digit: take this one out"
 
 
 def test_an_ordinary_variable_is_no_secret() -> None:
-    assert not assess.errors(make_spec("model=tiny", "cluster.environment.NCCL_DEBUG=INFO"))
-    assert not assess.errors(make_spec("model=tiny", "cluster.environment.KEYBOARD=us"))
+    assert not findings.errors(make_spec("model=tiny", "cluster.environment.NCCL_DEBUG=INFO"))
+    assert not findings.errors(make_spec("model=tiny", "cluster.environment.KEYBOARD=us"))
 
 
 TOKEN = "hf_" + "aB3dE6gH9j" * 4

@@ -17,7 +17,7 @@ from launcher.config import compose as module
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.request import request
-from launcher.preflight import assess
+from launcher.preflight import findings
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 
@@ -61,7 +61,7 @@ def test_a_mistyped_backend_keeps_its_ways_out() -> None:
 
 def test_a_run_of_megatron_by_its_degrees_alone_is_valid() -> None:
     spec = make_spec("backend=megatron", "parallel.tensor=2", "parallel.pipeline=2", "model=7b", *NODE)
-    assert assess.errors(spec) == ()
+    assert findings.errors(spec) == ()
 
 
 def test_a_recipe_that_chooses_a_backend_alone_brings_its_defaults(tmp_path: Path) -> None:

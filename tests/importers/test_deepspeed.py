@@ -14,7 +14,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.config.recipes import Recipe
 from launcher.importers.deepspeed import read
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.spec import RunSpec
 from tests.support.foreign_files import ZERO3_OFFLOAD
 from tests.support.helpers import make_spec
@@ -301,7 +301,7 @@ def test_what_is_handed_on_passes_our_own_check(name: str) -> None:
     spec = make_spec("model=1b", *NODE, *found.overrides)
     assert list(extra.check(spec)) == []
     unfinished = {"optimizer.name", "precision.compute"}  # No Lion without a kernel; no fp16 without ZeRO.
-    assert found.errors or {error.path for error in assess.errors(spec)} <= unfinished
+    assert found.errors or {error.path for error in findings.errors(spec)} <= unfinished
 
 
 def test_a_zero_3_offload_config_gives_its_settings() -> None:

@@ -31,7 +31,7 @@ from launcher.cli import main
 from launcher.config import left_out
 from launcher.config.request import request
 from launcher.importers import Imported
-from launcher.preflight import assess
+from launcher.preflight import findings
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, ZERO3_OFFLOAD
 
 FOLDER = Path(__file__).parent / "files"
@@ -194,7 +194,7 @@ def test_what_an_importer_writes_is_read_and_passes_the_rules_on_a_cluster_of_it
     asked = request([*model, *found.overrides, *here, "hardware=b200", *_cluster(found.overrides)])
     assert [str(error) for error in asked.errors] == []
     spec = asked.require()
-    broken = [error for error in assess.broken_rules(spec) if error.path.startswith("backend.extra")]
+    broken = [error for error in findings.broken_rules(spec) if error.path.startswith("backend.extra")]
     assert [str(error) for error in broken] == [], "the engine's own check takes what the importer hands to it"
 
 

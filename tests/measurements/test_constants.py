@@ -16,8 +16,8 @@ from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.result import Constant
 from launcher.preflight import assess
 from launcher.preflight.measured.constants import Own, banded, of_rows, why_not
+from launcher.preflight.measured.file import Found, Predicted, Row
 from launcher.preflight.measured.known import Measured
-from launcher.preflight.measured.row import Found, Predicted, Row
 from launcher.spec import edit
 from tests.support.helpers import composed_once
 from tests.support.measured_rows import RUN, row, written

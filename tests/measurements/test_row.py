@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from launcher.preflight.measured import row as rows
+from launcher.preflight.measured import file
 from tests.support.measured_rows import row
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
-    assert rows.read(row().as_line()) == row()
+    assert file.read(row().as_line()) == row()
     cpu = row(network_bandwidth=None, calibration=None, left_out="2 steps were measured", experts=True)
-    assert rows.read(cpu.as_line()) == cpu
+    assert file.read(cpu.as_line()) == cpu
     assert cpu.as_line().count(b"\n") == 1
 
 
@@ -35,7 +35,7 @@ def changed(**values: Any) -> bytes:
         (changed(gpus=True), "gpus must be a whole number"),
         (changed(experts=1), "experts must be true or false"),
         (changed(network_bandwidth="fast"), "network_bandwidth must be a positive number or null"),
-        (changed(versions={"torch": 2}), "versions must be a text"),
+        (changed(versions={"torch": 2}), "versions must be an object of at most 20 texts"),
         (changed(versions=dict.fromkeys(map(str, range(99)), "1")), "versions must be an object of at most 20 texts"),
         (changed(predicted=None), "predicted must be an object"),
         (changed(measured={"steps": 3, "tokens_per_second_per_gpu": -5.0}), "tokens_per_second_per_gpu must be a pos"),
@@ -49,4 +49,4 @@ def changed(**values: Any) -> bytes:
 )
 def test_a_line_of_anyones_that_is_no_row_is_refused_with_the_reason(line: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason.replace("[", r"\[")):
-        rows.read(line)
+        file.read(line)

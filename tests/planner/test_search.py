@@ -20,7 +20,7 @@ from launcher.planner.question import Question, ask
 from launcher.planner.result import Idea
 from launcher.planner.search import SHOWN, Candidate, Found, Search, effort
 from launcher.planner.space import Space
-from launcher.preflight import assess, verdict
+from launcher.preflight import assess, findings, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -68,7 +68,7 @@ def every_layout(space: Space) -> Iterator[RunSpec]:
 
 def wholly_judged(spec: RunSpec) -> tuple[Verdict, float] | None:
     """The verdict and the seconds by the whole estimates; None of an invalid run."""
-    if next(assess.broken_rules(spec), None) is not None:
+    if next(findings.broken_rules(spec), None) is not None:
         return None
     parts = assess.parts(spec)
     speed = estimate(spec, **parts)

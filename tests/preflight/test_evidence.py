@@ -12,7 +12,8 @@ from launcher import cli
 from launcher.base.errors import ConfigErrors
 from launcher.base.units import GIB
 from launcher.preflight import assess, evidence
-from launcher.preflight.evidence import Evidence, demanded, key
+from launcher.preflight.assess_here import judge_by_rehearsal
+from launcher.preflight.evidence import Evidence, key
 from launcher.rehearsing import stored
 from tests.support.helpers import composed_once
 from tests.support.rehearsed_ranks import FOUND
@@ -118,16 +119,18 @@ def test_a_measured_verdict_takes_the_place_of_the_estimate() -> None:
     spec = composed_once(*TINY)
     judged = assess.assess(spec)
     assert judged.verdict.name == "fits"
-    out = demanded(replace(judged, rehearsed=replace(FOUND, ran_out=True, device_bytes=2**50)), "")
+    out = judge_by_rehearsal(replace(judged, rehearsed=replace(FOUND, ran_out=True, device_bytes=2**50)), "")
     assert out.verdict.name == "does_not_fit"
     assert [short.place for short in out.verdict.shortages] == ["device"]
     refused = assess.assess(composed_once(*TINY, "hardware.memory_bytes=1e6"))
     assert refused.verdict.name == "does_not_fit"
     small = replace(FOUND, least_bytes=9 * 10**5, used_bytes=9 * 10**5)
-    assert demanded(replace(refused, rehearsed=small), "").verdict.name == "fits"
+    assert judge_by_rehearsal(replace(refused, rehearsed=small), "").verdict.name == "fits"
     disk = assess.assess(composed_once(*TINY, "hardware.disk_bytes=1000", "save.every=1"))
     assert {short.place for short in disk.verdict.shortages} == {"disk"}
-    assert demanded(replace(disk, rehearsed=small), "").verdict.name == "does_not_fit", "the disk is still too small"
+    assert judge_by_rehearsal(replace(disk, rehearsed=small), "").verdict.name == "does_not_fit", (
+        "the disk is still too small"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_a_measured_verdict_takes_the_place_of_the_estimate() -> None:
 def test_what_is_demanded_and_not_there_is_refused_with_the_words_to_type(found: Evidence | None, said: str) -> None:
     judged = replace(assess.assess(composed_once(*TINY)), rehearsed=found)
     with pytest.raises(ConfigErrors) as refused:
-        demanded(judged, "model=tiny")
+        judge_by_rehearsal(judged, "model=tiny")
     [error] = refused.value.errors
     assert said in error.rule
     assert error.way_out == ("launch rehearse model=tiny",)

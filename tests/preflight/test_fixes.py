@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.preflight import assess, fixes
-from launcher.preflight.changes import NEIGHBOURS, Neighbour, layout, settings
+from launcher.preflight import assess, changes, findings, fixes
+from launcher.preflight.changes import NEIGHBOURS
 from launcher.preflight.verdict import Verdict, VerdictName
 from launcher.spec import RunSpec, edit
+from launcher.spec.change import Neighbour
 from tests.support.helpers import composed_once, make_spec
 from tests.support.rule_cases import NODE
 from tests.support.starts import STARTS
@@ -35,7 +36,7 @@ def test_no_neighbour_is_the_run_itself() -> None:
 def test_no_neighbour_breaks_a_rule_that_the_search_leaves_out() -> None:
     for start in STARTS:
         spec = composed_once(*start)
-        for rules in assess.LEFT_OUT_OF_CHANGES:
+        for rules in findings.LEFT_OUT_OF_CHANGES:
             before = list(rules.check(spec))
             changes = [change for neighbour in NEIGHBOURS for change in neighbour(spec)]
             assert all(list(rules.check(change.spec)) == before for change in changes), rules.__name__
@@ -153,8 +154,8 @@ def test_an_adapter_is_offered_beside_weights_alone_and_never_to_a_run_that_has_
 def test_changes_of_the_training_say_that_they_are() -> None:
     small = make_spec("model=7b", "parallel=ddp", "precision=fp32", "hardware=h100_80g", "cluster.gpus_per_node=4")
     tuned = edit.changed(small, "model.weights", "/weights")
-    numbers = [*settings.bf16(small), *settings.eight_bit_optimizer(small)]
-    other = [*settings.low_rank_adapter(tuned), *settings.shorter_sequences(small), *layout.whole_node(small)]
+    numbers = [*changes.bf16(small), *changes.eight_bit_optimizer(small)]
+    other = [*changes.low_rank_adapter(tuned), *changes.shorter_sequences(small), *changes.whole_node(small)]
     assert len(numbers) == 2
     assert {change.overrides[0].partition("=")[0] for change in other} == {
         *("adapter", "train.sequence_length", "cluster.gpus_per_node"),

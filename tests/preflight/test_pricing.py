@@ -9,10 +9,11 @@ import pytest
 from launcher.base.units import compared
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import assess, fixes, pricing
-from launcher.preflight.changes import GIVES_UP, NEIGHBOURS, Neighbour
+from launcher.preflight import assess, findings, fixes, pricing
+from launcher.preflight.changes import GIVES_UP, NEIGHBOURS
 from launcher.preflight.fixes import Fix, Search
 from launcher.spec import RunSpec
+from launcher.spec.change import Neighbour
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import speed_of
@@ -105,11 +106,11 @@ def test_words_give_way_to_a_percentage_only_where_the_model_of_speed_counts_the
     """What costs no time needs no formula; a percentage of a change that no formula sees would hide its cost."""
     for start in STARTS:
         spec = composed_once(*start)
-        if spec.hardware.device != "cuda" or next(assess.broken_rules(spec), None) is not None:
+        if spec.hardware.device != "cuda" or next(findings.broken_rules(spec), None) is not None:
             continue
         for change in neighbour(spec):
             free = change.cost.startswith(("nothing", "next to nothing", "no more"))
-            if not change.stays and not free and next(assess.broken_rules(change.spec), None) is None:
+            if not change.stays and not free and next(findings.broken_rules(change.spec), None) is None:
                 assert work(change.spec) != work(spec), (start, change.overrides)
 
 

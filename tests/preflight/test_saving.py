@@ -10,12 +10,11 @@ import pytest
 
 from launcher.base.units import GIB
 from launcher.data.look import look
-from launcher.preflight import assess, document, looked, saving
-from launcher.preflight.judging import Judging
-from launcher.preflight.measured import storage
+from launcher.preflight import assess, findings, saving
+from launcher.preflight.assess_here import Judging, assess_here
+from launcher.preflight.measured.constants import Storage, storage_of
+from launcher.preflight.measured.file import Found, Row
 from launcher.preflight.measured.known import Measured
-from launcher.preflight.measured.row import Found, Row
-from launcher.preflight.measured.storage import Storage
 from launcher.spec import RunSpec
 from launcher.views.check import text
 from tests.support.helpers import make_spec
@@ -56,7 +55,7 @@ def test_the_document_and_the_text_say_the_bytes_on_disk_and_the_seconds_of_a_sa
     spec = make_spec(*SEVEN, "save.every=10", "save.keep=100", "train.steps=2000", "cluster.storage_bandwidth=4e9")
     found = assess.assess(spec, search=None)
     size = assess.estimated(spec).disk.checkpoint_bytes
-    assert document.as_json(found)["disk"] == {
+    assert assess.as_json(found)["disk"] == {
         "checkpoint_bytes": size,
         "capacity_bytes": None,
         "total_bytes": 101 * size,
@@ -86,7 +85,7 @@ def test_the_margin_that_is_proposed_is_shorter_than_the_time_limit_beside_it() 
     words = ("cluster.storage_bandwidth=2e9", "cluster.time_limit_min=10", "train.steps=1")
     found = assess.assess(make_spec(*SEVENTY, *words), search=None)
     [way] = [way for warning in found.warnings for way in warning.way_out if warning.path == "cluster.save_margin_s"]
-    assert not assess.errors(make_spec(*SEVENTY, *words, *way.split()))
+    assert not findings.errors(make_spec(*SEVENTY, *words, *way.split()))
 
 
 def test_of_a_background_save_training_waits_for_the_part_that_was_measured() -> None:
@@ -108,7 +107,7 @@ def wrote(size: int, seconds: float, *, nodes: int = 1, blocking: float | None =
 
 def test_the_newest_runs_of_the_cluster_tell_its_storage_if_they_wrote_enough_on_as_many_nodes() -> None:
     def found(*rows: Row, nodes: int = 1, size: int = 100 * GIB) -> float | None:
-        known = storage.of_rows(rows, "local", nodes, size)
+        known = storage_of(rows, "local", nodes, size)
         return None if known is None else known.bandwidth / GIB
 
     assert found(wrote(10 * GIB, 5.0)) == 2.0
@@ -118,17 +117,17 @@ def test_the_newest_runs_of_the_cluster_tell_its_storage_if_they_wrote_enough_on
     assert found(wrote(10 * GIB, 5.0, nodes=4), wrote(10 * GIB, 10.0), nodes=8) == 2.0
     assert found(*(wrote(10 * GIB, 10.0 / n, number=n) for n in range(1, 8))) == 5.0, "the newest five"
     assert found(replace(wrote(10 * GIB, 5.0), cluster="slurm")) is None
-    assert storage.of_rows([wrote(10 * GIB, 5.0, blocking=1.0)], "local", 1, GIB) == (2.0 * GIB, 0.2, 1, 1)
+    assert storage_of([wrote(10 * GIB, 5.0, blocking=1.0)], "local", 1, GIB) == (2.0 * GIB, 0.2, 1, 1)
 
 
 def test_a_check_takes_the_bandwidth_that_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     written(users_own(), wrote(10 * GIB, 5.0))
-    judged = looked.assessed(make_spec(*SEVEN), Judging(looking=look, search=None, measured=Measured())).assessment
+    judged = assess_here(make_spec(*SEVEN), Judging(looking=look, search=None, measured=Measured())).assessment
     assert judged.saves is not None
     assert judged.saves.bandwidth == 2 * GIB
     own = make_spec(*SEVEN, "cluster.storage_bandwidth=1e9")
-    judged = looked.assessed(own, Judging(looking=look, search=None, measured=Measured())).assessment
+    judged = assess_here(own, Judging(looking=look, search=None, measured=Measured())).assessment
     assert judged.saves is not None
     assert judged.saves.bandwidth == 1e9
 

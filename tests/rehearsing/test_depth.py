@@ -10,7 +10,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.estimate import families
 from launcher.estimate.rank.counts import kinds_of
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.rehearsing import depth
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
@@ -35,13 +35,13 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_every_depth_is_a_valid_run_with_the_same_stages(name: str) -> None:
     spec = composed_once(*RUNS[name])
-    assert not assess.errors(spec)
+    assert not findings.errors(spec)
     whole, *cuts = depth.candidates(spec, 0)
     assert whole == (spec.model.num_hidden_layers,)
     assert len(cuts) >= 3
     for layers in (number for cut in cuts for number in cut):
         built = depth.at(spec, layers)
-        assert not assess.errors(built), f"{layers} layers"
+        assert not findings.errors(built), f"{layers} layers"
         assert 0 < depth.layers_of(built, 0) < depth.layers_of(spec, 0)
         assert in_flight(flow_of(built), 0) == in_flight(flow_of(spec), 0)
     assert all(first < second for first, second in cuts)

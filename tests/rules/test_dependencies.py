@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from launcher.base.package import shipped
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.rules.dependencies import REFUSED, WARNED, Dependent
 from launcher.spec import edit
 from tests.support.helpers import make_spec
@@ -70,5 +70,5 @@ def test_a_way_out_of_several_settings_is_applied_as_a_whole() -> None:
 
 def test_a_misspelt_key_of_an_engine_is_answered_with_the_nearest() -> None:
     spec = make_spec("parallel=zero1", "+backend.extra.wall_clock_breakdwn=true")
-    (error,) = [error for error in assess.errors(spec) if error.path.startswith("backend.extra")]
+    (error,) = [error for error in findings.errors(spec) if error.path.startswith("backend.extra")]
     assert error.way_out == ("+backend.extra.wall_clock_breakdown=true",)

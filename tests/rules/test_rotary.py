@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.preflight import assess
+from launcher.preflight import findings
 from tests.support.helpers import make_spec
 
 PATH = "model.rope_parameters"
@@ -23,7 +23,7 @@ PATH = "model.rope_parameters"
     ],
 )  # fmt: skip
 def test_a_scaling_that_no_class_computes_is_refused(given: str, path: str, rule: str, ways: list[str] | None) -> None:
-    [error] = assess.errors(make_spec("model=tiny", f"{PATH}={given}"))
+    [error] = findings.errors(make_spec("model=tiny", f"{PATH}={given}"))
     assert error.path == PATH + path
     assert error.rule.startswith(rule)
     assert ways is None or set(ways) <= {*error.way_out}
@@ -38,12 +38,12 @@ def test_a_scaling_that_no_class_computes_is_refused(given: str, path: str, rule
     ],
 )
 def test_a_whole_scaling_is_taken(given: str) -> None:
-    assert not assess.errors(make_spec("model=tiny", f"{PATH}={given}"))
+    assert not findings.errors(make_spec("model=tiny", f"{PATH}={given}"))
 
 
 def test_a_window_over_ranks_of_megatron_needs_another_exchange() -> None:
     words = ("model=7b", "parallel=cp", "model.sliding_window=1024", "hardware=h100_80g", "cluster.gpus_per_node=8")
-    [error] = assess.errors(make_spec(*words))
+    [error] = findings.errors(make_spec(*words))
     assert error.path == "parallel.context"
     assert error.way_out == ("parallel.context=1", "+backend.extra.cp-comm-type=a2a")
-    assert not assess.errors(make_spec(*words, "+backend.extra.cp-comm-type=a2a"))
+    assert not findings.errors(make_spec(*words, "+backend.extra.cp-comm-type=a2a"))

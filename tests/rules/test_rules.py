@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from launcher.base.errors import ConfigError
-from launcher.preflight import assess
+from launcher.preflight import findings
 from tests.support.helpers import assert_golden, make_spec
 from tests.support.rule_cases import ERRORS, NODE, WARNINGS
 
@@ -17,57 +17,57 @@ type Case = tuple[str, ...]
 ALL_ERRORS = [case for cases in ERRORS.values() for case in cases]
 
 
-def _listed(kind: str, case: Case, findings: Iterable[ConfigError]) -> str:
+def _listed(kind: str, case: Case, found: Iterable[ConfigError]) -> str:
     lines = ["launch " + " ".join(case)]
-    for finding in findings:
+    for finding in found:
         lines += [f"  {kind} {finding}", *(f"    {way}" for way in finding.way_out)]
     return "\n".join(lines) + "\n"
 
 
-def _facts(findings: Iterable[ConfigError]) -> set[tuple[str, str]]:
+def _facts(found: Iterable[ConfigError]) -> set[tuple[str, str]]:
     """Path and rule of each finding; numbers are left out, since a change elsewhere may change them."""
-    return {(finding.path, re.sub(r"\d+", "#", finding.rule)) for finding in findings}
+    return {(finding.path, re.sub(r"\d+", "#", finding.rule)) for finding in found}
 
 
 @pytest.mark.parametrize("subject", ERRORS)
 def test_every_error_says_where_what_the_rule_and_the_way_out(subject: str) -> None:
-    listed = [_listed("error", case, assess.errors(make_spec(*case))) for case in ERRORS[subject]]
+    listed = [_listed("error", case, findings.errors(make_spec(*case))) for case in ERRORS[subject]]
     assert len(listed) > 5
     assert_golden(f"rules_{subject}.txt", "\n".join(listed))
 
 
 def test_every_warning_says_where_what_bites_and_the_way_out() -> None:
-    listed = [_listed("warning", case, assess.warnings(make_spec(*case))) for case in WARNINGS]
+    listed = [_listed("warning", case, findings.warnings(make_spec(*case))) for case in WARNINGS]
     assert len(listed) > 20
     assert_golden("rules_warnings.txt", "\n".join(listed))
 
 
 @pytest.mark.parametrize("case", ALL_ERRORS, ids=" ".join)
 def test_every_way_out_ends_its_error(case: Case) -> None:
-    found = assess.errors(make_spec(*case))
+    found = findings.errors(make_spec(*case))
     assert found
     for error in found:
         assert error.way_out, error
         for way in error.way_out:
-            left = assess.errors(make_spec(*case, *way.split()))
+            left = findings.errors(make_spec(*case, *way.split()))
             assert not _facts([error]) & _facts(left), f"{way} leaves {error}"
 
 
 @pytest.mark.parametrize("case", WARNINGS, ids=" ".join)
 def test_every_way_out_ends_its_warning(case: Case) -> None:
-    found = assess.warnings(make_spec(*case))
+    found = findings.warnings(make_spec(*case))
     assert found
-    assert not assess.errors(make_spec(*case))
+    assert not findings.errors(make_spec(*case))
     for warning in found:
         assert warning.way_out, warning
         for way in warning.way_out:
-            left = assess.warnings(make_spec(*case, *way.split()))
+            left = findings.warnings(make_spec(*case, *way.split()))
             assert not _facts([warning]) & _facts(left), f"{way} leaves {warning}"
 
 
 def test_a_way_out_into_another_error_is_not_offered_where_there_is_a_better_one() -> None:
     spec = make_spec(*NODE, "parallel=tp", "parallel.tensor=3", "model=7b", "train.sequence_length=4092")
-    world, heads = assess.errors(spec)
+    world, heads = findings.errors(spec)
     assert "32 attention heads" in heads.rule
     assert "8 GPUs" in world.rule
     assert world.way_out == ("parallel.tensor=2", "parallel.tensor=4")
@@ -76,13 +76,13 @@ def test_a_way_out_into_another_error_is_not_offered_where_there_is_a_better_one
 
 def test_all_errors_of_a_configuration_come_at_once() -> None:
     spec = make_spec("precision=fp8", "cluster.partition=gpu", "train.global_batch_size=3", "tracking.project=words")
-    paths = {error.path for error in assess.errors(spec)}
+    paths = {error.path for error in findings.errors(spec)}
     assert {"precision.compute", "cluster.partition", "train.global_batch_size", "tracking.project"} <= paths
 
 
 def test_no_finding_is_listed_twice() -> None:
     for case in ALL_ERRORS:
-        found = [(error.path, error.rule) for error in assess.errors(make_spec(*case))]
+        found = [(error.path, error.rule) for error in findings.errors(make_spec(*case))]
         assert len(found) == len(set(found)), case
 
 
@@ -108,21 +108,21 @@ def test_no_finding_is_listed_twice() -> None:
 )
 def test_every_preset_is_valid_on_two_nodes(preset: str) -> None:
     spec = make_spec(*NODE, "cluster.nodes=2", "model=7b", f"parallel={preset}")
-    assert [str(error) for error in assess.errors(spec)] == []
+    assert [str(error) for error in findings.errors(spec)] == []
 
 
 @pytest.mark.parametrize("backend", ["fsdp", "deepspeed", "megatron"])
 def test_every_backend_alone_is_valid_on_two_nodes(backend: str) -> None:
     spec = make_spec(*NODE, "cluster.nodes=2", "model=7b", f"backend={backend}")
-    assert [str(error) for error in assess.errors(spec)] == []
+    assert [str(error) for error in findings.errors(spec)] == []
 
 
 def test_expert_parallelism_is_valid_for_a_model_with_experts() -> None:
     spec = make_spec(*NODE, "cluster.nodes=2", "model=mixtral_8x7b", "parallel=ep")
-    assert [str(error) for error in assess.errors(spec)] == []
+    assert [str(error) for error in findings.errors(spec)] == []
 
 
 def test_the_demo_has_neither_errors_nor_warnings() -> None:
     spec = make_spec("model=tiny", "parallel=fsdp", "precision=bf16")
-    assert assess.errors(spec) == ()
-    assert [str(warning) for warning in assess.warnings(spec)] == []
+    assert findings.errors(spec) == ()
+    assert [str(warning) for warning in findings.warnings(spec)] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.job.sbatch import mail
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.rules import sbatch
 from launcher.slurm import partitions, script
 from launcher.submission.submit import array_text, sbatch_text
@@ -82,7 +82,7 @@ def test_no_option_that_the_script_says_itself_is_taken_from_the_further_ones(pr
 def test_what_the_script_does_not_say_is_handed_on_and_null_says_nothing() -> None:
     words = ("nice=100", "exclude=n7", "gres='nvme:1'", "exclusive=user", "time-min=30", "hold=true", "time=null")
     spec = make_spec("cluster=slurm", *(f"cluster.extra.{word}" for word in words))
-    assert [str(error) for error in assess.errors(spec)] == []
+    assert [str(error) for error in findings.errors(spec)] == []
     text = str(sbatch_text("name", "/runs/name", spec.cluster))
     handed_on = ("nice=100", "exclude=n7", "gres=nvme:1", "exclusive=user", "time-min=30", "hold")
     assert all(f"#SBATCH --{line}\n" in text for line in handed_on)

@@ -6,7 +6,8 @@ import pytest
 
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight.assess import errors, parts
+from launcher.preflight.assess import parts
+from launcher.preflight.findings import errors
 from tests.support.helpers import make_spec
 
 NODES = ("hardware=h100_80g", "cluster=slurm", "cluster.nodes=4", "train.sequence_length=4096")

@@ -8,8 +8,8 @@ from typing import Any
 
 from launcher.estimate.speed import calibration
 from launcher.preflight.measured import file
+from launcher.preflight.measured.file import Found, Predicted, Row
 from launcher.preflight.measured.known import place
-from launcher.preflight.measured.row import Found, Predicted, Row
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 

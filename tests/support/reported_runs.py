@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.job.memory import RECORDS, HostMemory, MemoryRecord, OutOfMemory, PhaseMemory
 from launcher.preflight import assess
-from launcher.preflight.document import as_json
+from launcher.preflight.assess import as_json
 from launcher.rundir.state import State
 from tests.support.helpers import composed_once
 from tests.support.recorded_runs import recorded

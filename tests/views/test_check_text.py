@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from launcher.estimate.memory.result import DiskSpace, HostMemory, MemoryEstimate
-from launcher.preflight import assess, fixes, saving, verdict
-from launcher.preflight.assess import Assessment
-from launcher.preflight.document import as_json, invalid_as_json
+from launcher.preflight import assess, findings, fixes, saving, verdict
+from launcher.preflight.assess import Assessment, as_json, invalid_as_json
 from launcher.preflight.fixes import Fix
 from launcher.spec import RunSpec, edit
 from launcher.views.check.text import as_text, errors_as_text
@@ -50,7 +49,7 @@ def _assessment(spec: RunSpec, estimate: MemoryEstimate, search: fixes.Search | 
     return Assessment(
         spec=spec,
         errors=(),
-        warnings=assess.warnings(spec),
+        warnings=findings.warnings(spec),
         estimate=estimate,
         verdict=verdict.judge(spec, estimate),
         fixes=search.found if search else (),
@@ -195,7 +194,7 @@ def test_an_invalid_configuration_has_its_errors_and_null_for_the_rest() -> None
 
 
 def test_errors_alone_are_text_for_stderr() -> None:
-    text = errors_as_text(assess.errors(make_spec("train.global_batch_size=3", "train.micro_batch_size=2")))
+    text = errors_as_text(findings.errors(make_spec("train.global_batch_size=3", "train.micro_batch_size=2")))
     assert text == (
         "error: train.global_batch_size=3: must be a multiple of micro-batch 2 x data\n"
         "  degree 2 = 4\n"

@@ -10,8 +10,8 @@ import pytest
 from launcher.estimate.speed import summary
 from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import assess
-from launcher.preflight.document import as_json
+from launcher.preflight import assess, findings
+from launcher.preflight.assess import as_json
 from launcher.spec import RunSpec, edit
 from launcher.views.check import speed_line
 from tests.support.helpers import composed_once
@@ -98,5 +98,5 @@ def test_the_document_has_the_keys_of_the_contract_and_its_parts_sum_to_the_step
 def test_an_error_of_the_data_takes_the_speed_away() -> None:
     found = assess.assess(composed_once(*SEVEN), search=None)
     assert found.speed is not None
-    refused = found.refused(assess.errors(composed_once(*SEVEN, "parallel.tensor=3")))
+    refused = found.refused(findings.errors(composed_once(*SEVEN, "parallel.tensor=3")))
     assert (refused.speed, refused.speed_unknown) == (None, None)

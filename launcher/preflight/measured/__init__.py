@@ -1,5 +1,5 @@
 """Measured runs, kept in a file of the user or of a cluster, as the constant of later estimates.
 
-``row`` is one run, ``file`` the file, ``constants`` what follows from its rows, and ``known`` what a command asks.
+``file`` is the file, ``constants`` what follows from its rows, and ``known`` what a command asks.
 ``launcher.rundir.measuring`` enters a run when it has finished.
 """

@@ -1,4 +1,6 @@
-"""The constant of a run by the measured runs of the same card, framework and cluster, models with experts apart.
+"""The constants of estimates that measured runs give: of the model of speed, and the speed of storage.
+
+A constant of speed is that of the same card, framework and cluster, models with experts apart.
 
 Of each layout the newest run counts, with one vote; from three layouts on the median of measured / uncorrected speed
 takes the place of the shipped constant. Runs that were predicted beside another calibration do not count, since what a
@@ -14,10 +16,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from launcher import backends
+from launcher.base.units import GIB
 from launcher.estimate.speed import calibration
 from launcher.estimate.speed.card import card_of
 from launcher.estimate.speed.result import Constant
-from launcher.preflight.measured.row import Row
+from launcher.preflight.measured.file import Row
 from launcher.spec import RunSpec
 
 LEAST_LAYOUTS = 3
@@ -28,6 +31,13 @@ _WEIGHT = calibration.LEAST_ROWS
 
 _Z = 1.645
 """Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band."""
+
+_SMALLER = 100
+"""Times by which a measured checkpoint may be smaller than one that is asked about, if it has less than a GiB: of small
+ones the seconds are those of opening files and of waiting for each other, and say nothing of bytes."""
+
+_NEWEST = 5
+"""Runs whose median is taken: storage changes, and one run may have met others on it."""
 
 
 class Key(NamedTuple):
@@ -151,3 +161,52 @@ def banded(own: Own, shipped: Constant, whose: str) -> Constant:
         whose=whose,
         here=True,
     )
+
+
+class Storage(NamedTuple):
+    """What was measured of storage.
+
+    Attributes:
+        bandwidth: Bytes/s from the begin of a checkpoint until it is whole.
+        blocking: Share of that time for which training waited while the rest was written beside it; None where no run
+            wrote so.
+        runs: The runs.
+        nodes: Nodes of each of them.
+    """
+
+    bandwidth: float
+    blocking: float | None
+    runs: int
+    nodes: int
+
+
+def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: int) -> Storage | None:
+    """What storage gave the newest runs of a cluster; None where none of them says it.
+
+    Args:
+        rows: The measured runs, the newest last.
+        cluster: The kind of the cluster.
+        nodes: Nodes of the run that is asked about; those runs count that had most, and no more than it.
+        checkpoint_bytes: Of its checkpoint.
+    """
+    least = min(GIB, checkpoint_bytes // _SMALLER)
+    known = [row for row in rows if row.cluster == cluster and row.nodes <= nodes and _speed(row) is not None]
+    known = [row for row in known if (row.measured.checkpoint_bytes or 0) >= least]
+    if not known:
+        return None
+    from statistics import median  # Late, because most checks have no measured runs.
+
+    most = max(row.nodes for row in known)
+    newest = [row for row in known if row.nodes == most][-_NEWEST:]
+    shares = [
+        row.measured.blocking_seconds / row.measured.save_seconds
+        for row in newest
+        if row.measured.blocking_seconds is not None and row.measured.save_seconds
+    ]
+    speeds = [speed for row in newest if (speed := _speed(row)) is not None]
+    return Storage(median(speeds), median(shares) if shares else None, len(newest), most)
+
+
+def _speed(row: Row) -> float | None:
+    size, seconds = row.measured.checkpoint_bytes, row.measured.save_seconds
+    return None if size is None or seconds is None else size / seconds

@@ -2,24 +2,26 @@
 
 It is the user's own in the folder for the state of programs, or the one that ``cluster.measurements`` names. A row is
 added by one write at the file's end under a lock on the file, so that no two rows are torn; of two rows of one run the
-later one holds. A line that is no row is skipped and counted, and stays where it is. Only the newest rows are read, of
-the last few megabytes.
+later one holds. Only the newest rows are read, of the last few megabytes. A file of a cluster is written by others, so
+a line is read strictly: every value has its type and its bounds, and texts hold no character that acts on a terminal.
+A line that is no row is skipped and counted, and stays where it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import SubmitError, unreadable
-from launcher.preflight.measured import row as rows
-from launcher.preflight.measured.row import Row
+from launcher.base.files import JsonObject
 
 MOST_ROWS = 2000
 """Rows that are read, the newest: some hundred milliseconds at most."""
@@ -29,6 +31,185 @@ _PATIENCE_S = 10.0
 """Seconds that a job's end waits for a lock on the file."""
 
 _POLL_S = 0.02
+
+SCHEMA = 1
+
+LONGEST_LINE = 1 << 13
+"""Bytes of a line; one of ours has about a thousand."""
+
+_LONGEST_TEXT = 1000
+_MOST_VERSIONS = 20
+
+_MOST = 10**18
+"""No number of tokens, GPUs or bytes a second is larger."""
+
+
+class _Limit(NamedTuple):
+    """A limit on the values of a type, and the type with it in words."""
+
+    holds: Callable[[Any], bool]
+    noun: str
+
+    def words(self, _: str) -> str:
+        """The type with the limit."""
+        return self.noun
+
+
+def _is_shown(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_TEXT and text.isprintable()
+
+
+def _is_amount(number: float) -> bool:
+    return 0 < number <= _MOST
+
+
+type _Text = Annotated[str, _Limit(_is_shown, f"a text of at most {_LONGEST_TEXT} characters that can be shown")]
+type _Count = Annotated[int, _Limit(lambda number: 0 <= number <= _MOST, "a whole number")]
+type _Bytes = Annotated[int, _Limit(_is_amount, "a positive number")] | None
+type _Amount = Annotated[float, _Limit(_is_amount, "a positive number")] | None
+type _Versions = Annotated[
+    Mapping[_Text, _Text],
+    _Limit(
+        lambda texts: len(texts) <= _MOST_VERSIONS and all(map(_is_shown, texts)),
+        f"an object of at most {_MOST_VERSIONS} texts",
+    ),
+]
+
+_WORDS: Mapping[Any, str] = {bool: "true or false", type(None): "null", Mapping: "an object {...}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """The prediction that was recorded with a run.
+
+    Attributes:
+        tokens_per_second_per_gpu: As it was told; None where it was unknown, as on a CPU.
+        uncorrected: The same before any measured constant.
+        allocated_bytes: The peak of one rank.
+        needed_bytes: Those with which the allocator does not run out.
+        reserved_bytes: Those that the allocator would keep.
+    """
+
+    tokens_per_second_per_gpu: _Amount = None
+    uncorrected: _Amount = None
+    allocated_bytes: _Bytes = None
+    needed_bytes: _Bytes = None
+    reserved_bytes: _Bytes = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was measured of a run.
+
+    Attributes:
+        tokens_per_second_per_gpu: The median of the second half of its lines, which knows no warm-up.
+        steps: The steps that this is of.
+        allocated_bytes: The peak of the worst rank.
+        reserved_bytes: What its allocator kept.
+        checkpoint_bytes: Of a checkpoint.
+        save_seconds: From its begin until it was whole, the median of its checkpoints.
+        blocking_seconds: Those of them for which training waited; None where it waited for all.
+    """
+
+    tokens_per_second_per_gpu: _Amount = None
+    steps: _Count = 0
+    allocated_bytes: _Bytes = None
+    reserved_bytes: _Bytes = None
+    checkpoint_bytes: _Bytes = None
+    save_seconds: _Amount = None
+    blocking_seconds: _Amount = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured run.
+
+    Attributes:
+        id: The run's name, as ``launch status`` shows it.
+        directory: Its folder, by which it is told from others of this name.
+        date: When it had finished, in UTC.
+        hardware: The card that it was predicted for, an option of the group ``hardware``.
+        title: The device that ran it.
+        device: ``cuda`` or ``cpu``.
+        nodes: Its nodes.
+        gpus: All of its ranks.
+        cluster: ``local`` or ``slurm``.
+        link_bandwidth: Of its prediction: bytes/s between the GPUs of a node.
+        network_bandwidth: Bytes/s of a GPU's share of the network.
+        network_latency: Seconds of a step of a ring between nodes.
+        framework: The engine, by its name in ``launcher/estimate/speed/calibration.json``.
+        versions: Versions of the packages that ran it.
+        calibration: The shipped calibration beside which its prediction was made; None is of an older version.
+        spec_hash: The run's hash.
+        model: The model's name.
+        experts: True if it has experts.
+        layout: The layout in words; runs of equal words are one layout.
+        predicted: Its prediction.
+        measured: What was measured.
+        left_out: Why its speed is in no constant; None where it may be.
+    """
+
+    id: _Text
+    directory: _Text
+    date: _Text
+    hardware: _Text
+    title: _Text
+    device: _Text
+    nodes: _Count
+    gpus: _Count
+    cluster: _Text
+    link_bandwidth: _Amount
+    network_bandwidth: _Amount
+    network_latency: _Amount
+    framework: _Text
+    versions: _Versions = field(default_factory=dict)
+    calibration: _Text | None
+    spec_hash: _Text
+    model: _Text
+    experts: bool
+    layout: _Text
+    predicted: Predicted
+    measured: Found
+    left_out: _Text | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / uncorrected predicted speed, where the row may be in a constant."""
+        predicted, measured = self.predicted.uncorrected, self.measured.tokens_per_second_per_gpu
+        return None if self.left_out is not None or predicted is None or measured is None else measured / predicted
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """Measured / predicted peak of allocated bytes."""
+        predicted, measured = self.predicted.allocated_bytes, self.measured.allocated_bytes
+        return None if predicted is None or measured is None else measured / predicted
+
+    def as_dict(self) -> JsonObject:
+        """The row as data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    def as_line(self) -> bytes:
+        """The row as a line of the file, in ASCII."""
+        return f"{json.dumps(self.as_dict())}\n".encode()
+
+
+def read(line: bytes) -> Row:
+    """Read a line.
+
+    Raises:
+        ValueError: It is no row; the message says why.
+    """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
+    content = files.parse_json(line.decode())
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise ValueError(f"it is no row of schema {SCHEMA}")
+    try:
+        return typed.read(Row, content)
+    except typed.Unfit as error:
+        fault = error.faults[0]
+        words = "is missing" if fault.kind is None else f"must be {typed.describe(fault.kind, _WORDS)}"
+        raise ValueError(f"{fault.path} {words}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +246,7 @@ def load(path: Path) -> Content:
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     for number, line in numbered[-MOST_ROWS:]:
         try:
-            row = rows.read(line)
+            row = read(line)
         except (ValueError, RecursionError) as error:
             why = unreadable(error) if isinstance(error, ValueError) else "it is nested too deep"
             bad.append(f"line {len(lines) - number} from the end: {why}" if start else f"line {number}: {why}")
@@ -83,7 +264,7 @@ def add(path: Path, row: Row) -> None:
         ValueError: It is none that would be read again.
     """
     added = row.as_line()
-    rows.read(added)
+    read(added)
     with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
         size = os.fstat(descriptor).st_size
         whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
@@ -114,7 +295,7 @@ def forget(path: Path, lost: Row) -> None:
 
 def _is_of(line: bytes, lost: Row) -> bool:
     try:
-        found = rows.read(line)
+        found = read(line)
     except (ValueError, RecursionError):
         return False
     return (found.id, found.directory) == (lost.id, lost.directory)

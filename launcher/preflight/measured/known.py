@@ -13,9 +13,8 @@ from launcher.estimate.speed.result import Constant
 from launcher.spec import ClusterSpec, RunSpec
 
 if TYPE_CHECKING:
-    from launcher.preflight.measured.constants import Key, Own
-    from launcher.preflight.measured.row import Row
-    from launcher.preflight.measured.storage import Storage
+    from launcher.preflight.measured.constants import Key, Own, Storage
+    from launcher.preflight.measured.file import Row
 
 NAME = "measurements.jsonl"
 
@@ -66,9 +65,9 @@ class Measured:
         rows = self._known(spec.cluster)
         if not rows:
             return None
-        from launcher.preflight.measured.storage import of_rows
+        from launcher.preflight.measured.constants import storage_of
 
-        return of_rows(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
+        return storage_of(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Say once what was found wrong with the files."""

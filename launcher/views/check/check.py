@@ -10,8 +10,7 @@ from launcher.estimate.memory.result import Peak
 from launcher.estimate.memory.terms import Pile
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import explain
-from launcher.preflight.assess import Assessment
-from launcher.preflight.document import as_json, invalid_as_json
+from launcher.preflight.assess import Assessment, as_json, invalid_as_json
 from launcher.preflight.explain import Explanation
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import VerdictName

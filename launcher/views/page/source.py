@@ -16,7 +16,7 @@ from launcher.estimate.memory.breakdown import Breakdown
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
@@ -115,7 +115,7 @@ def _spec(folder: Path) -> tuple[RunSpec | None, str | None]:
 def _predicted(spec: RunSpec) -> Predicted | None:
     """The piles of a run that is valid in this version; None of a script, which is not judged by a model."""
     try:
-        if spec.judges_no_model or assess.errors(spec):
+        if spec.judges_no_model or findings.errors(spec):
             return None
         estimate = assess.estimated(spec)
         return Predicted(estimate=estimate, columns=assess.broken_down(spec, estimate))

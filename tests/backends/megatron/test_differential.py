@@ -13,7 +13,7 @@ from launcher.backends._validator import answers
 from launcher.backends.megatron.arguments import argument_list
 from launcher.backends.megatron.native import VALIDATOR, question
 from launcher.base.errors import ConfigError
-from launcher.preflight import assess
+from launcher.preflight import findings
 from launcher.spec import RunSpec, edit
 from tests.support.helpers import make_spec
 from tests.support.megatron_specs import BASES, VALUES, drawn
@@ -99,7 +99,7 @@ def test_the_validator_judges_for_the_target_and_not_for_this_machine(judged: An
 
 def test_our_rules_and_megatron_s_validator_accept_the_same_runs(judged: Any) -> None:
     specs, theirs = judged[0], judged[1][:COUNT]
-    ours = [list(assess.broken_rules(spec)) for spec in specs]
+    ours = [list(findings.broken_rules(spec)) for spec in specs]
     assert len(theirs) == len(specs) >= len(BASES) * sum(len(set(values)) for values in VALUES.values())
     counts = Counter((not broken, answer is None) for broken, answer in zip(ours, theirs, strict=True))
     assert counts[True, True] > 600, counts

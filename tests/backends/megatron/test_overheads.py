@@ -10,7 +10,7 @@ from launcher.estimate.memory.moments import Moment
 from launcher.estimate.memory.terms import MemoryTerm
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, in_flight
 from launcher.estimate.strategies import pipeline
-from launcher.preflight import assess
+from launcher.preflight import findings
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 
@@ -299,7 +299,7 @@ def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, valu
     deferred = "+backend.extra.defer-embedding-wgrad-compute=true"
     stages = ("parallel.pipeline=4", "parallel.virtual_pipeline=3", "train.global_batch_size=64")
     longer = "model.max_position_embeddings=1024"
-    (error,) = assess.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
+    (error,) = findings.errors(make_spec(*MODEL, longer, *stages, deferred, f"+{key}={value}"))
     assert (error.path, error.way_out) == (key, (f"+{key}=null",))
     assert error.rule == f"it is a whole number of at least {0 if 'limit' in argument else 1}"
 

@@ -6,7 +6,7 @@ from launcher.backends.megatron import check, translate, warnings
 from launcher.backends.megatron.arguments import argument_list, arguments
 from launcher.importers import megatron
 from launcher.job.job import Job
-from launcher.preflight import assess, plan
+from launcher.preflight import findings, plan
 from tests.support.helpers import assert_golden, make_spec
 
 H100 = ("hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -180,7 +180,7 @@ def test_importing_an_argument_list_gives_a_run_with_the_same_one(name: str) -> 
     target = [word for word in RUNS[name] if word.startswith(("hardware=", "cluster."))]
     spec = make_spec(*found.overrides, *target)
     assert arguments(spec) == arguments(make_spec(*RUNS[name]))
-    assert not list(assess.broken_rules(spec))
+    assert not list(findings.broken_rules(spec))
 
 
 def test_megatron_s_own_modules_on_gpus_bring_no_kernels_of_others() -> None:

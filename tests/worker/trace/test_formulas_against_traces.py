@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.preflight import assess
+from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 from tests.support import ranks, trace_many, train_many, training
@@ -138,7 +138,7 @@ def _spec(cell: str) -> RunSpec:
     family, framework, precision, mode, ranks, *more = cell.split("/")
     places = (f"precision={precision}", f"checkpointing={mode}", f"cluster.gpus_per_node={ranks}")
     spec = make_spec(*_FAMILIES[family], *_SHAPE, *_FRAMEWORKS[framework], *places, *more)
-    assert not assess.errors(spec)
+    assert not findings.errors(spec)
     return spec
 
 

@@ -1,0 +1,126 @@
+"""One run judged with all that this machine shows of it: its rules, its data, its files and its chat template.
+
+A single run and every point of a sweep are judged here, so that what is said of one is said of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from launcher.backends import Judgement
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.data import look
+from launcher.job import versions
+from launcher.preflight import data, evidence, fixes, job_python, saving
+from launcher.preflight.assess import Assessment, Refinement, assess
+from launcher.preflight.data import DataLook
+from launcher.preflight.evidence import Evidence
+from launcher.preflight.fixes import Searching
+from launcher.preflight.measured.known import Measured
+from launcher.preflight.this_machine import not_seen_here, without_template
+from launcher.preflight.verdict import Shortage, Verdict, VerdictName
+from launcher.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """How runs of one command are judged; as it is, by formulas and shipped constants, with nothing started.
+
+    Attributes:
+        refined: Another memory engine than the formulas.
+        native: Asks the engine's own validator.
+        search: How to look for ways out; None is not at all.
+        looking: How to look at data.
+        python: How the packages of the job's Python are found out.
+        measured: The user's own measured runs; None takes the shipped constants.
+    """
+
+    refined: Refinement | None = None
+    native: Callable[[RunSpec], Judgement] | None = None
+    search: Searching | None = fixes.search
+    looking: DataLook = look.look
+    python: job_python.Asking = job_python.kept
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssessedHere:
+    """The answer about a run, and the part of its warnings that comes from a look at this machine."""
+
+    assessment: Assessment
+    here: tuple[ConfigError, ...]
+
+
+def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigError] = ()) -> AssessedHere:
+    """Judge a run and look at its data; what this machine lacks stands last among the warnings.
+
+    Args:
+        spec: The run.
+        judging: How it is judged.
+        earlier: As :func:`launcher.preflight.assess.assess` takes it.
+    """
+    measured = judging.measured
+    judged = assess(
+        spec,
+        earlier=earlier,
+        refined=judging.refined,
+        native=judging.native,
+        search=judging.search,
+        measured=measured,
+        stored=None if measured is None else measured.storage,
+    )
+    found = data.seen(spec, judging.looking)
+    if found.errors:
+        judged = judged.refused(found.errors)
+    disk = () if judged.estimate is None else tuple(saving.too_large_here(spec, judged.estimate.disk))
+    unpacked = job_python.warnings(spec, judging.python)
+    here = (*disk, *unpacked, *not_seen_here(spec), *without_template(spec), *found.warnings)
+    return AssessedHere(assessment=replace(judged, data=found, warnings=(*judged.warnings, *here)), here=here)
+
+
+def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
+    """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
+
+    Args:
+        assessment: The pre-flight's answer.
+        words: The words of the run, for the way out.
+
+    Raises:
+        ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
+    """
+    spec, found = assessment.spec, assessment.rehearsed
+    again = f"launch rehearse {words}".rstrip()
+    if spec.script is not None:
+        raise ConfigErrors([evidence.not_a_script(spec)])
+    if found is None:
+        rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    measured = found.verdict(spec.rank_memory_bytes)
+    if measured == "unknown":
+        rule = f"{found.as_text(spec)}: too little was measured, or on too small a device"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    if others := _other_versions(spec, found):
+        rule = f"it was rehearsed with other versions: {others}"
+        raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])
+    return replace(assessment, verdict=_measured_verdict(assessment.verdict, found, measured))
+
+
+def _other_versions(spec: RunSpec, found: Evidence) -> str:
+    """Packages of the rehearsal whose versions are known to be others for the run; empty where there are none."""
+    there = job_python.kept(spec)
+    packages = versions.here().packages if there is None else there.packages
+    pairs = ((name, version, packages.get(name)) for name, version in found.versions.items())
+    return ", ".join(f"{name} {then}, now {now}" for name, then, now in pairs if now is not None and now != then)
+
+
+def _measured_verdict(estimated: Verdict, found: Evidence, measured: evidence.Measured) -> Verdict:
+    """The measured verdict on the device, with what the estimate says of host and disk."""
+    shortages = tuple(short for short in estimated.shortages if short.place != "device")
+    used = found.used_bytes if found.used_bytes is not None else estimated.used_bytes
+    capacity = estimated.capacity_bytes
+    if measured == "does_not_fit":
+        short = Shortage(place="device", used_bytes=used or 0, capacity_bytes=capacity or 0)
+        shortages = (short, *shortages)
+    name: VerdictName = "does_not_fit" if shortages else "tight" if measured == "tight" else "fits"
+    return Verdict(name=name, used_bytes=used, capacity_bytes=capacity, shortages=shortages)
