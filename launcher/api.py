@@ -23,15 +23,15 @@ from launcher.actions import run as _run
 from launcher.actions import save_layout as _save_layout
 from launcher.actions import show as _show
 from launcher.actions import sweep as _sweep
-from launcher.actions.asking import Asked
 from launcher.actions.check import CheckRequest
 from launcher.actions.handles import Run, Sweep
-from launcher.actions.plan_questions import MeasureRequest
+from launcher.actions.plan import MeasureRequest
 from launcher.actions.rehearse import RehearseRequest
+from launcher.actions.requests import JudgeRequest
 from launcher.actions.run import RunRequest
 from launcher.actions.show import Shown
 from launcher.actions.sweep import SweepRequest
-from launcher.actions.trust import require_trust
+from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.base.terminal import heard_by, say
 from launcher.config.ledger import Imported
@@ -146,7 +146,7 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
     name = None if save is None else _save_layout.free_name(save)
     request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
     with _heard(quiet=quiet):
-        answer = _plan.answered(request, _plan.question_of(request), began=began, quiet=quiet)
+        answer = _plan.Search(request, _plan.question_of(request), began=began, quiet=quiet).answer()
         _save_layout.save(request, answer.question, answer.plan)
     return Plan.of(answer.plan)
 
@@ -230,7 +230,7 @@ def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
         ConfigErrors: The configuration is wrong. A run that does not fit is shown all the same.
     """
     with _heard(quiet=True):
-        asked = Asked(overrides=_words(overrides), script_args=_script_args(script_args))
+        asked = JudgeRequest(overrides=_words(overrides), script_args=_script_args(script_args))
         return _show.shown(asked.command_line())
 
 

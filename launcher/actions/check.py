@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.actions.asking import Asked, assessed, composed, measured, memory_engine
 from launcher.actions.importing import Foreign, read, variables_of
-from launcher.actions.trust import judge, python_of, require_for_trace, require_trust
+from launcher.actions.requests import JudgeRequest, assessed, composed, measured, memory_engine
+from launcher.actions.trust_gate import judge, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
@@ -17,7 +17,7 @@ from launcher.views.check.check import Check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRequest(Asked):
+class CheckRequest(JudgeRequest):
     """One run to judge.
 
     Attributes:

@@ -9,9 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.asking import Asked, folder, write_new
-from launcher.actions.output import Output
-from launcher.actions.trust import require_trust
+from launcher.actions.requests import JudgeRequest, Output, folder, write_new
+from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
@@ -29,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorRequest(Asked):
+class DoctorRequest(JudgeRequest):
     """What ``launch doctor`` is asked.
 
     Attributes:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.actions.asking import folder
+from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import ask_person, say
 from launcher.rundir import state, status

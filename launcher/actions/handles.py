@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.actions import logs, stop, why
+from launcher.actions import diagnosis, stop
 from launcher.actions.find_runs import find, sweep_of
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -81,12 +81,12 @@ class Run:
         Raises:
             ConfigErrors: There is no such rank.
         """
-        files = logs.document(self.status, lines=lines, rank=rank)["files"]
+        files = diagnosis.document(self.status, lines=lines, rank=rank)["files"]
         return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
 
     def why(self) -> Answer:
         """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
-        return why.explained(self.directory)
+        return diagnosis.explained(self.directory)
 
     def cancel(self) -> bool:
         """Stop it after it has saved a checkpoint; False where it is not running.

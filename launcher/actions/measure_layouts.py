@@ -8,27 +8,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.actions import layout_results, sweep
-from launcher.actions.asking import folder
-from launcher.actions.output import Output
-from launcher.actions.plan_questions import MeasureRequest
-from launcher.actions.trust import require_trust
-from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors
+from launcher.actions import recipes, sweep
+from launcher.actions.find_runs import settled, sweep_of
+from launcher.actions.plan import MeasureRequest
+from launcher.actions.requests import Output, folder
+from launcher.actions.trust_gate import require_trust
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import ask_person, say, width
-from launcher.base.units import rounded
+from launcher.base.units import compared, gib, rounded
+from launcher.config.catalog import Catalog
+from launcher.config.recipes import load
 from launcher.planner import shortlist
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight.this_machine import obstacles
+from launcher.rundir import status
 from launcher.rundir.record import directory_for
-from launcher.submission.submit import array_text
+from launcher.submission.slurm_jobs import array_text
 from launcher.sweeping import measurement
+from launcher.sweeping.measurement import Measured, Results
 from launcher.sweeping.point import Point
 from launcher.sweeping.sweep import Sweep
 
 
-def require(request: MeasureRequest, question: Question) -> None:
+def require_measurable(request: MeasureRequest, question: Question) -> None:
     """Refuse, before anything is searched, runs that nobody can agree to or that cannot start here.
 
     Raises:
@@ -166,7 +170,7 @@ def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
     keys = ("id", "overrides", "verdict", "reason")
     rows = [{key: each.as_dict()[key] for key in keys} for each in points]
     lines = ["", *(shlex.join(["launch", *asked.axes.fixed, *point.overrides]) for point in kept)]
-    lines += [text] if (text := sweep.left_out_text(points)) else []
+    lines += [left_out] if (left_out := sweep.left_out_text(points)) else []
     lines += [] if sbatch is None else [f"\n# sbatch\n{sbatch.rstrip()}"]
     return Output(
         document=_document(chosen, None, rows, sbatch),
@@ -179,13 +183,151 @@ def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
 def _closed(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
     """Describe the runs that were started, and the results of those that have ended here."""
     document = _document(chosen, directory, sweep.point_rows(directory, points))
-    lines = [text] if (text := sweep.left_out_text(points)) else []
+    lines = [left_out] if (left_out := sweep.left_out_text(points)) else []
     if not any(point.kept for point in points) or ended == INTERRUPTED:
         return Output(document=document, text="\n".join(lines), exit_status=ended or sweep.status_of(points))
-    name = layout_results.name_of(directory)
+    name = typed_name(directory)
     if chosen.runs[0].cluster.kind == "slurm":
         lines.append(f"as they end: launch plan --results {name}")
         return Output(document=document, text="\n".join(lines), exit_status=ended)
     found = measurement.read(directory)
-    lines += [layout_results.text(found), f"its recipe: launch plan --results {name}"]
+    lines += [results_text(found), f"its recipe: launch plan --results {name}"]
     return Output(document=document, text="\n".join(lines), exit_status=0 if found.measured else ended)
+
+
+_HEADINGS = ("#", "layout", "state", "tokens/s a GPU", "predicted", "memory", "predicted")
+_FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"
+
+
+def read_results(run: str, *, save: str | None, ask: bool) -> Results:
+    """Read the results of a measurement so far.
+
+    Args:
+        run: The measurement, by its name or folder.
+        save: The name of the recipe that is to be written; None leaves it open.
+        ask: True to let a person at a terminal choose between several of the name.
+
+    Raises:
+        ConfigErrors: It is no measurement, or nothing was measured that could be saved.
+    """
+    found = measurement.read(_directory(run, ask=ask))
+    if save is not None:
+        recipes.require_name("--save", save, "--save mine")
+        if not found.measured:
+            rule = "no run has finished, so there is no fastest layout yet"
+            raise ConfigErrors([ConfigError("--save", save, rule, [f"launch status {typed_name(found.directory)}"])])
+    return found
+
+
+def _directory(run: str, *, ask: bool) -> Path:
+    directory = sweep_of(settled([run], ask=ask)[0])
+    if directory is None:
+        rule = "a run, and no measurement of layouts"
+        raise ConfigErrors([ConfigError("--results", run, rule, [f"launch status {run}"])])
+    return directory
+
+
+def typed_name(directory: Path) -> str:
+    """The word that names a measurement in a command."""
+    return shlex.quote(status.name_of(directory, folder()))
+
+
+def results_text(found: Results) -> str:
+    """The layouts for a terminal, those with a result first; below each its words, and why it has none."""
+    lines = [_FORM.format(*_HEADINGS)]
+    for place, row in ranked(found):
+        figures = [_number(row.tokens_per_second_per_gpu), _number(row.predicted_per_gpu)]
+        figures += ["-" if size is None else gib(size) for size in (row.measured_bytes, row.predicted_bytes)]
+        lines.append(_FORM.format(place or "-", row.row.point.id, row.state, *figures))
+        lines += _below(" ".join(row.row.point.overrides))
+        lines += _below(_beside(row))
+    return "\n".join((*lines, *_closing(found)))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else rounded(value)
+
+
+def _below(words: str) -> list[str]:
+    return textwrap.wrap(
+        words,
+        width(),
+        initial_indent=" " * 6,
+        subsequent_indent=" " * 6,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _beside(row: Measured) -> str:
+    """Measured against predicted in words; of a run without a result, the reason."""
+    measured, predicted = row.tokens_per_second_per_gpu, row.predicted_per_gpu
+    if measured is None:
+        return row.reason or ""
+    parts = []
+    if predicted is not None:
+        words = compared(measured / predicted)
+        parts.append(f"{words} {'as' if 'as fast' in words else 'than'} predicted")
+    if row.measured_bytes is not None and row.predicted_bytes:
+        more = round(100 * (row.measured_bytes / row.predicted_bytes - 1))
+        parts.append(
+            f"{abs(more)}% {'more' if more > 0 else 'less'} memory than predicted" if more else "memory as predicted"
+        )
+    return ", ".join(parts)
+
+
+def _closing(found: Results) -> list[str]:
+    if found.waits:
+        return [f"\n{found.waits} of {len(found.rows)} runs have not ended"]
+    return [] if found.measured else ["\nno layout was measured"]
+
+
+def ranked(found: Results) -> list[tuple[int | None, Measured]]:
+    """The rows with their ranks; None for those without a result."""
+    count = len(found.measured)
+    return [(number if number <= count else None, row) for number, row in enumerate(found.rows, 1)]
+
+
+def results_document(found: Results, recipe: Path | None) -> dict[str, Any]:
+    """The document of ``launch plan --results --json``."""
+    content = {
+        "id": found.directory.name,
+        "directory": str(found.directory),
+        **{key: found.content.get(key) for key in ("question", "training", "steps", "machine", "versions")},
+        "open": found.waits,
+        "points": [row.as_dict(place) for place, row in ranked(found)],
+        "recipe": None if recipe is None else {"path": str(recipe), "use": f"launch recipe={recipe.stem}"},
+    }
+    return {"schema": 1, "measurement": content}
+
+
+def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | None:
+    """The recipe of the fastest layout: by ``--save`` of those so far, else once all runs have ended.
+
+    One that was written before from the same results stays.
+
+    Raises:
+        SubmitError: There is another recipe of this name.
+    """
+    if not found.measured or (save is None and found.waits):
+        return None
+    best = found.measured[0]
+    name, source = save or found.directory.name, measurement.source(found, best)
+    recipes.require_name("--save", name, "--save mine")
+    path = recipes.place(name)
+    if path.is_file() and _source_of(path) == source:
+        return path
+    run = best.directory or found.directory
+    catalog = Catalog(folder=recipes.typed_in(run))
+    summary = measurement.summary(found, best)
+    try:
+        return recipes.keep(name, found.words(best), catalog, summary=summary, source=source, run=run, trusted=trusted)
+    except SubmitError as error:
+        raise SubmitError(f"{error}, as --save NAME") from None
+
+
+def _source_of(path: Path) -> str | None:
+    try:
+        return load(path).source
+    except ConfigErrors:
+        return None

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher.actions.asking import folder
-from launcher.actions.output import Output
+from launcher.actions.requests import Output, folder
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.base.units import gib, rounded
 from launcher.config.request import request

@@ -1,72 +1,250 @@
-"""Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do."""
+"""Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do.
+
+Beside the layouts the options ask how long and how dear the training is, for the smallest cluster or the largest run,
+and where nothing fits, what would help.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from launcher.actions import native_layouts, plan_progress, plan_questions
-from launcher.actions.asking import measured
-from launcher.actions.plan_questions import Answer, MeasureRequest
-from launcher.planner import planning
-from launcher.planner.judge import Judge, Preflight
-from launcher.planner.question import Question
-from launcher.planner.result import Plan
+from launcher.actions import layout_search
+from launcher.actions.requests import JudgeRequest, measured
+from launcher.actions.waiting import sign
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.terminal import say
+from launcher.planner import document, largest, length, planning, wording
+from launcher.planner.judge import Preflight
+from launcher.planner.question import Question, ask
+from launcher.planner.result import Counts, Layout, Length, Plan
+from launcher.planner.sizes import sized
+from launcher.planner.smallest import smallest
+from launcher.planner.validity import require_valid
+from launcher.planner.what_would_fit import nearest
+from launcher.preflight.assess import judge_all, validator
 from launcher.preflight.measured.known import Measured
+from launcher.views.plan import sentences
 
 clock = time.monotonic
-"""Seconds, by which the time of a whole command is told."""
+"""Seconds, by which the time of a whole command is measured."""
+
+_ROUNDS = 4
+"""Searches at most: each leaves out what the engines' validators refuse of the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest(JudgeRequest):
+    """A question of layouts.
+
+    Attributes:
+        vary: Groups whose options are searched, too.
+        smallest: Ask for the fewest GPUs.
+        largest: Ask for the largest ``micro-batch``, ``sequence`` or ``model``.
+        tokens: Of the whole training, as typed: ``1T``.
+        days: The limit on its time.
+        price: Money of a GPU-hour.
+        save: Write the first layout as the recipe of this name.
+    """
+
+    vary: tuple[str, ...] = ()
+    smallest: bool = False
+    largest: str | None = None
+    tokens: str | None = None
+    days: float | None = None
+    price: float | None = None
+    save: str | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words, with those that ``--tokens`` and ``--price`` are short for.
+
+        Raises:
+            ConfigErrors: They say the same twice, or a number makes no sense.
+        """
+        return (*self.overrides, *length.words(self.overrides, tokens=self.tokens, price=self.price))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRequest(PlanRequest):
+    """A question of layouts, and how the best of them are measured.
+
+    Attributes:
+        measure: How many; None measures none.
+        steps: Of each run.
+        yes: Do not ask about the GPU-hours.
+        dry_run: Show what would be started, and start nothing.
+        ask: True where a person at the terminal may be asked.
+    """
+
+    measure: int | None = None
+    steps: int | None = None
+    yes: bool = False
+    dry_run: bool = False
+    ask: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to a question.
+
+    Attributes:
+        question: The question of the layouts: for a smallest or largest run, the one with it.
+        plan: The layouts.
+        sentences: Stand before them.
+        keys: Keys of the document beside theirs.
+        is_enough: False where nothing fits, or not in time.
+    """
+
+    question: Question
+    plan: Plan
+    sentences: tuple[str, ...] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    is_enough: bool = True
 
 
 def question_of(request: MeasureRequest) -> Question:
-    """The question of a command line; runs that cannot be measured are refused before anything is searched.
+    """Read the question of a command line; runs that cannot be measured are refused before anything is searched.
 
     Raises:
-        ConfigErrors: The words are wrong.
+        ConfigErrors: Words or options are wrong, or do not go together.
     """
-    question = plan_questions.read(request)
+    if request.largest is not None:
+        beside = {"--smallest": request.smallest, "--days": request.days is not None}
+        rule = "--largest asks for a size of the run on this cluster, and not for time or the cluster's size"
+        errors = [ConfigError(flag, None, rule, ["--smallest"]) for flag, given in beside.items() if given]
+        if errors:
+            raise ConfigErrors(errors)
+    question = ask(request.words, vary=request.vary)
+    length.require(question, request.days)
     if request.measure is not None:
-        from launcher.actions import measure_layouts  # Late, as all that starts runs or reads them.
+        from launcher.actions import measure_layouts  # Late: a plan alone imports nothing that starts runs.
 
-        measure_layouts.require(request, question)
+        measure_layouts.require_measurable(request, question)
     return question
 
 
-def answered(request: MeasureRequest, question: Question, *, began: float, quiet: bool = False) -> Answer:
-    """The answer to a question, with the seconds that all of the command has taken.
-
-    Args:
-        request: What is asked beside the layouts.
-        question: The question.
-        began: When the command began, by :data:`clock`.
-        quiet: True shows no progress, and leaves Ctrl-C to the caller.
-    """
-    judge = Preflight(own_runs(request, question))
-    found = plan_questions.answer(request, question, judge, _quietly if quiet else plan_progress.planned)
-    return replace(found, plan=replace(found.plan, seconds=clock() - began), asked=question, judge=judge)
-
-
-def sound(request: MeasureRequest, answer: Answer) -> Answer:
-    """The answer with layouts that the engines' own validators take; what these refuse is said, and searched past.
-
-    Raises:
-        ConfigErrors: They refuse whatever is found.
-    """
-    question, judge = answer.asked, answer.judge
-    if not request.native or not answer.plan.finished or not answer.plan.layouts or question is None or judge is None:
-        return answer
-
-    def again() -> Answer:
-        found = plan_questions.answer(request, question, judge, plan_progress.planned)
-        return replace(found, asked=question, judge=judge)
-
-    return native_layouts.sound(answer, lambda each: each.plan, judge, again)
-
-
-def own_runs(request: MeasureRequest, question: Question) -> Measured | None:
+def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
     return measured(wanted=request.measured, cluster=question.openings[0].spec.cluster) if question.openings else None
 
 
-def _quietly(question: Question, judge: Judge) -> Plan:
-    return planning.plan(question, judge=judge)
+class Search:
+    """The search for the answer to a question, first as it is, then past what the engines' own validators refuse."""
+
+    def __init__(self, request: PlanRequest, question: Question, *, began: float, quiet: bool = False) -> None:
+        """Take a question.
+
+        Args:
+            request: The options beside the layouts.
+            question: The question.
+            began: When the command began, by :data:`clock`.
+            quiet: True shows no progress, and leaves Ctrl-C to the caller.
+        """
+        self._request, self._question, self._began, self._quiet = request, question, began, quiet
+        self._judge = Preflight(own_runs(request, question))
+
+    def answer(self) -> Answer:
+        """Search, and answer what is asked beside the layouts, with the seconds that the command has taken so far."""
+        found = self._answer()
+        return replace(found, plan=replace(found.plan, seconds=clock() - self._began))
+
+    def _answer(self) -> Answer:
+        request, question = self._request, self._question
+        if request.smallest:
+            with layout_search.watching(self._judge) as watched:
+                least = smallest(question, watched, days=request.days)
+            of_size = None if least.size is None else sized(question, least.size)
+            keys = {"smallest": document.smallest_as_dict(least)}
+            return self._beside(of_size, sentences.smallest(least, self._length), keys)
+        if request.largest is not None:
+            with layout_search.watching(self._judge) as watched:
+                most = largest.largest(request.largest, question, watched, self._further)
+            answer = self._beside(most.question, sentences.largest(most), {"largest": document.largest_as_dict(most)})
+            return replace(answer, sentences=(*answer.sentences, *sentences.on_host(answer.plan)))
+        plan = replace(self._plan(question), length=self._length)
+        require_valid(question, plan)
+        return self._with_help(plan)
+
+    def sound(self, answer: Answer) -> Answer:
+        """The answer, searched again until the engines' own validators take its layouts.
+
+        Raises:
+            ConfigErrors: They refuse all that is found, twice for the same reasons, or after a few searches.
+        """
+        if not self._request.native or not answer.plan.finished or not answer.plan.layouts:
+            return answer
+        before = set[str]()
+        for number in range(_ROUNDS):
+            refused = self._refused(answer.plan)
+            if not refused:
+                return answer
+            for layout, error in refused:
+                say(f"launch: left out: {wording.layout(layout.spec)}: {error.where}: {error.rule}")
+            reasons = {error.rule for _, error in refused}
+            nothing_left = {each.overrides for each, _ in refused} >= {each.overrides for each in answer.plan.layouts}
+            if number == _ROUNDS - 1 or (nothing_left and reasons == before):
+                raise ConfigErrors(dict.fromkeys(error for _, error in refused))
+            answer, before = self.answer(), reasons
+        raise AssertionError("the last round returns or raises")
+
+    @property
+    def _length(self) -> Length | None:
+        return Length(days=self._request.days) if length.is_said(self._question) else None
+
+    def _plan(self, question: Question) -> Plan:
+        search = planning.plan if self._quiet else layout_search.planned
+        return search(question, judge=self._judge)
+
+    def _further(self, words: Iterable[str]) -> Question:
+        question = self._question
+        typed = (*self._request.words, *words)
+        return ask(typed, vary=self._request.vary, catalog=question.catalog, facts=question.facts)
+
+    def _beside(self, found: Question | None, said: Iterable[str], keys: Mapping[str, Any]) -> Answer:
+        """The answer with the layouts of the question that was found; without any where there is none."""
+        question = self._question
+        if found is not None:
+            plan = replace(self._plan(found), words=question.words, length=self._length)
+            return Answer(question=found, plan=plan, sentences=tuple(said), keys=keys)
+        none = Plan(
+            words=question.words,
+            assumptions=question.assumptions,
+            layouts=(),
+            counts=Counts(),
+            seconds=0.0,
+            single=question.single,
+            length=self._length,
+        )
+        return Answer(question=question, plan=none, sentences=tuple(said), keys=keys, is_enough=False)
+
+    def _with_help(self, plan: Plan) -> Answer:
+        """The layouts, and what would help where none fits or none is fast enough."""
+        question, days = self._question, self._request.days
+        if not plan.finished:
+            return Answer(question=question, plan=plan)
+        if not plan.layouts:
+            with layout_search.watching(self._judge) as watched:
+                changes = nearest(question, watched)
+            return Answer(question=question, plan=replace(plan, nearest=changes), is_enough=False)
+        if plan.length is None or days is None or length.in_time(plan.layouts[0], days) is not False:
+            return Answer(question=question, plan=plan)
+        with layout_search.watching(self._judge) as watched:
+            least = smallest(question, watched, days=days, beyond=True)
+        late, keys = sentences.late(plan.layouts[0], plan.length, least), document.smallest_as_dict(least)
+        return Answer(question=question, plan=plan, sentences=tuple(late), keys={"smallest": keys}, is_enough=False)
+
+    def _refused(self, plan: Plan) -> list[tuple[Layout, ConfigError]]:
+        """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
+        shown = (*plan.layouts, *plan.others, *(() if plan.tight is None else (plan.tight,)))
+        named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))
+        with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native leaves them out"):
+            judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))
+        for remark in dict.fromkeys(remark.rule for _, judgement in judged for remark in judgement.warnings):
+            say(f"launch: {remark}")
+        refused = [(layout, judgement.errors[0]) for layout, judgement in judged if judgement.errors]
+        for layout, error in refused:
+            self._judge.refuse(layout.spec, error)
+        return refused

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.asking import assessed, folder
+from launcher.actions.requests import assessed, folder
 from launcher.base import files, machine, terminal
 from launcher.base.errors import ConfigError, ConfigErrors, DataError, unreadable
 from launcher.config.catalog import Catalog

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.actions.asking import Asked, assessed, composed, measured
-from launcher.actions.trust import require_trust
+from launcher.actions.requests import JudgeRequest, assessed, composed, measured
+from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.preflight import assess, job_python
@@ -21,7 +21,7 @@ from launcher.rehearsing.request import MINUTES, STEPS, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearseRequest(Asked):
+class RehearseRequest(JudgeRequest):
     """One run of which a rank is to be measured.
 
     Attributes:

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.asking import Asked, folder
 from launcher.actions.find_runs import find
-from launcher.actions.output import Output
 from launcher.actions.rehearse import answer
+from launcher.actions.requests import JudgeRequest, Output, folder
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
 from launcher.base.terminal import say
@@ -46,7 +45,7 @@ _LEAST_GIB = 32
 _LIVE = ("queued", "running", "requeued")
 
 
-def submit(asked: Asked, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
+def submit(asked: JudgeRequest, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
     """Submit a rehearsal, unless these words have an answer, or one is on its way.
 
     Args:

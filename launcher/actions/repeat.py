@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.asking import folder
 from launcher.actions.find_runs import refusal
-from launcher.actions.output import Output
+from launcher.actions.requests import Output, folder
 from launcher.actions.stop import stop
 from launcher.base import files, machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.asking import assessed, folder
-from launcher.actions.trust import require_trust
+from launcher.actions.requests import assessed, folder
+from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
 from launcher.base.terminal import say, width
@@ -34,7 +34,7 @@ from launcher.rundir import changes, contents, loading, lock, status, unchangeab
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
-from launcher.submission import interrupts, moving
+from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
 from launcher.views.check.text import as_text
 
@@ -77,14 +77,14 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         why = f" ({found.reason})" if found.reason else ""
         raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
-    with interrupts.let_through(), contextlib.chdir(moving.working_folder(directory, texts)):
+    with interrupts.let_through(), contextlib.chdir(submit.working_folder(directory, texts)):
         changed, then, step = _planned(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, then.spec)
     _say(directory, differences, step)
 
     def record() -> None:
         if differences:
-            with contextlib.chdir(moving.working_folder(directory, texts)):
+            with contextlib.chdir(submit.working_folder(directory, texts)):
                 changes.write(directory, then, differences, words=changed.words, step=step)
 
     return resubmit(directory, then.spec, before=record), then.spec
@@ -93,7 +93,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
 def planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
     """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
     directory = directory.absolute()
-    with contextlib.chdir(moving.working_folder(directory, texts)):
+    with contextlib.chdir(submit.working_folder(directory, texts)):
         return _planned(directory, texts, trusted=trusted)[1]
 
 

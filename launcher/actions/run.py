@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.actions import preview
-from launcher.actions.asking import Asked, assessed, composed, draw, folder, measured, memory_engine
-from launcher.actions.trust import require_trust
+from launcher.actions import run_data
+from launcher.actions.requests import JudgeRequest, assessed, composed, draw, folder, measured, memory_engine
+from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
@@ -44,7 +44,7 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest(Asked):
+class RunRequest(JudgeRequest):
     """One run to start.
 
     Attributes:
@@ -120,7 +120,7 @@ def ready(request: RunRequest, *, quiet: bool) -> Ready:
     for remark in found.said:
         say(f"launch: {remark}")
     planned = plan(assessment, python=sys.executable)
-    samples = preview.previews(planned.spec)
+    samples = run_data.previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)
     return Ready(
         plan=planned,
@@ -189,9 +189,9 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
     spec = planned.spec
     if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
         return None
-    from launcher.actions import prepare
+    from launcher.actions import run_data
 
-    found, _ = prepare.make(spec, quiet=quiet)
+    found, _ = run_data.make(spec, quiet=quiet)
     if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")
     return found

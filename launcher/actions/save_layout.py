@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from launcher.actions import recipes
-from launcher.actions.plan_questions import PlanRequest
+from launcher.actions.plan import PlanRequest
 from launcher.base.errors import SubmitError
 from launcher.base.package import __version__
 from launcher.base.terminal import say

@@ -7,14 +7,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.actions.asking import assessed, composed, folder, measured
+from launcher.actions.requests import assessed, composed, folder, measured
 from launcher.config.command_line import CommandLine
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir.record import directory_of
-from launcher.submission.submit import sbatch_text
+from launcher.submission.slurm_jobs import sbatch_text
 
 _NAME = "{name}"
 """Stands for the last part of the run directory, which is the job's name."""

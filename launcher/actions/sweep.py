@@ -19,10 +19,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from launcher.actions import plan_progress
-from launcher.actions.asking import Asked, folder, measured
+from launcher.actions import layout_search
 from launcher.actions.follow import follow
-from launcher.actions.trust import require_trust
+from launcher.actions.requests import JudgeRequest, folder, measured
+from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.base.terminal import say, width
@@ -38,10 +38,11 @@ from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, results, state, status
 from launcher.rundir.record import Unwritten, record
 from launcher.spec import RunSpec
-from launcher.submission import interrupts, moving
-from launcher.submission.submit import NoJob, one_at_a_time, submit, submit_all
-from launcher.sweeping import comparison, outcomes, samplers, sweep
-from launcher.sweeping.point import Point
+from launcher.submission import interrupts
+from launcher.submission.slurm_jobs import NoJob
+from launcher.submission.submit import one_at_a_time, settle, submit, submit_all
+from launcher.sweeping import outcomes, samplers, sweep
+from launcher.sweeping.point import Point, name_points, unequal
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Sweep
 from launcher.views import sweep_table
@@ -52,7 +53,7 @@ _UNLUCKY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRequest(Asked):
+class SweepRequest(JudgeRequest):
     """A sweep; ``force`` starts points that do not fit, too."""
 
     force: bool = False
@@ -104,12 +105,12 @@ def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
 def _search(own: Measured | None, *, quiet: bool) -> Callable[[Question], Plan]:
     """The search for ``plan=best`` by the user's own measured runs, with its progress unless that is to be quiet."""
     judge = Preflight(own)
-    return partial(planning.plan, judge=judge) if quiet else partial(plan_progress.watched, judge=judge)
+    return partial(planning.plan, judge=judge) if quiet else partial(layout_search.watched, judge=judge)
 
 
 def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
     """Name what is not alike between points that are compared, and that nobody swept."""
-    for sentence in comparison.unequal(points, [axis.key for axis in asked.axes.swept]):
+    for sentence in unequal(points, [axis.key for axis in asked.axes.swept]):
         say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
@@ -119,7 +120,7 @@ def say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
         asked.measured.tell(say)
     for remark in [remark for remark in asked.remarks if remark not in said]:
         names = asked.remarks[remark]
-        of = f" (points {comparison.names(names)})" if len(names) > 1 else f" (point {names[0]})"
+        of = f" (points {name_points(names)})" if len(names) > 1 else f" (point {names[0]})"
         say(textwrap.fill(f"{remark}{of}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
@@ -304,7 +305,7 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: 
     places = [directory / point.id for point in points]
     specs = [contents.spec_of(run) for run in places]
     for run in places:
-        moving.settle(run)
+        settle(run)
         state.forget_ending(run)
     _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
     if asked.settings.cluster.kind == "slurm":

@@ -7,8 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.asking import as_model
-from launcher.actions.output import Output
+from launcher.actions.requests import Output, as_model
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher import backends
-from launcher.actions import plan_progress
+from launcher.actions import layout_search
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.estimate.speed.estimate import unknown
@@ -35,7 +35,7 @@ def draw(path: Path, question: Question, found: Plan, measured: Measured | None)
     from launcher.planner.frontier import frontier
     from launcher.views.plan import plot
 
-    with plan_progress.shown() as show:
+    with layout_search.shown() as show:
         layouts = frontier(question, found, measured=measured, progress=show)
     plot.write(path, layouts)
     say(f"launch: the figure is in {path}")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.actions import points as _points
-from launcher.actions import preview
-from launcher.actions.asking import draw, measured
+from launcher.actions import run_data
 from launcher.actions.check import CheckRequest, checked, files_of
-from launcher.actions.trust import may_preview, require_trust
+from launcher.actions.requests import draw, measured
+from launcher.actions.trust_gate import may_preview, require_trust
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
 from launcher.commands._options import (
@@ -84,9 +84,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
     readable = found.spec is not None and not found.errors and may_preview(request.command_line(), found.spec, sources)
-    samples = preview.previews(found.spec) if found.spec is not None and readable else []
+    samples = run_data.previews(found.spec) if found.spec is not None and readable else []
     if options.json:
-        document = preview.as_json(found.as_dict(), samples)
+        document = run_data.as_json(found.as_dict(), samples)
         print_json(document | _in_detail(document, options, found, explanation))
     elif explanation is not None or (options.speed and found.speed is not None):
         print(_told(options, found, explanation))
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
             print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
-        preview.show(samples)
+        run_data.show(samples)
     if found.assessment is not None:
         draw(options.plot, found.assessment)
     return _STATUS[found.verdict]

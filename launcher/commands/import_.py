@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.asking import write_new
 from launcher.actions.importing import read, refused, variables_of
+from launcher.actions.requests import write_new
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width

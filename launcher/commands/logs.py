@@ -9,8 +9,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from launcher.actions.diagnosis import BAD, document, errors_of, outputs_of
 from launcher.actions.find_runs import find
-from launcher.actions.logs import BAD, document, errors_of, outputs_of
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say

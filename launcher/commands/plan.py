@@ -18,15 +18,13 @@ from textwrap import wrap
 
 from launcher.actions import plan as action
 from launcher.actions import save_layout
-from launcher.actions.plan import answered, own_runs, question_of, sound
-from launcher.actions.plan_questions import Answer, MeasureRequest
+from launcher.actions.plan import Answer, MeasureRequest, Search, own_runs, question_of
 from launcher.base.errors import INTERRUPTED, DoesNotFit, JobFailed
 from launcher.base.terminal import say, width
 from launcher.base.units import rounded
 from launcher.commands import _plan_options, _plan_plot
 from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from
 from launcher.planner import document
-from launcher.planner.question import Question
 from launcher.views.plan import table
 
 _WIDEST = 120
@@ -65,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     question = question_of(request)
     if options.plot is not None:
         _plan_plot.require(options.plot, question)
-    answer = _told(options, request, question, began)
+    answer = _searched(options, Search(request, question, began=began), began)
     found = answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
     status = 0 if measures and options.json else _ended(options, request, answer)
@@ -94,26 +92,26 @@ def _measured_runs(options: argparse.Namespace) -> int:
 
 def _results(options: argparse.Namespace) -> int:
     """Print what came of a measurement so far, and the recipe of the winner."""
-    from launcher.actions import layout_results
+    from launcher.actions import measure_layouts
 
     save = None if options.save is None else options.save.removesuffix(".yaml")
-    found = layout_results.answered(options.results, save=save, ask=not options.json)
+    found = measure_layouts.read_results(options.results, save=save, ask=not options.json)
     if not options.json:
-        print(layout_results.text(found))
-    recipe = layout_results.written(found, save, trusted=options.trust)
+        print(measure_layouts.results_text(found))
+    recipe = measure_layouts.write_winner(found, save, trusted=options.trust)
     if options.json:
-        print_json(layout_results.document(found, recipe))
+        print_json(measure_layouts.results_document(found, recipe))
     elif recipe is not None:
         print(f"\nthe fastest as a recipe: {recipe}\nlaunch recipe={recipe.stem}")
     return 0 if found.measured or found.waits else JobFailed.exit_status
 
 
-def _told(options: argparse.Namespace, request: MeasureRequest, question: Question, began: float) -> Answer:
+def _searched(options: argparse.Namespace, search: Search, began: float) -> Answer:
     """The answer, printed before the engines' own validators are asked and again where they refuse a part of it."""
-    early = answered(request, question, began=began)
+    early = search.answer()
     if not options.json:
         _print(options, early)
-    answer = sound(request, early)
+    answer = search.sound(early)
     seconds = action.clock() - began
     whole = replace(answer, plan=replace(answer.plan, seconds=seconds))
     if answer is not early and not options.json:
@@ -127,7 +125,7 @@ def _told(options: argparse.Namespace, request: MeasureRequest, question: Questi
 
 def _print(options: argparse.Namespace, answer: Answer) -> None:
     columns, found = width(_WIDEST), answer.plan
-    said = [line for sentence in answer.said for line in wrap(sentence, columns, break_on_hyphens=False)]
+    said = [line for sentence in answer.sentences for line in wrap(sentence, columns, break_on_hyphens=False)]
     print("\n".join([*said, *([""] if said and found.layouts else [])]), end="\n" if said else "")
     if found.layouts or not said:
         print(table.text(found, columns, lines=options.lines), flush=True)

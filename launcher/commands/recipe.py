@@ -23,7 +23,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.output import Output
+from launcher.actions.requests import Output
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._options import add_json, add_trust, print_output
 from launcher.rundir import losses
@@ -64,16 +64,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> Output:
-    from launcher.actions import read_recipes, repeat, trusted_files
+    from launcher.actions import recipes, repeat, trust_files
     from launcher.actions import recipes as kept
 
     match action:
         case "list":
-            return read_recipes.listed()
+            return recipes.listed()
         case "show":
-            return read_recipes.show(words[0])
+            return recipes.show(words[0])
         case "lock":
-            return read_recipes.lock_of(words, options.script_args)
+            return recipes.lock_of(words, options.script_args)
         case "diff":
             return repeat.difference(*words)
         case "verify":
@@ -83,4 +83,4 @@ def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> O
         case "fetch":
             return kept.fetch(words[0], options.name)
         case _:
-            return trusted_files.trust_file(words, origin=options.origin)
+            return trust_files.trust_file(words, origin=options.origin)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from launcher.actions.output import Output
 from launcher.actions.rehearse import RehearseRequest, here, judged, question_of
+from launcher.actions.requests import Output
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
 from launcher.commands._options import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.requests import folder
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
@@ -63,7 +63,7 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
         from launcher.views.page import many
 
         return many.several(directories)
-    from launcher.actions.why import takes
+    from launcher.actions.diagnosis import takes
     from launcher.views.page import one as page
 
     [directory] = directories

@@ -11,15 +11,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
-from launcher.actions.foreign_records import require_own
+from launcher.actions.requests import folder
+from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_trust, print_json, settle
 from launcher.rundir import attempts, contents, home, progress, script_copy, status
 from launcher.spec import RunSpec, length
-from launcher.submission import interrupts, moving
+from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
 
 
@@ -111,7 +111,7 @@ def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
     name, there = status.name_of(directory, folder()), home.original(directory)
     if there is not None:
         say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")
-    where = moving.working_folder(directory, words)
+    where = submit.working_folder(directory, words)
     if (was := Path(contents.job_of(directory)["working_directory"])) != where:
         say(f"launch: the working folder {was} is gone; the run lies in {where} as it did there, and starts from here")
 

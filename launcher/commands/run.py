@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher.actions import preview
+from launcher.actions import run_data
 from launcher.actions.run import RunRequest, Unfit, debug, ready, recorded, start
-from launcher.actions.trust import require_trust
+from launcher.actions.trust_gate import require_trust
 from launcher.base.terminal import say, width
 from launcher.commands._options import (
     add_engine,
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         one = recorded(found)
         try:
             if show is not None:
-                preview.show(one.samples)
+                run_data.show(one.samples)
             interrupts.look()
             started = debug(one.directory, one.job) if request.debug else start(one.plan, one.directory, show=show)
         except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json and not options.debug:
         row = status.read(one.directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": preview.as_json(as_json(one.plan.assessment), one.samples)})
+        print_json({"schema": 1, "run": facts, "check": run_data.as_json(as_json(one.plan.assessment), one.samples)})
     return started
 
 

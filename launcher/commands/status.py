@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
 from launcher.commands._options import add_json, add_runs, print_json, settle

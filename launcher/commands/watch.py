@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.actions.asking import folder
 from launcher.actions.find_runs import find, sweep_of
+from launcher.actions.requests import folder
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.asking import folder
+from launcher.actions.diagnosis import explained
 from launcher.actions.find_runs import find, sweep_of
-from launcher.actions.why import explained
+from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
 from launcher.commands._options import add_json, add_runs, print_json, settle

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError
 from launcher.slurm.client import SlurmRefused, ask
-from launcher.slurm.partitions import Partition, partitions
+from launcher.slurm.survey import Partition, partitions
 from launcher.spec import ClusterSpec
 
 _REFUSALS = {

@@ -15,7 +15,7 @@ from launcher.base import files
 from launcher.base.errors import SubmitError
 from launcher.rundir import attempts, failure, losses, measuring, names, state
 from launcher.slurm.client import SlurmRefused
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 
 _EARLY_S = 60
 """Slurm may send the signal that comes before a time limit up to a minute early (sbatch(1), ``--signal``)."""

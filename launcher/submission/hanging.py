@@ -32,7 +32,7 @@ from launcher.job import beat, events
 from launcher.job.beat import Beat
 from launcher.rundir import attempts, failure, health, progress, state
 from launcher.submission import stacks
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 from launcher.submission.stacks import Rank
 
 _LOOK_S = 0.5

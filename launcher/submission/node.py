@@ -25,7 +25,7 @@ from launcher.base.process import Process
 from launcher.rundir import attempts, contents, failure, lease, out_of_memory, state
 from launcher.submission import ending, hanging, preparing, processes
 from launcher.submission.killing import Killing
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 
 _POLL_S = 0.1
 _REMIND_S = 2.0

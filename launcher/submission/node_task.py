@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Any
 
 from launcher.job import torchrun
-from launcher.slurm import client, jobs, nodes
+from launcher.slurm import client, jobs
 from launcher.submission import node
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 
 _REQUEUE_PATIENCE_S = 90
 """Seconds that a job that has saved waits for the controller; beyond Slurm's margin it is ended anyway."""
@@ -57,8 +57,8 @@ class NodeTask:
             told_to_end=told[signal.SIGTERM],
             requeue=lambda: _requeue(environment.job_id),
             seconds_left=lambda: jobs.seconds_left(environment.job_id),
-            without=lambda bad: nodes.obstacle(environment.job_id, bad),
-            exclude=lambda bad: nodes.exclude(environment.job_id, bad, patience_s=_REQUEUE_PATIENCE_S),
+            without=lambda bad: jobs.obstacle(environment.job_id, bad),
+            exclude=lambda bad: jobs.exclude(environment.job_id, bad, patience_s=_REQUEUE_PATIENCE_S),
             hosts=tuple(environment.hostnames),
         )
         node.run(Path(directory), facts=facts, place=place)

@@ -17,7 +17,7 @@ from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
-from launcher.submission.submit import sbatch_text
+from launcher.submission.slurm_jobs import sbatch_text
 from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
 

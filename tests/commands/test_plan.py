@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launcher.actions import plan_progress
+from launcher.actions import layout_search
 from launcher.base import machine
 from launcher.cli import main
 from launcher.planner import planning
@@ -91,8 +91,8 @@ def test_a_terminal_is_shown_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(plan_progress, "_OFTEN_S", 0.0)
-    planned = plan_progress.planned(ask(FEW), Preflight())
+    monkeypatch.setattr(layout_search, "_OFTEN_S", 0.0)
+    planned = layout_search.planned(ask(FEW), Preflight())
     shown = " ".join(capsys.readouterr().err.split())
     assert "best so far" in shown
     assert planned.finished
@@ -102,7 +102,7 @@ def test_a_watched_judge_judges_as_its_own_and_tells_each_run() -> None:
     told: list[RunSpec] = []
     judge = Preflight()
     spec = ask(FEW).openings[0].spec
-    watched = plan_progress._Watched(judge, told.append)
+    watched = layout_search._Watched(judge, told.append)
     verdict = watched.verdict(spec)
     assert told == [spec]
     assert verdict == judge.verdict(spec)
@@ -114,7 +114,7 @@ def test_a_watched_judge_judges_as_its_own_and_tells_each_run() -> None:
 
 def test_where_nobody_looks_nothing_is_watched() -> None:
     judge = Preflight()
-    with plan_progress.watching(judge) as watched:
+    with layout_search.watching(judge) as watched:
         assert watched is judge
 
 

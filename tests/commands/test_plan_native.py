@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.actions import native_layouts
+from launcher.actions.plan import Answer, MeasureRequest, Search, clock
 from launcher.backends.megatron import installed
 from launcher.base import machine
 from launcher.base.errors import ConfigError
@@ -47,14 +47,15 @@ def test_an_argument_that_megatron_does_not_have_is_an_error_of_the_words(capsys
 
 
 def test_the_search_goes_on_behind_a_layout_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    question, judge = ask((*WORDS, "parallel.pipeline=1")), Preflight()
-    found = plan(question, judge=judge)
+    question = ask((*WORDS, "parallel.pipeline=1"))
+    found = plan(question)
     first, second, *_ = found.layouts
     wrong = replace(first.spec, backend=replace(first.spec.backend, extra={"no-such-argument": True}))
     assert [bool(each.errors) for each in judge_all([wrong, second.spec])] == [True, False]
     start = replace(found, layouts=(replace(first, spec=wrong), *found.layouts[1:]))
-    answer = native_layouts.sound(start, lambda each: each, judge, lambda: plan(question, judge=judge))
-    assert answer.layouts == found.layouts
+    search = Search(MeasureRequest(overrides=question.words), question, began=clock())
+    answer = search.sound(Answer(question=question, plan=start))
+    assert answer.plan.layouts == found.layouts
     assert "no-such-argument" in capsys.readouterr().err
 
 

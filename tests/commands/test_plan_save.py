@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.actions import plan_questions
+from launcher.actions import plan as action
 from launcher.base import machine
 from launcher.base.package import __version__
 from launcher.cli import main
@@ -78,7 +78,7 @@ def test_on_the_cpu_the_recipe_says_that_no_speed_is_predicted() -> None:
 def test_a_name_that_is_taken_or_none_is_refused_before_anything_is_searched(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan_questions, "ask", None)
+    monkeypatch.setattr(action, "ask", None)
     Path("recipes").mkdir()
     Path("recipes/mine.yaml").write_text("")
     assert main(["plan", *FIXED, "--save", "mine"]) == 4

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 import launcher
 from launcher import cli
 from launcher.actions import check as check_action
-from launcher.actions import native_layouts, plan, plan_questions, waiting
+from launcher.actions import plan, waiting
 from launcher.actions import run as run_action
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.planner import question
+from launcher.planner.question import Question
 from launcher.preflight import assess
 
 FEW = ("model=125m", "hardware=h100_80g", "cluster.gpus_per_node=1", "parallel=ddp", "train.micro_batch_size=1")
@@ -121,7 +123,7 @@ def test_the_sign_names_no_validator_where_none_is_started(
 def test_a_plan_names_megatron_while_its_validator_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(native_layouts, "judge_all", lambda specs: tuple(Judgement() for _ in specs))
+    monkeypatch.setattr(plan, "judge_all", lambda specs: tuple(Judgement() for _ in specs))
     on_a_terminal(monkeypatch, Late)
     assert cli.main(["plan", *MEGATRON, "train.micro_batch_size=1"]) == 0
     said = " ".join(capsys.readouterr().err.split())
@@ -146,19 +148,19 @@ def test_a_quick_check_and_one_that_nobody_looks_at_show_no_sign(
 def slow(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Reading the words takes 3 seconds, and the engines' own validators take 38."""
     clock = Clock()
-    read, ask = plan_questions.read, assess.judge_all
+    read, ask = question.ask, assess.judge_all
 
-    def reading(*given: object) -> object:
+    def reading(words: Sequence[str], *, vary: Sequence[str]) -> Question:
         clock.now += 3
-        return read(*given)  # type: ignore[arg-type]
+        return read(words, vary=vary)
 
     def asking(specs: object) -> tuple[Judgement, ...]:
         clock.now += 38
         return ask(specs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(plan, "clock", clock)
-    monkeypatch.setattr(plan_questions, "read", reading)
-    monkeypatch.setattr(native_layouts, "judge_all", asking)
+    monkeypatch.setattr(plan, "ask", reading)
+    monkeypatch.setattr(plan, "judge_all", asking)
     return clock
 
 

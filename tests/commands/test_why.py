@@ -41,15 +41,15 @@ def test_the_ways_out_are_lines_that_resume_takes(folder: Path) -> None:
 
 
 def test_words_that_resume_refuses_are_not_offered(folder: Path) -> None:
-    from launcher.actions import why
+    from launcher.actions import diagnosis
 
     run = recorded(folder / "runs" / "a", now="failed")
     job = json.loads((run / "job.json").read_text())
     (run / "job.json").write_text(json.dumps({**job, "working_directory": str(folder)}))
-    assert why.takes(run, ["checkpointing=full"])
-    assert not why.takes(run, ["parallel=ddp"]), "options of a layout are not chosen anew"
-    assert not why.takes(run, ["parallel.tensor=3"])
-    assert not why.takes(run, ["train.micro_batch_sise=1"])
+    assert diagnosis.takes(run, ["checkpointing=full"])
+    assert not diagnosis.takes(run, ["parallel=ddp"]), "options of a layout are not chosen anew"
+    assert not diagnosis.takes(run, ["parallel.tensor=3"])
+    assert not diagnosis.takes(run, ["train.micro_batch_sise=1"])
 
 
 def test_status_zero_whenever_there_was_an_answer(folder: Path) -> None:

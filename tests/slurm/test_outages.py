@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rundir import state, status
-from launcher.slurm import nodes
+from launcher.slurm import jobs
 from slurm.dev_cluster import Cluster
 from tests.support.slurm_runs import SLURM, ended, launch, lines, processes, restarts, submit, submitted, succeeds, wait
 
@@ -54,7 +54,7 @@ def test_a_crash_loop_leaves_a_node_that_fails_twice_and_is_not_requeued_for_eve
     left = "rank 1 was ended by SIGKILL: the kernel may have been out of memory (on node1); node1 failed 2 times and "
     assert str(status.read(run).reason).startswith(f"{left}is excluded from the requeue")
     wait("Slurm's word for it", lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%x") == "node[1,3-4]")
-    assert nodes.obstacle(job, ["node2"]) == "partition main has 0 other nodes that are up, and the run needs 1"
+    assert jobs.obstacle(job, ["node2"]) == "partition main has 0 other nodes that are up, and the run needs 1"
     ending = ended(run)
     assert ending.state == "failed"
     expected = (

@@ -13,8 +13,8 @@ import pytest
 from launcher.job.sbatch import mail
 from launcher.preflight import findings
 from launcher.rules import sbatch
-from launcher.slurm import partitions, script
-from launcher.submission.submit import array_text, sbatch_text
+from launcher.slurm import script, survey
+from launcher.submission.slurm_jobs import array_text, sbatch_text
 from slurm.dev_cluster import Cluster
 from tests.support.helpers import assert_golden, make_spec
 from tests.support.slurm_runs import SCRIPT, SLURM, launch
@@ -130,7 +130,7 @@ def test_no_secret_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     [("UNLIMITED", None), ("2:00", 2), ("01:30:00", 90), ("1-00:00:00", 1440), ("7-12:30:00", 10830), ("60", 60)],
 )
 def test_time_limits_are_read_as_slurm_prints_them(text: str, minutes: int | None) -> None:
-    assert partitions.minutes(text) == minutes
+    assert survey.minutes(text) == minutes
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_time_limits_are_read_as_slurm_prints_them(text: str, minutes: int | Non
     ],
 )
 def test_gpus_are_read_as_sinfo_prints_them(gres: str, gpus: tuple[tuple[str, int], ...]) -> None:
-    assert partitions.gpus(gres) == gpus
+    assert survey.gpus(gres) == gpus
 
 
 REFUSED = [
@@ -211,7 +211,7 @@ def test_a_controller_that_is_down_is_told_from_a_refusal(
     text = cluster.layout.conf.read_text().replace(f"SlurmctldPort={cluster.layout.port}", "SlurmctldPort=1")
     (tmp_path / "slurm.conf").write_text(text.replace("MessageTimeout=5", "MessageTimeout=1"))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setattr("launcher.submission.submit._PATIENCE_S", 0)
+    monkeypatch.setattr("launcher.submission.slurm_jobs._PATIENCE_S", 0)
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 4
     assert "Slurm does not answer: " in answer.err

@@ -14,7 +14,7 @@ from launcher.base import files
 from launcher.rundir import attempts, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission import ending, node
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 
 KILLED = "torchrun was ended by SIGKILL: the kernel may have been out of memory (on n1)"
 

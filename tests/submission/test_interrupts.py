@@ -13,13 +13,12 @@ import pytest
 
 from launcher.actions import follow
 from launcher.actions import run as run_verb
-from launcher.actions.asking import assessed
+from launcher.actions.requests import assessed
 from launcher.base import files
 from launcher.rundir import state
 from launcher.rundir.record import record as recording
 from launcher.slurm import precheck
-from launcher.submission import interrupts
-from launcher.submission import submit as submitting
+from launcher.submission import interrupts, slurm_jobs
 from tests.support.helpers import composed_once
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import SLURM, launch
@@ -84,7 +83,7 @@ def test_an_error_that_an_import_has_made_of_the_signal_is_an_interruption_too(m
 def test_a_job_that_slurm_has_is_noted_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(precheck, "check", lambda *args, **options: None)
     monkeypatch.setattr(precheck, "check_folder", lambda *args: None)
-    monkeypatch.setattr(submitting, "_submitted", then_signal(lambda *args: ["7"]))
+    monkeypatch.setattr(slurm_jobs, "_submitted", then_signal(lambda *args: ["7"]))
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 130
     way = "`launch logs a` shows it, `launch cancel a` stops it"

@@ -16,7 +16,7 @@ from launcher.base import files, process
 from launcher.base.errors import JobFailed
 from launcher.rundir import attempts, state, status
 from launcher.submission import node
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 
 
 def recorded(run: Path, program: str) -> Path:

@@ -16,7 +16,7 @@ from launcher.data import token_folder
 from launcher.rundir import state
 from launcher.spec.parse import to_dict
 from launcher.submission import node, preparing
-from launcher.submission.place import SlurmPlace
+from launcher.submission.processes import SlurmPlace
 from tests.support.helpers import make_spec
 
 

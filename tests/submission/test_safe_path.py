@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from launcher.submission import safe_path
+from launcher.submission.submit import controller_python, safe_path_for_controller
 
 SHOWS = "import os, sys; print(sys.flags.safe_path, os.environ.get('PYTHONSAFEPATH'))"
 
@@ -20,8 +20,8 @@ def test_the_controller_and_the_task_are_safe_and_the_job_has_the_variable_that_
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     if own is not None:
         monkeypatch.setenv("PYTHONSAFEPATH", own)
-    command = shlex.split(safe_path.python())
-    with safe_path.for_controller():
+    command = shlex.split(controller_python())
+    with safe_path_for_controller():
         assert os.environ["PYTHONSAFEPATH"], "an empty variable is none"
         done = subprocess.run([*command, "-S", "-c", SHOWS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == job

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from launcher.submission.turns import Turn, turns
+from launcher.submission.slurm_jobs import Turn, turns
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.actions.requests import folder
+from launcher.base.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
+from launcher.base.terminal import heard_by
 from launcher.rundir import failure, output, progress, state
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
+from launcher.why.answer import Answer
+from launcher.why.explain import explain
 
 BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
@@ -44,3 +50,19 @@ def document(row: RunState, *, lines: int, rank: int | None) -> dict[str, Any]:
         "steps": progress.newest(directory, lines),
         "files": [{"path": str(path), "lines": output.tail(path, lines)} for path in found.every],
     }
+
+
+def explained(directory: Path) -> Answer:
+    """The answer about a run, whose ways out are lines that ``launch resume`` takes."""
+    return explain(directory, folder(), lambda words: takes(directory, words))
+
+
+def takes(directory: Path, words: Sequence[str]) -> bool:
+    """True if ``launch resume`` takes these words for a run: composed and judged, and nothing submitted."""
+    from launcher.actions import resume_changed  # Late, because it composes.
+
+    refusals = (ConfigErrors, DoesNotFit, SubmitError, DataError, OSError)
+    with heard_by(lambda text: None), contextlib.suppress(*refusals):
+        resume_changed.planned(directory, words, trusted=True)
+        return True
+    return False

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.asking import folder
+from launcher.actions.requests import folder
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say

@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.actions.asking import folder
-from launcher.actions.output import Output
+from launcher.actions.requests import Output, folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog, yaml_files

@@ -132,7 +132,7 @@ def _of_run(run: Path) -> Iterator[str]:
 def _sbatch(run: Path, spec: RunSpec) -> str:
     if spec.cluster.kind != "slurm":
         return ""
-    from launcher.submission.submit import sbatch_text
+    from launcher.submission.slurm_jobs import sbatch_text
 
     return sbatch_text(run.name, str(run), spec.cluster) or ""
 

@@ -6,19 +6,25 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
-from launcher.base import terminal
+from launcher.actions import layout_search
+from launcher.base import machine, terminal
 from launcher.base.errors import ConfigError
 from launcher.base.terminal import say
 from launcher.base.units import rounded
+from launcher.config import best
+from launcher.config.catalog import Catalog
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
+from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.judge import Judge, Preflight
 from launcher.planner.parallel_search import Progress as Tell
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.planner.search import Found
+from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -150,3 +156,25 @@ def _best(found: Found) -> str:
     if best.seconds:
         speed = f"{rounded(best.spec.tokens_per_step / best.seconds / best.spec.gpus)} tokens/s a GPU: "
     return f"best so far {speed}{wording.layout(best.spec)}"
+
+
+def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
+    """Words with those of the best layout behind them, which are said; where nothing fits, as they are typed.
+
+    Args:
+        words: The words without ``plan=best``.
+        catalog: The configuration folders.
+        own: The measured runs of the user; None takes the shipped constants.
+
+    Raises:
+        ConfigErrors: They are no question.
+    """
+    plan = Searches(catalog, machine.facts(), partial(layout_search.watched, judge=Preflight(own))).plan(words)
+    for line in remarks(plan):
+        say(f"launch: {line}")
+    if plan.layouts:
+        say(f"launch: {best.WORD} is {' '.join(chosen(plan)) or 'these words alone'}")
+    else:
+        say(f"launch: {best.WORD}: {none_fits(plan)}; the run is judged as it is typed")
+    kept = [word for word in words if word in plan.single or asks_nothing(word)]
+    return (*kept, *chosen(plan)) if plan.layouts else (*words, *chosen(plan))

@@ -1,6 +1,6 @@
 """From the options of a verb to a judged run.
 
-The verbs and the Python API make an :class:`Asked` of their options. Its words are read once, as a
+The verbs and the Python API make an :class:`JudgeRequest` of their options. Its words are read once, as a
 :class:`~launcher.config.command_line.CommandLine`; :func:`composed` makes a specification of them, and
 :func:`assessed` judges it.
 """
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
@@ -35,7 +35,7 @@ _PARTIAL = "run.partial=true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class JudgeRequest:
     """Options with which several verbs judge a run.
 
     Attributes:
@@ -109,7 +109,7 @@ def composed(line: CommandLine, own: Measured | None) -> Request:
     """
     words, has_best = best.taken_out(line.words)
     if has_best:
-        from launcher.actions.best_layout import laid_out  # Late, because few command lines ask for a layout.
+        from launcher.actions.layout_search import laid_out  # Late, because few command lines ask for a layout.
 
         line = replace(line, words=laid_out(words, line.catalog, own))
     found = request_of(line)
@@ -221,3 +221,20 @@ def write_new(
 def folder() -> Path:
     """The working folder."""
     return Path.cwd()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One answer in both forms.
+
+    Attributes:
+        document: Of ``--json``.
+        text: For a terminal; empty prints nothing.
+        exit_status: Of the command.
+        said: Messages behind it, on stderr.
+    """
+
+    document: dict[str, Any]
+    text: str
+    exit_status: int = 0
+    said: tuple[str, ...] = ()

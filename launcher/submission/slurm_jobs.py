@@ -1,0 +1,266 @@
+"""Recorded runs as jobs of Slurm: the script by submitit's own function, one job a run, arrays for a sweep.
+
+Before sbatch is called ``submission.json`` notes the intent, with the job's comment (submitit's folder) and no id: a
+launcher that is killed between sbatch's answer and the note of it, or that gets no answer, leaves a job that is found
+by this comment and adopted. Slurm is asked first (``launcher.slurm.precheck``), so that a refusal names a key of ours.
+The script is made with the parameters that are submitted, so ``show`` prints that text. Of a sweep, runs with equal
+resources are one array.
+
+Slurm limits the jobs of one array (``--array=0-7%2``) and knows no limit over several. So arrays are put into lanes
+that run beside each other: the widths of the lanes add up to the limit, and the arrays of one lane come one after the
+other (``--dependency=afterany``). The limit is never passed; it is not reached while a lane is done before the others,
+or an array has fewer jobs left than its lane is wide. Wider lanes go to those with more jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.base import files
+from launcher.base.errors import SubmitError
+from launcher.job import events
+from launcher.rundir import attempts, state, status
+from launcher.slurm import client, jobs, precheck, script
+from launcher.spec import ClusterSpec, RunSpec
+from launcher.submission import interrupts
+from launcher.submission.node_task import NodeTask
+
+_ARRAY_SIZE = 1000
+"""Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
+
+_FOREVER_MIN = 60 * 24 * 365
+"""Submitit ends a task after its time limit; one without a limit gets a year."""
+
+_PATIENCE_S = 20
+"""Seconds that a submission waits for a controller that is being restarted."""
+
+
+class NoJob(SubmitError):
+    """Slurm has answered, and made no job."""
+
+
+def submit_run(directory: Path, cluster: ClusterSpec) -> str:
+    """Submit once, whatever happened before: a job whose id was never written down is found by its comment."""
+    found = status.adopted(directory)
+    if found is not None:
+        return found
+    forget_tasks(directory)
+    folder = directory / "logs" / "submitit"
+    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    with interrupts.let_through():
+        precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
+        precheck.check_folder(directory)
+    intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+    with interrupts.shielded():
+        attempts.forget(directory)
+        files.write_atomically(directory / state.SUBMISSION, intent)
+        try:
+            [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+        except NoJob:
+            (directory / state.SUBMISSION).unlink()
+            raise
+        files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
+        events.add(directory, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
+        interrupts.begun(status.name_of(directory, Path.cwd()))
+    return job_id
+
+
+def forget_tasks(directory: Path) -> None:
+    """Remove the pickled tasks of earlier submissions: the new job would take one of its own id for its task.
+
+    Raises:
+        SubmitError: Their folder lies elsewhere.
+    """
+    folder = files.real(directory) / "logs" / "submitit"
+    if files.real(folder) != folder:
+        rule = "a job's task is pickled, and none is read from outside of the run's folder"
+        raise SubmitError(f"{directory}/logs/submitit leads to {files.real(folder)} by a link: {rule}; remove the link")
+    for task in folder.glob("*.pkl"):
+        task.unlink()
+
+
+def submit_arrays(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | None, live: Sequence[str]) -> list[str]:
+    """Queue recorded runs, an array for each shape of resources, within a limit; the arrays' job ids."""
+    shapes: dict[str, list[Path]] = {}
+    for directory, spec in recorded:
+        shapes.setdefault(repr(script.parameters("", "", "", spec.cluster)), []).append(directory)
+    clusters = {directory: spec.cluster for directory, spec in recorded}
+    arrays = [chunk for alike in shapes.values() for chunk in itertools.batched(alike, _ARRAY_SIZE)]
+    room = None if parallelism is None else parallelism - len(live)
+    before = list(dict.fromkeys(job.partition("_")[0] for job in live)) if room is not None and room < 1 else []
+    jobs_of: list[str] = []
+    for chunk, turn in zip(
+        arrays, turns([len(chunk) for chunk in arrays], parallelism if before else room), strict=True
+    ):
+        wait_for = before if turn.after is None else [jobs_of[turn.after]]
+        jobs_of.append(_submit_array(chunk, clusters[chunk[0]], turn.at_once, wait_for))
+    return jobs_of
+
+
+def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, wait_for: Sequence[str]) -> str:
+    """One array, begun when the jobs have ended that it waits for.
+
+    Its folder is its comment, by which a launcher that was killed finds it again.
+    """
+    sweep = recorded[0].parent
+    try:
+        (sweep / "submitit").mkdir(exist_ok=True)
+        number = itertools.count(len(list((sweep / "submitit").iterdir())))
+        folder = next(path for each in number if not (path := sweep / "submitit" / str(each)).exists())
+        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster, wait_for=wait_for)
+        precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
+        precheck.check_folder(sweep)
+        # Before sbatch is called, so that a job whose id is never noted is found by this comment.
+        intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
+        with interrupts.held():
+            for index, run in enumerate(recorded):
+                attempts.forget(run)
+                files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
+        parameters["array_parallelism"] = at_once
+        with interrupts.shielded():
+            try:
+                ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
+            except NoJob:
+                for run in recorded:
+                    (run / state.SUBMISSION).unlink()
+                raise
+            for run, job_id in zip(recorded, ids, strict=True):
+                files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+                events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
+            interrupts.begun(status.name_of(sweep, Path.cwd()))
+    except OSError as error:
+        raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
+    return ids[0].partition("_")[0]
+
+
+def _submitted(
+    folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
+) -> list[str]:
+    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``.
+
+    Raises:
+        SubmitError: It was refused after all, or nobody answered and no job with its comment is there.
+    """
+    import submitit
+
+    with _without_job_variables():
+        executor = submitit.SlurmExecutor(folder=folder, python=script.python(str(seen), cluster))
+        executor.update_parameters(**parameters)
+        folder.mkdir(parents=True, exist_ok=True)
+        many = len(directories) > 1
+        for number, directory in enumerate(directories):
+            task = submitit.helpers.DelayedSubmission(NodeTask(), directory)
+            task.set_timeout(cluster.time_limit_min or _FOREVER_MIN, _FOREVER_MIN)
+            task.dump(folder / f"{number if many else ''}{script.TASK}")
+        try:
+            return [str(job.job_id) for job in executor.map_array(NodeTask(), directories)]
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            text = " ".join(str(error).split())
+            base = jobs.commented().get(parameters["comment"]) if client.is_away(text) else None
+            if base is None:
+                kind = SubmitError if client.is_away(text) else NoJob
+                raise kind(f"{text}; the run is recorded in {directories[0]}") from None
+            return [f"{base.partition('_')[0]}_{n}" for n in range(len(directories))] if many else [base]
+
+
+def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
+    """The script that Slurm gets for a single run; None for a local run."""
+    if cluster.kind != "slurm":
+        return None
+    folder = f"{directory}/logs/submitit"
+    return _script(script.parameters(name, folder, directory, cluster), cluster, folder, directory)
+
+
+def array_text(directory: Path, cluster: ClusterSpec, count: int) -> str | None:
+    """The script that Slurm gets for the runs of a new sweep with equal resources; None for local runs.
+
+    Args:
+        directory: The sweep's folder.
+        cluster: The profile of its runs.
+        count: How many they are.
+    """
+    if cluster.kind != "slurm":
+        return None
+    folder = directory / "submitit" / "0"
+    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    many = {"map_count": count, "array_parallelism": count} if count > 1 else {}
+    return _script({**parameters, **many}, cluster, folder, directory)
+
+
+def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str, seen: Path | str) -> str:
+    """The sbatch text by submitit's own function, so that the text that is shown is the one that is submitted."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    own = script.python(str(seen), cluster)
+    command = f"{own} -u -m submitit.core._submit {shlex.quote(str(folder))}"
+    text: str = _make_sbatch_string(command=command, folder=folder, **parameters)
+    return script.escaped(text, str(folder))
+
+
+@contextlib.contextmanager
+def _without_job_variables() -> Iterator[None]:
+    """Submit as from a login node: a surrounding job's variables would change the new one."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if client.leaks(name)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One array.
+
+    Attributes:
+        at_once: How many of its jobs may run at once.
+        after: The index of the array that must have ended before; None where it waits for none.
+    """
+
+    at_once: int
+    after: int | None
+
+
+def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:
+    """A turn for each array.
+
+    Args:
+        sizes: Jobs of each array.
+        limit: Jobs of all of them at once; None leaves it to Slurm.
+    """
+    if limit is None or sum(sizes) <= limit:
+        return [Turn(at_once=size, after=None) for size in sizes]
+    lanes = _lanes(sizes, min(limit, len(sizes)))
+    found: dict[int, Turn] = {}
+    for lane, width in zip(lanes, _widths(lanes, sizes, limit), strict=True):
+        for place, array in enumerate(lane):
+            after = lane[place - 1] if place else None
+            found[array] = Turn(at_once=min(width, sizes[array]), after=after)
+    return [found[array] for array in range(len(sizes))]
+
+
+def _lanes(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """The arrays shared out among lanes, the largest first, each to the lane with the fewest jobs so far."""
+    lanes: list[list[int]] = [[] for _ in range(count)]
+    for array in sorted(range(len(sizes)), key=lambda array: -sizes[array]):
+        min(lanes, key=lambda lane: sum(sizes[other] for other in lane)).append(array)
+    return [sorted(lane) for lane in lanes]
+
+
+def _widths(lanes: Sequence[Sequence[int]], sizes: Sequence[int], limit: int) -> list[int]:
+    """The limit shared out among lanes: one more at a time to the lane that has most jobs for each of its places."""
+    widths = [1] * len(lanes)
+    jobs = [sum(sizes[array] for array in lane) for lane in lanes]
+    widest = [max(sizes[array] for array in lane) for lane in lanes]
+    while sum(widths) < limit:
+        narrow = [n for n in range(len(lanes)) if widths[n] < widest[n]]
+        if not narrow:
+            break
+        widths[max(narrow, key=lambda n: jobs[n] / widths[n])] += 1
+    return widths
