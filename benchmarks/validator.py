@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.reporting import keep, takes_no_option
-from launcher.backends.megatron.native import VALIDATOR, question
+from launcher.backends.megatron.validator import VALIDATOR, question
 from launcher.base.package import IMPORT_FOLDER
 from tests.support.helpers import make_spec
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.backends import _validator
-from launcher.backends.megatron import installed
+from launcher.backends.megatron import installed, validator
 from launcher.base import files
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
@@ -241,7 +240,7 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
 ) -> None:
     questions: list[list[str]] = []
     monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
-    monkeypatch.setattr(_validator, "asked", lambda _, question, __: questions.append(question["arguments"]))
+    monkeypatch.setattr(validator, "asked", lambda question, __: questions.append(question["arguments"]))
     (folder / "train.sh").write_text(ARGUMENTS.replace("\n", " "))
     check = "check --megatron-args train.sh hardware=h100_80g cluster.gpus_per_node=2"
     assert said(check) == 0

@@ -30,7 +30,7 @@ def precision_table(spec: RunSpec) -> str:
     lines = [
         "# What `precision=` means",
         "",
-        "Generated from `launcher/backends/*/dtypes.py`, which the memory model and the translation read.",
+        "Generated from `launcher/backends/`, which the memory model and the translation read.",
         "`precision.master=...` and the other keys of the group replace one cell each.",
         "",
         "| precision | engine | " + " | ".join(name.replace("_", " ") for name in _COLUMNS) + " |",

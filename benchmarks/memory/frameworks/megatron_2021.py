@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from launcher.backends.megatron import permanent
-from launcher.backends.megatron.overheads import embedding_dropout
+from launcher.backends.megatron.overheads import embedding_dropout, last_inputs
 from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, TRAINING, Moments
@@ -67,7 +66,7 @@ class Megatron2021(Backend):
 
     def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
         """Gradients beside the buckets, and what a stage keeps of its neighbours."""
-        yield from permanent.last_inputs(rank)
+        yield from last_inputs(rank)
         yield from embedding_dropout(rank)
         yield from stage_outputs(rank)
         yield from gradients(rank)

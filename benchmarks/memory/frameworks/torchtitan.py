@@ -10,7 +10,7 @@ from typing import ClassVar
 from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
 from launcher.backends.fsdp import engine as fsdp_engine
 from launcher.backends.fsdp import overheads
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import dtypes
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.terms import MemoryTerm
 from launcher.estimate.rank.engine import EngineTraits, LogitsBytes

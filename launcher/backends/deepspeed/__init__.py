@@ -1,31 +1,127 @@
-"""The deepspeed backend; ``launcher.backends`` says what a backend offers."""
+"""DeepSpeed: facts that hold for every run, the changes worth trying, and the job with its ``ds_config.json``.
+
+The members are those that ``launcher.backends`` asks of a backend.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
+from launcher.backends import Profile, _shared
+from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_validator as native
+from launcher.backends.deepspeed import ds_config
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.checkpoints import unreadable
-from launcher.backends.deepspeed.dtypes import dtypes
-from launcher.backends.deepspeed.operators import obstacles
+from launcher.backends.deepspeed.optimizer import obstacles
 from launcher.backends.deepspeed.overheads import overheads
-from launcher.backends.deepspeed.profile import changes, framework, fullest_rank, profile, runs_on
-from launcher.backends.deepspeed.traits import engine, execution
-from launcher.backends.deepspeed.translate import translate
+from launcher.backends.deepspeed.traits import dtypes, engine, execution
+from launcher.base import package
+from launcher.job.job import RUN, Job
+from launcher.job.versions import Need
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange, set_to
 
 __all__ = [
-    "changes",
-    "check",
-    "dtypes",
-    "engine",
-    "execution",
-    "framework",
-    "fullest_rank",
-    "native",
-    "obstacles",
-    "overheads",
-    "profile",
-    "runs_on",
-    "translate",
-    "unreadable",
-    "warnings",
-]
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "obstacles",
+    "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
+]  # fmt: skip
+
+_FILE = "ds_config.json"
+
+_SMALLER_BUCKET = 50_000_000
+"""Elements: a tenth of DeepSpeed's default."""
+
+_SETTINGS = (
+    "zero.reduce_bucket_size",
+    "zero.allgather_bucket_size",
+    "zero.overlap_comm",
+    "zero.prefetch_bucket_size",
+    "zero.max_live_parameters",
+    "zero.max_reuse_distance",
+    "zero.param_persistence_threshold",
+    "zero.sub_group_size",
+    "zero.hpz",
+    "zero.gather_16bit_weights_on_save",
+)
+
+profile = Profile(
+    packages=("torch", "transformers", "deepspeed"),
+    needs=(
+        Need(
+            package="deepspeed",
+            since="0.18.9",
+            path="parallel.tensor",
+            asked=lambda spec: spec.parallel.tensor > 1,
+            because="does not note how AutoTP splits a weight, by which the whole one is found again",
+            way_out="parallel.tensor=1",
+        ),
+        EXPERTS,
+    ),
+    install=package.install("deepspeed"),
+    settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
+    shards_instead=("zero.stage=1", "zero.stage=3"),
+    told_by_preset=True,
+    unpickles=True,
+    openings=("parallel=zero3",),
+    called=lambda spec: "DeepSpeed",
+)
+
+framework = "deepspeed"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """An engine of its own."""
+    return None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """With ZeRO 2 the last: its partition is of the model's end, whose gradients exist while most activations do."""
+    return spec.gpus - 1 if spec.zero.stage == 2 else 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """Smaller buckets, higher stages of ZeRO, AutoTP and Ulysses."""
+    if kind == "buffers":
+        yield from _smaller_buckets(spec)
+    elif kind == "sharding":
+        yield from _stages(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec)
+    else:
+        yield from sequence_ranks(spec, "ulysses")
+
+
+def _smaller_buckets(spec: RunSpec) -> Iterator[Change]:
+    if spec.zero.reduce_bucket_size > _SMALLER_BUCKET:
+        settings: dict[str, object] = {"zero.reduce_bucket_size": _SMALLER_BUCKET}
+        if spec.zero.stage == 3:
+            settings["zero.max_reuse_distance"] = _SMALLER_BUCKET
+            settings["zero.max_live_parameters"] = _SMALLER_BUCKET
+        yield set_to(spec, "more and smaller collectives", settings, stays=True)
+
+
+def _stages(spec: RunSpec) -> Iterator[Change]:
+    stage = spec.zero.stage
+    if not is_preset(spec, f"zero{stage}", shard=False, stage=stage):
+        yield from higher_stages(spec)
+        return
+    for larger in range(stage + 1, 4):
+        settings: dict[str, object] = {"parallel.name": f"zero{larger}", "zero.stage": larger}
+        yield set_to(spec, SHARDED[larger], settings, (f"parallel=zero{larger}",))
+
+
+def translate(spec: RunSpec, python: str) -> Job:
+    """The job of a valid run: torchrun, the worker and its configuration.
+
+    The ``deepspeed`` command line is not used: on a login node it looks for GPUs or an ssh host (DeepSpeed
+    launcher/runner.py), and bare on the CPU it starts one rank for each NUMA node. A script of the user's own finds
+    the file by ``DEEPSPEED_CONFIG_FILE``.
+    """
+    environment = {"DEEPSPEED_CONFIG_FILE": f"{RUN}/{_FILE}"}
+    if spec.hardware.device == "cpu":
+        environment["DS_ACCELERATOR"] = "cpu"
+    files = {_FILE: json.dumps(ds_config.build(spec), indent=2, sort_keys=True) + "\n"}
+    return _shared.job(spec, python, "launcher.worker.deepspeed", environment, files)

@@ -1,18 +1,19 @@
 """Limits of this backend, each with the way out, and pitfalls of runs that are valid (DeepSpeed 0.19.8).
 
 A setting is refused where the translation or the worker would drop it, where DeepSpeed stops with an error, and, most
-important, where it goes on with something else: each such rule names the file of DeepSpeed that shows it. Rules of one
-feature (AutoTP, pipeline stages, Ulysses, formats) are in its module. A script of the user's own is held to what
-DeepSpeed itself demands, not to what our worker lacks.
+important, where it goes on with something else: each such rule names the file of DeepSpeed that shows it. A script
+of the user's own is held to what DeepSpeed itself demands, not to what our worker lacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _shared, _worker
-from launcher.backends.deepspeed import extra, optimizer, pipeline, precision, tensor, ulysses
+from launcher.backends import _models, _shared
+from launcher.backends.deepspeed import extra, optimizer
+from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
+from launcher.estimate import families
 from launcher.spec import RunSpec, edit, nearest
 
 _AXES = {
@@ -31,17 +32,28 @@ _STAGE_3 = {
 }
 """Keys that DeepSpeed reads at stage 3 alone, with its defaults (runtime/zero/config.py)."""
 
+_NOT_IN_STAGES: dict[str, tuple[object, str]] = {
+    "parallel.tensor": (1, "its grid of ranks has no axis for AutoTP's"),
+    "parallel.ulysses": (1, "its grid of ranks has no axis for those that share a sequence"),
+    "parallel.virtual_pipeline": (1, "a stage is one run of layers"),
+    "parallel.schedule": ("1f1b", "it has one schedule, 1F1B (runtime/pipe/schedule.py)"),
+    "zero.overlap_comm": (None, "it reduces gradients once, after the last backward pass"),
+    "zero.offload_optimizer": ("none", "offloaded optimizer states beside stages are not tested in this version"),
+    "adapter.name": ("none", "an adapter's frozen layers beside stages are not tested in this version"),
+}
+"""Settings that its stages do not go with: the value that asks for nothing, and the reason."""
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the translation or the worker would otherwise drop, or that DeepSpeed refuses or gets wrong."""
     yield from _shared.whole_gradients_in_stages(spec)
     yield from _axes(spec)
-    yield from tensor.check(spec)
-    yield from pipeline.check(spec)
-    yield from ulysses.check(spec)
+    yield from _tensor(spec)
+    yield from _pipeline(spec)
+    yield from _ulysses(spec)
     yield from _stages(spec)
     yield from _offload(spec)
-    yield from precision.check(spec)
+    yield from _precision(spec)
     yield from _optimizer(spec)
     if spec.script is None:
         yield from _training(spec)
@@ -78,6 +90,61 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
         if degree > 1:
             rule = "backend=deepspeed has data, tensor, pipeline and Ulysses parallelism and ZeRO in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
+
+
+def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
+    """Models and settings that AutoTP of DeepSpeed 0.19.8 does not split, or would split wrongly."""
+    degree, model, path = spec.parallel.tensor, spec.model, "parallel.tensor"
+    if degree == 1:
+        return
+    back = [f"{path}=1", "parallel=tp"]
+    uncut = families.of(model).traits.not_linear
+    if uncut is not None:
+        rule = f"AutoTP cuts linear layers, and of the family {model.family} it would have to cut {uncut}"
+        yield ConfigError(path, degree, rule, back)
+    elif model.key_value_heads % degree:
+        rule = f"must divide the {model.key_value_heads} key and value heads: AutoTP gives further ranks no attention"
+        yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
+    if spec.parallel.sequence:
+        rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"
+        yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel=tp"])
+    if spec.adapter.name == "lora":
+        rule = "an adapter's matrices lie inside the linear layers that AutoTP replaces"
+        yield ConfigError("adapter.name", "lora", rule, ["adapter=none", "parallel.tensor=1"])
+    if spec.zero.hpz > 1:
+        rule = "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors"
+        yield ConfigError("zero.hpz", spec.zero.hpz, rule, ["zero.hpz=1", "parallel.tensor=1"])
+
+
+def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings that PipelineModule would drop or get wrong."""
+    if spec.parallel.pipeline == 1:
+        return
+    for path, (neutral, reason) in _NOT_IN_STAGES.items():
+        value = edit.value_at(spec, path)
+        if value not in (neutral, False):
+            rule = f"DeepSpeed's PipelineModule does not do it: {reason}"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=1"])
+    if spec.zero.stage == 0 and spec.precision.compute != "fp32":
+        rule = (
+            "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here"
+        )
+        yield ConfigError("zero.stage", 0, rule, ["zero=1", "precision=fp32"])
+
+
+def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
+    """Another attention than the one that is given whole sequences, and groups of ranks that cross its own."""
+    if spec.parallel.ulysses == 1:
+        return
+    yield from _models.shared_latents(spec, "parallel.ulysses")
+    if spec.model.attention != "sdpa" and spec.script is None:
+        rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
+        way_out = ["model.attention=sdpa", "parallel.ulysses=1"]
+        yield ConfigError("model.attention", spec.model.attention, rule, way_out)
+    for path in ("parallel.tensor", "parallel.pipeline", "zero.hpz"):
+        if (degree := edit.value_at(spec, path)) != 1:
+            rule = "DeepSpeed's groups for it know nothing of ranks that share a sequence"
+            yield ConfigError(path, degree, rule, [edit.override(path, 1), "parallel.ulysses=1"])
 
 
 def _stages(spec: RunSpec) -> Iterator[ConfigError]:
@@ -136,7 +203,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that the worker does not honour; a script of the user's own may."""
-    yield from _worker.check(spec)
+    yield from _shared.check_worker(spec)
     yield from _models.check(spec)
     if spec.train.compile:
         rule = "blocks are compiled by backend=fsdp alone: ZeRO's hooks inside them would break the graph"
@@ -147,3 +214,82 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name == "qlora":
         rule = "ZeRO flattens and casts parameters, which 4-bit weights do not survive"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
+
+
+def _precision(spec: RunSpec) -> Iterator[ConfigError]:
+    """One format for parameters and gradients; fp32 accumulation from ZeRO 1 on; narrow masters with narrow states."""
+    if spec.precision.compute == "fp8":
+        rule = "this version of backend=deepspeed computes in bf16, fp16 or fp32"
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "backend=megatron"])
+        return
+    yield from _one_format(spec)
+    yield from _accumulation(spec)
+    yield from _master(spec)
+    yield from _fp16(spec)
+
+
+def _one_format(spec: RunSpec) -> Iterator[ConfigError]:
+    """The module is cast as a whole (``DeepSpeedEngine._cast_module_mixed_precision``)."""
+    compute = spec.precision.compute
+    for key in ("parameters", "gradients"):
+        value = getattr(spec.precision, key)
+        if value is not None and value != compute:
+            rule = f"DeepSpeed casts the whole module: {key} have the format of the computation, {compute}"
+            yield ConfigError(f"precision.{key}", value, rule, [f"precision.{key}=null", f"precision={value}"])
+    if spec.precision.reduce == "fp8":
+        rule = "communication_data_type is fp16, bf16 or fp32"
+        yield ConfigError("precision.reduce", "fp8", rule, ["precision.reduce=null"])
+    elif spec.precision.reduce not in (None, compute) and spec.zero.stage == 0 and compute == "fp32":
+        rule = "without ZeRO, fp32 gradients are reduced as they are"
+        yield ConfigError("precision.reduce", spec.precision.reduce, rule, ["precision.reduce=null", "zero=1"])
+
+
+def _accumulation(spec: RunSpec) -> Iterator[ConfigError]:
+    compute, accumulate = spec.precision.compute, spec.precision.accumulate
+    if accumulate in (None, compute):
+        return
+    path, keep = "precision.accumulate", "precision.accumulate=null"
+    if accumulate != "fp32":
+        rule = f"gradients in {compute} are accumulated in {compute} or fp32"
+        yield ConfigError(path, accumulate, rule, [keep, "precision.accumulate=fp32"])
+    elif spec.zero.stage == 0:
+        rule = f"without ZeRO, {compute} gradients are accumulated in {compute} (unsupported mix, runtime/engine.py)"
+        yield ConfigError(path, accumulate, rule, [keep, "zero=1"])
+
+
+def _master(spec: RunSpec) -> Iterator[ConfigError]:
+    """Runtime/base_optimizer.py ``_configure_master_weights``: bf16 masters stay on the GPU with bf16 moments alone."""
+    formats = dtypes(spec)
+    if spec.precision.compute == "fp32":
+        for key in ("master", "optimizer_states"):
+            value = getattr(spec.precision, key)
+            if value not in (None, "fp32") and (key, value) != ("master", "none"):
+                rule = "in fp32 the parameters themselves are the master weights, and the states are fp32"
+                yield ConfigError(f"precision.{key}", value, rule, [f"precision.{key}=null", "precision=bf16"])
+        return
+    narrow = {"precision.master": formats.master, "precision.optimizer_states": formats.optimizer_states}
+    path = next((path for path, value in narrow.items() if value != "fp32"), None)
+    if path is None:
+        return
+    if {*narrow.values()} != {"bf16"} or formats.parameters != "bf16":
+        rule = "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters"
+        both = ["precision.master=null", "precision.optimizer_states=null"]
+        yield ConfigError(path, narrow[path], rule, both)
+    elif spec.zero.stage == 0:
+        rule = "bf16 master weights need ZeRO"
+        yield ConfigError("precision.master", "bf16", rule, ["zero=1", "precision.master=null"])
+    elif spec.zero.offload_optimizer != "none":
+        rule = "offloaded bf16 optimizer states are not translated in this version"
+        yield ConfigError("precision.master", "bf16", rule, ["precision.master=null", "zero.offload_optimizer=none"])
+
+
+def _fp16(spec: RunSpec) -> Iterator[ConfigError]:
+    """``DeepSpeedEngine.backward`` scales the loss for ZeRO's optimizers alone, yet FP16_UnfusedOptimizer unscales."""
+    if spec.precision.compute != "fp16":
+        return
+    if spec.hardware.device == "cpu":
+        rule = "DeepSpeed's CPU accelerator takes fp16 only on processors that compute in it (AVX512-FP16)"
+        yield ConfigError("precision.compute", "fp16", rule, ["precision=bf16", "precision=fp32"])
+    if spec.zero.stage == 0:
+        rule = "without ZeRO, DeepSpeed 0.19.8 divides fp16 gradients by a loss scale that it never multiplied in"
+        yield ConfigError("precision.compute", "fp16", rule, ["zero=1", "precision=bf16"])

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.backends.deepspeed import optimizer, tensor, ulysses
-from launcher.backends.deepspeed.dtypes import dtypes
+from launcher.backends.deepspeed.optimizer import is_torch
+from launcher.backends.deepspeed.traits import dtypes
 from launcher.spec import Offload, RunSpec
 
 _BUFFER_STEP = 2**20
@@ -21,6 +21,12 @@ _BUFFER_STEP = 2**20
 _PARAMETER_BUFFERS = 5
 _OPTIMIZER_BUFFERS = 4
 """DeepSpeed's own defaults, runtime/zero/offload_config.py: ``buffer_count`` of either kind."""
+
+_COLUMNS = r".*\.(self_attn\.[qkv]_proj|mlp\.(gate|up)_proj)\.weight$"
+_ROWS = r".*\.(self_attn\.o_proj|mlp\.down_proj)\.weight$"
+_HEAD = r".*lm_head\.weight$"
+_HEAD_NORMS = r".*\.self_attn\.[qk]_norm\.weight$"
+"""Names of weights and how AutoTP cuts them."""
 
 
 def build(spec: RunSpec) -> dict[str, Any]:
@@ -33,9 +39,9 @@ def build(spec: RunSpec) -> dict[str, Any]:
         "gradient_clipping": spec.optimizer.clip,
         "communication_data_type": formats.reduce,
         "data_types": {"grad_accum_dtype": formats.accumulate},
-        "optimizer": optimizer.block(spec),
+        "optimizer": _optimizer(spec),
         "zero_allow_untested_optimizer": spec.optimizer.name != "adamw",
-        "zero_force_ds_cpu_optimizer": not optimizer.is_torch(spec),
+        "zero_force_ds_cpu_optimizer": not is_torch(spec),
         "zero_optimization": _zero(spec),
         "activation_checkpointing": _activation_checkpointing(),
         "checkpoint": {"tag_validation": "Fail", "load_universal": False, "use_node_local_storage": False},
@@ -45,14 +51,18 @@ def build(spec: RunSpec) -> dict[str, Any]:
     if "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters):
         config["aio"] = _asynchronous_io()
     if spec.parallel.tensor > 1:
-        config["tensor_parallel"] = tensor.block(spec)
+        config["tensor_parallel"] = _tensor(spec)
         # DeepSpeed 0.19.8 would hold it against all ranks, as if each saw samples of its own (runtime/config.py).
         del config["train_batch_size"]
     if spec.parallel.pipeline > 1:
         # The worker wraps the layers that are recomputed by itself, as beside every other engine.
         config["pipeline"] = {"activation_checkpoint_interval": 0, "use_reentrant": False}
     if spec.parallel.ulysses > 1:
-        config |= ulysses.block(spec)
+        # Between ranks that share a sequence the format of gradients is fp32 by default.
+        config |= {
+            "sequence_parallel_size": spec.parallel.ulysses,
+            "seq_parallel_communication_data_type": formats.reduce,
+        }
     return merged(config, spec.backend.extra)
 
 
@@ -170,4 +180,38 @@ def _asynchronous_io() -> dict[str, Any]:
         "single_submit": False,
         "overlap_events": True,
         "use_gds": False,
+    }
+
+
+def _optimizer(spec: RunSpec) -> dict[str, Any]:
+    """The ``optimizer`` block of ds_config; the worker's own schedule then sets the learning rate of each step."""
+    optimizer = spec.optimizer
+    choice = {key: value for key in ("foreach", "fused") if (value := getattr(optimizer, key)) is not None}
+    common = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay, **choice}
+    if optimizer.name == "sgd":
+        return {"type": "SGD", "params": {**common, "momentum": optimizer.beta1}}
+    adam = {"betas": [optimizer.beta1, optimizer.beta2], "eps": optimizer.epsilon}
+    own = {"torch_adam": True} if is_torch(spec) else {"adam_w_mode": True}
+    return {"type": "AdamW", "params": {**common, **adam, **own}}
+
+
+def _tensor(spec: RunSpec) -> dict[str, Any]:
+    """The block ``tensor_parallel``: the cut that ``transformers`` itself plans for Llama, Qwen2 and Qwen3.
+
+    The token embedding stays whole on every rank, and so does a tied output projection. One of its own is split by
+    vocabulary and its logits are gathered. Norms of heads are whole, but each rank sees its own heads alone, so their
+    gradients are summed (``base_model_tp_plan`` and ``_tp_plan`` of transformers 5.23).
+    """
+    layers: list[dict[str, Any]] = [
+        {"patterns": [_COLUMNS], "partition_type": "column"},
+        {"patterns": [_ROWS], "partition_type": "row"},
+    ]
+    if not spec.model.tie_word_embeddings:
+        layers.append({"patterns": [_HEAD], "partition_type": "column", "gather_output": True})
+    if spec.model.qk_norm:
+        layers.append({"patterns": [_HEAD_NORMS], "partition_type": "skip", "grad_allreduce": True})
+    return {
+        "autotp_size": spec.parallel.tensor,
+        "tp_overlap_comm": False,
+        "partition_config": {"use_default_specs": False, "layer_specs": layers},
     }

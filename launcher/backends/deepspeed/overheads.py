@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from launcher.backends.deepspeed import optimizer, partition, pipeline
+from launcher.backends.deepspeed import optimizer, partition
 from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
 from launcher.base.formula import Value
 from launcher.estimate.memory import states
@@ -41,7 +41,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from step_copies(rank)
     yield from first_step(rank)
     yield from fp32_partition(rank)
-    yield from pipeline.buffers(rank)
+    yield from partition.stage_buffers(rank)
     for moments, kind in running_blocks(rank):
         yield from block_instants(rank, kind, moments)
     if buffers_partition(rank.spec):
@@ -52,7 +52,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
         yield from whole_reduction(rank)
     elif stage in (1, 2):
         yield from bucket(rank)
-        yield from pipeline.buckets(rank)
+        yield from partition.stage_buckets(rank)
     else:
         yield from stage3_bucket(rank)
         yield from stage3_window(rank)

@@ -1,4 +1,4 @@
-"""Gradients in ZeRO 1 and 2: the buffer of a rank's partition, and a tied output projection's."""
+"""Buffers of ZeRO 1 and 2 for the gradients of a rank's partition, and of pipeline stages for what they exchange."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import (
+    BEFORE_BLOCKS_BACKWARD,
+    BETWEEN_PASSES,
     BLOCK_BACKWARD,
     LATER_BLOCKS_BACKWARD,
+    PASSES,
     ROOT_BACKWARD,
     STEPPING,
+    TRAINING,
     UNTIL_FIRST_GRADIENTS,
     Moment,
     Moments,
@@ -17,6 +21,7 @@ from launcher.estimate.memory.moments import (
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
 
+_STAGES = "DeepSpeed 0.19.8 runtime/pipe/engine.py, pipe_buffers and _allocate_or_extend_buffers"
 _SOURCE = "DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py"
 
 
@@ -93,3 +98,42 @@ def _from_the_first_bucket(rank: RankModel) -> frozenset[Moment]:
 
 def _term(pile: Pile, moments: Moments, what: str, expression: str, **values: Value) -> MemoryTerm:
     return term(pile, moments, what, expression, _SOURCE, **values)
+
+
+def stage_buffers(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Hidden states that go from stage to stage: ``z h tok`` each.
+
+    One buffer, kept between steps, receives states and gradients alike. Of every micro-batch in flight a stage keeps
+    the states that it received, of which its layers run on a clone, and those that it sent, until their backward pass;
+    the last stage keeps what its layers made of two micro-batches, since nothing takes it out of ``pipe_buffers``.
+    """
+    view, stages = rank.view, rank.view.stages
+    if stages == 1:
+        return
+    made = min(2, rank.spec.gradient_accumulation) if view.head else 0
+    neighbours = (1 if view.stage > 0 else 0) + (0 if view.head else 1)
+    during = int(view.in_flight) * neighbours + max(made - 1, 0)  # The last is the loss's own input.
+    yield _states(rank, TRAINING, "buffer for states and gradients of other stages", 1)
+    yield _states(rank, PASSES, "states that stages exchange", during)
+    yield _states(rank, BETWEEN_PASSES, "last states", made)
+
+
+def _states(rank: RankModel, moments: Moments, what: str, n: int) -> MemoryTerm:
+    z, h, tok = rank.engine.size, rank.spec.model.hidden_size, rank.tokens
+    return term("activations", moments, what, "n * z * h * tok", _STAGES, n=n, z=z, h=h, tok=tok)
+
+
+def stage_buckets(rank: RankModel) -> Iterator[MemoryTerm]:
+    """ZeRO 1's bucket, which in a pipeline lies there from the first backward pass to the last, and at the end another.
+
+    ``reduce_gradients(pipeline_parallel=True)`` (runtime/zero/stage_1_and_2.py) makes one of its own beside it.
+    """
+    if rank.view.stages == 1:
+        return
+    values = {"z_grad": rank.dtypes.size("gradients"), "bucket": rank.spec.zero.reduce_bucket_size}
+    expression = "z_grad * bucket"
+    if rank.spec.gradient_accumulation > 1:
+        what = "the bucket between micro-batches"
+        yield term("reduce_buffers", BEFORE_BLOCKS_BACKWARD, what, expression, _STAGES, **values)
+    what = "a second bucket for the reduction at the end"
+    yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _STAGES, **values)

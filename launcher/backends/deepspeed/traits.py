@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from launcher.backends.deepspeed import ulysses
-from launcher.backends.deepspeed.dtypes import dtypes
+from math import lcm
+
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.execution import Execution
-from launcher.spec import RunSpec
+from launcher.estimate.rank.formats import Dtypes, beside_master
+from launcher.spec import Dtype, RunSpec
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -26,7 +27,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         scores=spec.model.attention == "eager",
         cpu=spec.hardware.device == "cpu",
         attention_copy=spec.parallel.ulysses > 1,
-        key_heads=ulysses.key_heads(spec),
+        key_heads=_key_heads(spec),
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
         whole_embedding=True,
@@ -67,3 +68,24 @@ def execution(spec: RunSpec) -> Execution:
         bucket_bytes=float(zero.reduce_bucket_size * DTYPE_BYTES[dtypes(spec).reduce]),
         fused_optimizer=engine(spec).optimizer == "fused",
     )
+
+
+def dtypes(spec: RunSpec) -> Dtypes:
+    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/precision.md).
+
+    ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
+    """
+    compute = spec.precision.compute
+    held: Dtype = "bf16" if compute == "fp8" else compute
+    return beside_master(spec.precision, held, gradients=held)
+
+
+def _key_heads(spec: RunSpec) -> int | None:
+    """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
+
+    ``lcm(heads, p)`` (``launcher/worker/deepspeed/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are
+    as many bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at
+    another time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
+    """
+    degree = spec.parallel.ulysses
+    return lcm(spec.model.key_value_heads, degree) if degree > 1 else None

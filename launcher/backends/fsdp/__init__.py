@@ -1,31 +1,99 @@
-"""The fsdp backend; ``launcher.backends`` says what a backend offers."""
+"""FSDP2 and DDP of PyTorch: facts that hold for every run, the changes worth trying, and the job.
+
+The members are those that ``launcher.backends`` asks of a backend.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from launcher.backends import Profile, _shared
+from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends._shared import nothing_unreadable as unreadable
 from launcher.backends.fsdp.check import check, warnings
-from launcher.backends.fsdp.dtypes import dtypes
 from launcher.backends.fsdp.overheads import overheads
-from launcher.backends.fsdp.profile import changes, framework, fullest_rank, profile, runs_on
-from launcher.backends.fsdp.traits import engine, execution
-from launcher.backends.fsdp.translate import translate
+from launcher.backends.fsdp.traits import dtypes, engine, execution
+from launcher.base import package
+from launcher.job.job import Job
+from launcher.job.versions import Need
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange, set_to
 
 __all__ = [
-    "changes",
-    "check",
-    "dtypes",
-    "engine",
-    "execution",
-    "framework",
-    "fullest_rank",
-    "native",
-    "obstacles",
-    "overheads",
-    "profile",
-    "runs_on",
-    "translate",
-    "unreadable",
-    "warnings",
-]
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "obstacles",
+    "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
+]  # fmt: skip
+
+
+def _called(spec: RunSpec) -> str:
+    return "DDP" if not spec.parallel.shard else "HSDP" if spec.parallel.replicate > 1 else "FSDP"
+
+
+profile = Profile(
+    packages=("torch", "transformers"),
+    needs=(
+        Need(
+            package="torch",
+            since="2.10",
+            path="parallel.context",
+            asked=lambda spec: spec.parallel.context > 1,
+            because="has no ring attention for single tensors",
+            way_out="parallel.context=1",
+        ),
+        EXPERTS,
+    ),
+    install=package.install("fsdp"),
+    settings={
+        "parallel.shard": "parallel=fsdp",
+        "backend.reshard_after_forward": "parallel=fsdp",
+        "backend.micro_step_sync": "parallel=fsdp",
+        "backend.bucket_view": "parallel=ddp",
+        "backend.bucket_cap_mb": "parallel=ddp",
+    },
+    shards_instead=("parallel=fsdp",),
+    told_by_preset=True,
+    openings=("parallel=ddp", "parallel=fsdp"),
+    called=_called,
+)
+
+framework = "fsdp"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """FSDP2 where it shards, as torchtitan does."""
+    return "FSDP2" if spec.parallel.shard else None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """The first: all of them are alike."""
+    return 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """FSDP2 in place of DDP, tensor and context parallelism."""
+    if kind == "sharding":
+        yield from _sharded(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec)
+    elif kind == "sequence":
+        yield from sequence_ranks(spec, "context")
+
+
+def _sharded(spec: RunSpec) -> Iterator[Change]:
+    if spec.parallel.shard:
+        if spec.zero.stage < 3 and spec.backend.reshard_after_forward is None:
+            yield set_to(spec, "a second gather of the parameters, for backward", {"zero.stage": 3})
+        return
+    settings: dict[str, object] = {"parallel.shard": True, "zero.stage": 3}
+    if is_preset(spec, "ddp", shard=False, stage=0):
+        yield set_to(spec, SHARDED[3], {"parallel.name": "fsdp", **settings}, ("parallel=fsdp",))
+    else:
+        yield set_to(spec, SHARDED[3], settings)
+
+
+def translate(spec: RunSpec, python: str) -> Job:
+    """The job of a valid run: torchrun and the worker."""
+    return _shared.job(spec, python, "launcher.worker.fsdp", environment={})

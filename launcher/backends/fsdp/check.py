@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _shared, _worker
+from launcher.backends import _models, _shared
 from launcher.backends import _shared as _optimizers
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit, nearest
@@ -49,7 +49,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _precision(spec)
     yield from _optimizer(spec)
     yield from _quantised(spec)
-    yield from _worker.check(spec)
+    yield from _shared.check_worker(spec)
     yield from _models.check(spec)
 
 

@@ -1,32 +1,61 @@
-"""The megatron backend; ``launcher.backends`` says what a backend offers."""
+"""Megatron-LM: facts that hold for every run, and the changes worth trying.
+
+The members are those that ``launcher.backends`` asks of a backend. Which packages a run needs depends on the run:
+``installed`` says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from launcher.backends import Profile
+from launcher.backends._changes import higher_stages, sequence_ranks, tensor_ranks
 from launcher.backends.megatron.check import check, warnings
-from launcher.backends.megatron.checkpoints import unreadable
-from launcher.backends.megatron.dtypes import dtypes
+from launcher.backends.megatron.checkout import unreadable
+from launcher.backends.megatron.implementation import dtypes, fsdp
 from launcher.backends.megatron.installed import obstacles
-from launcher.backends.megatron.native import native, natives
 from launcher.backends.megatron.overheads import overheads
-from launcher.backends.megatron.profile import changes, framework, fullest_rank, profile, runs_on
 from launcher.backends.megatron.traits import engine, execution
 from launcher.backends.megatron.translate import translate
+from launcher.backends.megatron.validator import native, natives
+from launcher.base import package
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange
 
 __all__ = [
-    "changes",
-    "check",
-    "dtypes",
-    "engine",
-    "execution",
-    "framework",
-    "fullest_rank",
-    "native",
-    "natives",
-    "obstacles",
-    "overheads",
-    "profile",
-    "runs_on",
-    "translate",
-    "unreadable",
-    "warnings",
-]
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "natives", "obstacles",
+    "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
+]  # fmt: skip
+
+profile = Profile(
+    framework="megatron-core",
+    install=package.install("megatron"),
+    settings={"backend.path": "backend=megatron"},
+    shards_instead=("zero.stage=1",),
+    unpickles=True,
+    counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},
+    validator="Megatron-LM",
+    called=lambda spec: "Megatron-FSDP" if fsdp(spec) else "Megatron",
+)
+
+framework = "megatron"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """An engine of its own."""
+    return None
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """The first; Megatron-LM's runs are not traced."""
+    return 0
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """Higher stages, tensor parallelism with its sequence parallelism, context parallelism."""
+    if kind == "sharding":
+        yield from higher_stages(spec)
+    elif kind == "tensor":
+        yield from tensor_ranks(spec, sequence=True)
+    elif kind == "sequence":
+        yield from sequence_ranks(spec, "context")

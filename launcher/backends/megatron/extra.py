@@ -3,7 +3,7 @@
 An argument that a setting gives is refused with the setting to use, because the estimate and the record read settings.
 Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; all others are handed on
 with a warning that names them. Names are compared as Megatron-LM spells them, with dashes; whether an argument exists
-is the business of its own validator (``launcher.backends.megatron.native``).
+is the business of its own validator (``launcher.backends.megatron.validator``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.backends.megatron.arguments import name
 from launcher.backends.megatron.implementation import COUNTED
+from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 

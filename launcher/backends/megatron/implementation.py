@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.backends.megatron.dtypes import dtypes
+from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import RunSpec
 from launcher.spec.hardware import HOPPER
 
@@ -139,3 +139,14 @@ def _deferred(spec: RunSpec) -> int:
     if not extra("defer-embedding-wgrad-compute") or spec.parallel.pipeline == 1:
         return 0
     return min(spec.backend.count("wgrad-deferral-limit") or others, others)
+
+
+def dtypes(spec: RunSpec) -> Dtypes:
+    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/precision.md).
+
+    For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
+    (Megatron-LM ``training/arguments.py``).
+    """
+    if spec.precision.compute == "fp16":
+        return beside_master(spec.precision, "fp16", gradients="fp16")
+    return beside_master(spec.precision, "bf16", gradients="fp32")

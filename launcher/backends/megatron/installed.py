@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher.backends.megatron.arguments import arguments
-from launcher.backends.megatron.translate import SCRIPT
+from launcher.backends.megatron.translate import SCRIPT, arguments
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.job import versions

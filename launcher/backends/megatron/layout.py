@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.dtypes import dtypes
-from launcher.backends.megatron.implementation import fsdp, precision_aware
+from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import dtypes
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.backends.fsdp.dtypes import dtypes
+from launcher.backends.fsdp.traits import dtypes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, network

@@ -29,7 +29,7 @@ def test_a_machine_without_a_compiler_cannot_offload_to_nvme(monkeypatch: pytest
 
 def test_a_machine_without_libaio_s_headers_cannot_offload_to_nvme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "true")
-    monkeypatch.setattr("launcher.backends.deepspeed.operators._has_header", lambda: False)
+    monkeypatch.setattr("launcher.backends.deepspeed.optimizer._has_header", lambda: False)
     rule = (
         "DeepSpeed compiles its async_io for NVMe with libaio's headers, which this machine lacks:"
         " install libaio-dev (Debian, Ubuntu) or libaio-devel (Red Hat)"

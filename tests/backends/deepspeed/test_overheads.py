@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.deepspeed import partition, pipeline
+from launcher.backends.deepspeed import partition
 from launcher.backends.deepspeed.overheads import (
     block_instants,
     bucket,
@@ -120,9 +120,9 @@ def test_stages_keep_what_they_exchange_until_its_backward_pass() -> None:
     words = ("parallel=zero1", "parallel.pipeline=2", "train.global_batch_size=16")
     first, states = rank(*words), 2 * HIDDEN * TOKENS
     assert first.view.in_flight == 2
-    found = list(pipeline.buffers(first))
+    found = list(partition.stage_buffers(first))
     assert at(found, "idle") == states
     assert at(found, "forward") == (1 + 2) * states
-    last = list(pipeline.buffers(rank(*words, stage=-1)))
+    last = list(partition.stage_buffers(rank(*words, stage=-1)))
     assert at(last, "idle") == (1 + 2) * states
-    assert at(pipeline.buckets(first), "root_backward") == 2 * BUCKET
+    assert at(partition.stage_buckets(first), "root_backward") == 2 * BUCKET

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.backends._validator import answers
-from launcher.backends.megatron.arguments import argument_list
-from launcher.backends.megatron.native import VALIDATOR, question
+from launcher.backends.megatron.translate import argument_list
+from launcher.backends.megatron.validator import answers, question
 from launcher.base.errors import ConfigError
 from launcher.preflight import findings
 from launcher.spec import RunSpec, edit
@@ -68,7 +67,7 @@ TARGETS = ("queue", "no_queue", "grouped", "fused", "bad_word", "queue_again")
 def judged() -> tuple[list[RunSpec], list[dict[str, Any] | None]]:
     """The runs and the questions about targets, answered by one process."""
     specs = list(drawn(COUNT))
-    found = answers(VALIDATOR, [question(spec) for spec in specs] + _targets(), timeout_s=540)
+    found = answers([question(spec) for spec in specs] + _targets(), timeout_s=540)
     return specs, found
 
 

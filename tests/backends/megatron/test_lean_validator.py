@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.backends.megatron import installed
-from launcher.backends.megatron.native import question
+from launcher.backends.megatron.validator import question
 from launcher.base.package import IMPORT_FOLDER
 from tests.support.helpers import make_spec
 from tests.support.megatron_specs import drawn

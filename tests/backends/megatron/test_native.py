@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from launcher import cli
-from launcher.backends import Judgement, _validator
-from launcher.backends.megatron import installed
-from launcher.backends.megatron.native import explained
+from launcher.backends import Judgement
+from launcher.backends.megatron import installed, validator
+from launcher.backends.megatron.validator import explained
 from launcher.base.errors import ConfigError
 from launcher.preflight import assess
 from launcher.spec import RunSpec
@@ -97,7 +97,7 @@ def test_check_reports_the_validator_s_answer_and_keeps_it(
     def never(*_: object, **__: object) -> list[None]:
         raise AssertionError("the answer is in the cache")
 
-    monkeypatch.setattr(_validator, "answers", never)
+    monkeypatch.setattr(validator, "answers", never)
     assert cli.main(wrong) == 2
     assert json.loads(capsys.readouterr().out) == first
     assert cli.main([*wrong, "--no-native"]) == 0
@@ -131,7 +131,7 @@ def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no answer in 120 s")
 
     monkeypatch.setattr(installed, "found_version", lambda: "0.19.2")
-    monkeypatch.setattr(_validator, "asked", fails)
+    monkeypatch.setattr(validator, "asked", fails)
     found = assess.assess(make_spec(*TP), native=assess.judge)
     rules = [warning.rule for warning in found.warnings if warning.path == "backend.name"]
     assert rules == ["megatron-core's own validator did not answer: no answer in 120 s"]
@@ -139,7 +139,7 @@ def test_a_validator_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_program_that_gives_no_answer_is_an_error_with_its_last_line() -> None:
     with pytest.raises(RuntimeError, match=r"No module named launcher[.]worker[.]no_such"):
-        _validator.answers("launcher.worker.no_such", [])
+        validator.answers([], module="launcher.worker.no_such")
 
 
 def test_the_validator_is_not_asked_about_a_run_that_our_rules_refuse_or_that_has_a_script() -> None:

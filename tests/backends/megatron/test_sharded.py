@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.megatron.arguments import arguments
 from launcher.backends.megatron.check import check
 from launcher.backends.megatron.sharded import overheads
+from launcher.backends.megatron.translate import arguments
 from launcher.estimate.memory.moments import Moment
 from launcher.importers.megatron import read
 from tests.support.estimates import ranks_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron import check, translate, warnings
-from launcher.backends.megatron.arguments import argument_list, arguments
+from launcher.backends.megatron.translate import argument_list, arguments
 from launcher.importers import megatron
 from launcher.job.job import Job
 from launcher.preflight import findings, plan

@@ -7,20 +7,27 @@ Asked where a supported megatron-core is installed, for the GPU of the run and n
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
-from typing import Any
 
 from launcher.backends import Judgement
-from launcher.backends import _validator as engines
 from launcher.backends.megatron import installed
-from launcher.backends.megatron.arguments import argument_list, name
 from launcher.backends.megatron.extra import SETTINGS
-from launcher.backends.megatron.translate import environment
+from launcher.backends.megatron.translate import argument_list, environment, name
+from launcher.base import cache
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
+from launcher.base.package import IMPORT_FOLDER
 from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
+
+TIMEOUT_S = 120
+"""Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""
 
 _ALIASES = {
     "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage",),
@@ -49,7 +56,7 @@ def native(spec: RunSpec) -> Judgement:
         rule = f"megatron-core {which}, so that its own validator was not asked; these rules are the launcher's"
         return _unasked(spec, rule, installed.INSTALL)
     try:
-        answer = engines.asked(VALIDATOR, question(spec), found)
+        answer = asked(question(spec), found)
     except RuntimeError as error:
         return _unasked(spec, f"megatron-core's own validator did not answer: {error}", "--no-native")
     return Judgement() if answer is None else Judgement(errors=(explained(spec, answer, found),))
@@ -61,11 +68,11 @@ def natives(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
     if found is not None and installed.is_supported(found):
         # Where nothing is answered, each is asked again by itself, and says why.
         with contextlib.suppress(RuntimeError):
-            engines.asked_together(VALIDATOR, [question(spec) for spec in specs if spec.script is None], found)
+            _ask_together([question(spec) for spec in specs if spec.script is None], found)
     return tuple(native(spec) for spec in specs)
 
 
-def question(spec: RunSpec) -> dict[str, Any]:
+def question(spec: RunSpec) -> JsonObject:
     """The question to the validator: the argument list, and the machine that it is for."""
     return {
         "arguments": list(argument_list(spec)),
@@ -76,7 +83,7 @@ def question(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def explained(spec: RunSpec, answer: dict[str, Any], version: str) -> ConfigError:
+def explained(spec: RunSpec, answer: JsonObject, version: str) -> ConfigError:
     """The answer with the setting that it is about: the first argument it names that we know, else ``backend``."""
     text = answer["text"]
     names = [name(word) for word in _NAME.findall(text)]
@@ -101,3 +108,63 @@ def explained(spec: RunSpec, answer: dict[str, Any], version: str) -> ConfigErro
 
 def _unasked(spec: RunSpec, rule: str, way_out: str) -> Judgement:
     return Judgement(warnings=(ConfigError("backend.name", spec.backend.name, rule, [way_out]),))
+
+
+def asked(question: JsonObject, version: str) -> JsonObject | None:
+    """The answer of the validator to one question, from the user's cache folder where it was asked before.
+
+    Args:
+        question: All that the answer depends on, with the version.
+        version: The version of megatron-core that answers.
+
+    Raises:
+        RuntimeError: There is no answer, with the last line that the program said.
+    """
+    found: JsonObject | None = cache.answer("native", [VALIDATOR, version, question], lambda: answers([question])[0])
+    return found
+
+
+def _ask_together(questions: Sequence[JsonObject], version: str) -> None:
+    """Have the answers of :func:`asked` to several questions kept, those to new ones from one process."""
+    new = [each for each in questions if not cache.is_kept("native", [VALIDATOR, version, each])]
+    if new:
+        for each, answer in zip(new, answers(new), strict=True):
+            cache.keep("native", [VALIDATOR, version, each], answer)
+
+
+def answers(
+    questions: list[JsonObject], *, module: str = VALIDATOR, timeout_s: int = TIMEOUT_S
+) -> list[JsonObject | None]:
+    """The answers to many questions, from one process.
+
+    Args:
+        questions: The questions.
+        module: A program that reads a JSON list of questions and writes one of answers.
+        timeout_s: Seconds for all of them.
+
+    Raises:
+        RuntimeError: As :func:`asked`.
+    """
+    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-W", "ignore", "-m", module],
+            input=json.dumps(questions),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        found: list[JsonObject | None] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer in {timeout_s} s") from None
+    except ValueError:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1]) from None
+    return found

@@ -1,0 +1,136 @@
+"""Checkpoints of Megatron-LM, and the program of a checkout (``backend.path``), which trains without our worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.backends import _models
+from launcher.backends.megatron.implementation import fsdp
+from launcher.backends.megatron.translate import name
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.spec import RunSpec, edit
+
+_WORKER_ALONE: dict[str, object] = {"data.shuffle": True, "data.token_dtype": "uint16"}
+"""Settings that only the worker reads, with the values at which they ask for nothing (conf/data/_base.yaml)."""
+
+_WATCHED: dict[str, object] = {
+    "train.on_hang": "report",
+    "train.hang_factor": 10.0,
+    "train.on_spike": "report",
+    "train.spike_deviations": 7.0,
+    "train.enforce_memory": False,
+}
+"""As that, of what needs the worker's heartbeat, its loss or its account of memory (conf/train/_base.yaml)."""
+
+_MINUTE = 60
+_PER_TOKEN = "calculate-per-token-loss"
+
+_KEPT = {
+    "zero.stage": "each of its sharded optimizers has checkpoints of its own form",
+    "precision.compute": "its optimizer keeps other copies of the weights for each number format",
+    "train.global_batch_size": "its place in data and schedule is counted in steps of one batch",
+}
+"""Settings that the form of a checkpoint depends on, and why."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings that a checkout's program would drop."""
+    if spec.backend.path is None:
+        return
+    for path, neutral in _WORKER_ALONE.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+    for path, neutral in _WATCHED.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Checkpoints that stay, and a start that is repeated."""
+    if spec.backend.path is None:
+        return
+    if spec.save.every is not None and spec.steps // spec.save.every > spec.save.keep:
+        rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
+        yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
+    if spec.save.load is not None:
+        rule = "a checkout's pretrain_gpt.py starts there again when the job is requeued or resumed"
+        yield ConfigError("save.load", spec.save.load, rule, ["backend.path=null", "save.load=null"])
+
+
+def check_data(spec: RunSpec) -> Iterator[ConfigError]:
+    """A checkout's own program reads indexed data sets alone."""
+    data = spec.data
+    if spec.backend.path is not None and data.source not in ("synthetic", "tokens"):
+        rule = "a checkout's pretrain_gpt.py reads indexed data sets (PREFIX.bin, PREFIX.idx): name the prefix"
+        way_out = ["data=tokens data.path=PREFIX", "data=synthetic", "backend.path=null"]
+        yield ConfigError("data.source", data.source, rule, way_out)
+    given = [key for key in spec.backend.extra if name(key) == _PER_TOKEN]
+    if data.marked and given:
+        rule = f"data.source={data.source} sets it: the mean of the loss goes over the trained tokens"
+        yield ConfigError(
+            f"backend.extra.{given[0]}", spec.backend.extra[given[0]], rule, [f"+backend.extra.{given[0]}=null"]
+        )
+    if spec.backend.path is not None and spec.tracking.kind == "mlflow":
+        rule = "a checkout's pretrain_gpt.py logs to tensorboard and wandb"
+        yield ConfigError("tracking.kind", "mlflow", rule, ["tracking=tensorboard", "tracking=wandb", "tracking=none"])
+
+
+def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
+    """A checkout's program saves after its last step wherever it saves at all."""
+    save, steps, timeout = spec.save, spec.steps, spec.train.timeout_s
+    if spec.backend.path is not None and save.every is not None and not save.last and steps % save.every:
+        rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
+        yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
+    if spec.train.on_spike == "rollback":
+        rule = "Megatron-LM's own loop counts its place in the data in steps, and cannot leave samples out"
+        yield ConfigError("train.on_spike", "rollback", rule, ["train.on_spike=stop", "parallel=fsdp"])
+    if timeout % _MINUTE:
+        rule = "Megatron-LM counts the timeout in whole minutes"
+        up = -(-timeout // _MINUTE) * _MINUTE
+        yield ConfigError("train.timeout_s", timeout, rule, [f"train.timeout_s={up}"])
+
+
+def check_conversion(spec: RunSpec) -> Iterator[ConfigError]:
+    """``model.weights`` and ``save.export``, where the worker has no way from one to the other."""
+    if spec.model.weights is not None:
+        yield from _neither(spec, "model.weights", spec.model.weights, "model.weights=null")
+    if spec.save.export != "none":
+        yield from _neither(spec, "save.export", spec.save.export, "save.export=none")
+        if fsdp(spec) and spec.backend.path is None:
+            rule = "the parameters that Megatron-FSDP has cut are not joined in this version"
+            yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", "zero.stage=1"])
+
+
+def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[ConfigError]:
+    if spec.backend.path is not None:
+        rule = "a checkout's own program reads and writes Megatron's checkpoints alone"
+        yield ConfigError(path, value, rule, [without, "backend.path=null"])
+    elif not _models.computed(spec):
+        rule = "no class of transformers computes this model, so it has no form there"
+        yield ConfigError(path, value, rule, [without])
+    elif _is_deepseeks(spec):
+        rule = "latent attention, shared experts, first dense layers and biases of experts have no form there yet"
+        yield ConfigError(path, value, rule, [without])
+
+
+def _is_deepseeks(spec: RunSpec) -> bool:
+    """True if the model has a part of DeepSeek's that ``launcher.worker.megatron.layout`` has no names for."""
+    model = spec.model
+    parts = model.kv_lora_rank or model.num_shared_experts or model.first_dense_layers
+    return bool(parts) or families.of(model).traits.balances_experts
+
+
+def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    """Settings that have to stay as they were when the checkpoint was written."""
+    pairs = {
+        "zero.stage": (before.zero.stage, after.zero.stage),
+        "precision.compute": (before.precision.compute, after.precision.compute),
+        "train.global_batch_size": (before.global_batch_size, after.global_batch_size),
+    }
+    for path, (was, now) in pairs.items():
+        if was != now:
+            rule = f"the checkpoint is of a run with {was}, and Megatron-LM cannot change it: {_KEPT[path]}"
+            yield ConfigError(path, now, rule, [edit.override(path, was)])
