@@ -40,8 +40,8 @@ from launcher.rehearsing.answer import Rehearsed
 from launcher.rehearsing.request import MINUTES, STEPS
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.point import Point
-from launcher.views.check.check import Check
-from launcher.views.plan.plan import Plan
+from launcher.views.check import Check
+from launcher.views.plan import Plan
 
 __all__ = [
     "Check",

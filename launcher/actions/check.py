@@ -13,7 +13,7 @@ from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.preflight.assess_here import Judging
-from launcher.views.check.check import Check
+from launcher.views.check import Check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

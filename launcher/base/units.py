@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 KIB = 2**10
@@ -109,3 +111,31 @@ def compared(ratio: float) -> str:
     if percent >= 100:
         return f"{ratio:.1f} times as fast"
     return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair[N: (int, float)]:
+    """A predicted figure beside the measured one; None is unknown."""
+
+    predicted: N | None
+    measured: N | None
+
+    @property
+    def difference(self) -> N | None:
+        """The measured figure less the predicted one."""
+        return None if self.predicted is None or self.measured is None else self.measured - self.predicted
+
+    @property
+    def share(self) -> float | None:
+        """The measured figure over the predicted one; None where nothing was predicted."""
+        return self.measured / self.predicted if self.predicted and self.measured is not None else None
+
+    @property
+    def error(self) -> float | None:
+        """The predicted figure over the measured one, less one; None where nothing was measured."""
+        return self.predicted / self.measured - 1 if self.predicted is not None and self.measured else None
+
+    def texts(self, form: Callable[[N], str], unknown: str = "-") -> tuple[str, str]:
+        """Both figures as text."""
+        predicted, measured = (unknown if value is None else form(value) for value in (self.predicted, self.measured))
+        return predicted, measured

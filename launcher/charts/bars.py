@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.charts.look import LEAST_WIDTH, LIMIT
+from launcher.charts.library import LIMIT
+
+LEAST_WIDTH = 960
+"""Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
 
 _LETTER = 6.4
 """Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take."""

@@ -1,8 +1,12 @@
-"""The plotting library: the script of Vega-Lite for a page, and the same charts as pictures without a browser.
+"""The plotting library and the look of its charts: the script of Vega-Lite for a page, and charts as pictures.
 
 ``vl-convert-python`` (BSD-3-Clause, the extra ``report``) carries Vega, Vega-Lite and Vega-Embed as one script, and an
 engine that runs it, so that neither npm nor a network is needed. It is imported where something is drawn and nowhere
 else: planning works without it.
+
+Categories are told apart by lightness and dashes as well as by hue. Their colours are those of Okabe and Ito (2008),
+"Color Universal Design", which people with any common colour blindness can tell apart; yellow, which is too light for a
+line, is left out, and black is grey, so that it is seen on a dark page. The page's own colours are in ``page.css``.
 """
 
 from __future__ import annotations
@@ -17,7 +21,40 @@ from typing import Any, Literal
 
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.charts.look import LIGHT
+
+CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
+
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4), (4, 4), (10, 2, 2, 2, 2, 2))
+"""One for each category: pixels drawn and left out by turns."""
+
+LIMIT = "#c5362c"
+"""A capacity, and what is above it: readable on a light and a dark page."""
+
+_FONT = "system-ui, 'DejaVu Sans', sans-serif"
+
+
+def _config(ink: str, faint: str, edge: str, background: str | None) -> dict[str, Any]:
+    text = {"labelColor": ink, "titleColor": ink}
+    return {
+        "background": background,
+        "font": _FONT,
+        "mark": {"color": CATEGORIES[0]},
+        "view": {"stroke": None},
+        "axis": {**text, "gridColor": faint, "domainColor": faint, "tickColor": faint, "labelFontSize": 11},
+        "legend": {**text, "labelFontSize": 11, "labelLimit": 320},
+        "header": text,
+        "title": {"color": ink, "anchor": "start", "fontSize": 13},
+        "bar": {"stroke": edge, "strokeWidth": 0.5},
+        "text": {"color": ink},
+        "rule": {"color": ink},
+        "point": {"filled": True, "color": ink},
+        "range": {"category": list(CATEGORIES)},
+    }
+
+
+LIGHT: Mapping[str, Any] = _config("#1d1f23", "#e0e2e6", "#ffffff", "#ffffff")
+DARK: Mapping[str, Any] = _config("#e7e9ee", "#3b404a", "#aab0bb", "#16181d")
+
 
 EXTRA = "report"
 

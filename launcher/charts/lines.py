@@ -1,16 +1,27 @@
-"""Curves over an axis that is zoomed: dragging marks a range, a double click shows everything again."""
+"""Curves and stacked areas over an axis that is zoomed, and their points thinned to what a screen can show.
+
+Dragging over a chart marks a range, and a double click shows everything again.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.charts.look import CATEGORIES, DASHES
+from launcher.charts.library import CATEGORIES, DASHES
 
-HEIGHT = 220
+MOST = 2000
+"""Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small."""
 
-BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
+_HEIGHT = 220
+"""Pixels of a chart of curves."""
+
+_BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 """The selection by which ``page.js`` zooms."""
+
+_FEW = 40
+"""Steps up to which each of an area is marked by a point."""
 
 
 def curves(
@@ -21,7 +32,6 @@ def curves(
     title: str,
     series: str | None = None,
     names: Sequence[str] = (),
-    height: int = HEIGHT,
 ) -> dict[str, Any]:
     """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point.
 
@@ -32,37 +42,35 @@ def curves(
         title: Of the vertical axis, with its unit.
         series: The field whose values are a line each.
         names: All values that it has in other charts, too, so that a line looks the same in all of them.
-        height: In pixels.
     """
-    along = {
-        "field": x,
-        "type": "quantitative",
-        "title": x,
-        "axis": {"tickMinStep": 1},
-        "scale": {"zero": False, "nice": False},
-    }
     up = {"field": y, "type": "quantitative", "title": title, "scale": {"type": "linear", "zero": False}}
-    named = {} if series is None else told_apart(list(dict.fromkeys((*names, *(row[series] for row in rows)))), series)
+    axes = {"x": {**_along(x), "title": x}, "y": up}
+    named = {} if series is None else _told_apart([*names, *(row[series] for row in rows)], series)
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 1.6},
-        "encoding": {"x": along, "y": up, **named},
-        "params": [BRUSH],
+        "encoding": {**axes, **named},
+        "params": [_BRUSH],
     }
-    pointed = _pointed({"x": along, "y": up} | ({"color": named["color"]} if named else {}))
-    return {"data": {"values": list(rows)}, "width": "container", "height": height, "layer": [line, pointed]}
+    pointed = _pointed(axes | ({"color": named["color"]} if named else {}))
+    return {"data": {"values": list(rows)}, "width": "container", "height": _HEIGHT, "layer": [line, pointed]}
 
 
-def told_apart(names: Sequence[str], field: str) -> dict[str, Any]:
+def _along(field: str) -> dict[str, Any]:
+    scale = {"zero": False, "nice": False}
+    return {"field": field, "type": "quantitative", "axis": {"tickMinStep": 1}, "scale": scale}
+
+
+def _told_apart(values: Sequence[str], field: str) -> dict[str, Any]:
     """The channels that tell lines apart, by colour and by dashes, with one legend for both."""
-    count = range(len(names))
-    colours = [CATEGORIES[number % len(CATEGORIES)] for number in count]
+    names = list(dict.fromkeys(values))
+    colours = [CATEGORIES[number % len(CATEGORIES)] for number in range(len(names))]
     # Names of one colour have other dashes.
-    dashes = [list(DASHES[(number + number // len(CATEGORIES)) % len(DASHES)]) for number in count]
+    dashes = [list(DASHES[(number + number // len(CATEGORIES)) % len(DASHES)]) for number in range(len(names))]
     legend = {"orient": "top", "symbolType": "stroke", "symbolSize": 400, "columns": 6}
     channel = {"field": field, "type": "nominal", "title": None, "sort": None, "legend": legend}
     return {
-        "color": {**channel, "scale": {"domain": list(names), "range": colours}},
-        "strokeDash": {**channel, "scale": {"domain": list(names), "range": dashes}},
+        "color": {**channel, "scale": {"domain": names, "range": colours}},
+        "strokeDash": {**channel, "scale": {"domain": names, "range": dashes}},
     }
 
 
@@ -78,3 +86,79 @@ def _pointed(encoding: Mapping[str, Any]) -> dict[str, Any]:
         "encoding": {**encoding, "opacity": opacity},
         "params": [{"name": "nearest", "select": nearest}],
     }
+
+
+def areas(
+    rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str], *, title: str, ranks: Sequence[str]
+) -> dict[str, Any]:
+    """Piles stacked over steps, of one rank at a time, which a list below the chart chooses.
+
+    Args:
+        rows: With ``step``, ``rank``, ``pile``, ``bytes`` in the axis' unit, ``size`` in words and ``phase``.
+        colours: Of the piles, in their order from the bottom.
+        title: Of the vertical axis.
+        ranks: The choices.
+    """
+    used = {row["pile"] for row in rows}
+    known = {name: colour for name, colour in colours.items() if name in used}
+    order = {name: number for number, name in enumerate(known)}
+    scale = {"domain": list(known), "range": list(known.values())}
+    legend = {"orient": "top", "symbolType": "square", "columns": 7}
+    encoding = {
+        "x": _along("step"),
+        "y": {"field": "bytes", "type": "quantitative", "title": title, "stack": "zero"},
+        "color": {"field": "pile", "type": "nominal", "title": None, "scale": scale, "legend": legend},
+        "order": {"field": "order", "type": "quantitative"},
+        "tooltip": [{"field": name, "type": "nominal"} for name in ("step", "pile", "size", "phase", "rank")],
+    }
+    mark = {"type": "area", "clip": True, "line": {"strokeWidth": 0.7}}
+    layers: list[dict[str, Any]] = [{"mark": mark, "encoding": encoding, "params": [_BRUSH]}]
+    if len({row["step"] for row in rows}) <= _FEW:
+        layers.append({"mark": {"type": "point", "clip": True, "size": 25}, "encoding": encoding})
+    chosen = {"name": "shown", "value": ranks[0], "bind": {"input": "select", "options": list(ranks), "name": "rank "}}
+    return {
+        "data": {"values": [{**row, "order": order[row["pile"]]} for row in rows if row["pile"] in order]},
+        "params": [chosen] if len(ranks) > 1 else [],
+        "transform": [{"filter": "datum.rank == shown"}] if len(ranks) > 1 else [],
+        "width": "container",
+        "height": _HEIGHT + 40,
+        "layer": layers,
+    }
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:
+    """At most ``most`` of the points, in their order: of each bin of them the least and the greatest value.
+
+    The first and the last point stay, and the least and the greatest of all, so that a spike of one step is still
+    seen. Values that are no number (NaN, infinity) say that something went wrong: of each bin the first one stays,
+    in place of none of the others.
+
+    Args:
+        points: Place and value, sorted by place.
+        most: At least 8.
+    """
+    if len(points) <= most:
+        return list(points)
+    bins = (most - 2) // 3
+    inner = range(1, len(points) - 1)
+    chosen = {0, len(points) - 1}
+    for number in range(bins):
+        here = inner[number * len(inner) // bins : (number + 1) * len(inner) // bins]
+        finite = [at for at in here if math.isfinite(points[at][1])]
+        if finite:
+            chosen.add(min(finite, key=lambda at: points[at][1]))
+            chosen.add(max(finite, key=lambda at: points[at][1]))
+        if len(finite) < len(here):
+            chosen.add(next(at for at in here if not math.isfinite(points[at][1])))
+    return [points[at] for at in sorted(chosen)]
+
+
+def thinned_places(values: Sequence[float], most: int = MOST) -> list[int]:
+    """The places of the values that :func:`thinned` keeps."""
+    return [int(place) for place, _ in thinned([(float(place), value) for place, value in enumerate(values)], most)]
+
+
+def evenly[T](values: Sequence[T], most: int) -> list[T]:
+    """At most ``most`` of many values, evenly, with the last one."""
+    count = min(most, len(values))
+    return [values[(number + 1) * len(values) // count - 1] for number in range(count)]

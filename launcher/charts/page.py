@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.charts import library
 from launcher.charts.html import Html, details, joined, tag
-from launcher.charts.look import DARK, LIGHT
+from launcher.charts.library import DARK, LIGHT
 
 _HERE = Path(__file__).parent
 

@@ -24,7 +24,7 @@ _DECADES = 100
 """An axis whose largest number is so many times its smallest one is logarithmic."""
 
 _COLOURS = ("#0072b2", "#cc79a7", "#e69f00")
-"""From the lowest to the highest value: of Okabe and Ito (2008), as those of ``launcher.charts.look``."""
+"""From the lowest to the highest value: of Okabe and Ito (2008), as those of ``launcher.charts.library``."""
 
 _GREY = "#808080"
 _HALF = 9

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``launch`` command and return its exit status (docs/contract.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
-        from launcher.cli.completion.answer import answer
+        from launcher.cli.completion import answer
 
         return answer(words[1:], VERBS)
     try:
@@ -156,9 +156,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     _require_a_folder()
     if not words or (verb is None and {"-h", "--help"} & set(words)):
-        from launcher.cli.overview import text
-
-        print(text(VERBS))
+        print(_overview())
         return 0
     if verb in VERBS:
         words.remove(verb)
@@ -280,3 +278,39 @@ def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
         print(as_line(invalid_as_json(error.errors)))
     print(errors_as_text(error.errors), file=sys.stderr)
     return error.exit_status
+
+
+def _overview() -> str:
+    """The text of ``launch --help``, at most 80 columns wide."""
+    from pathlib import Path
+
+    from launcher.config.catalog import Catalog
+
+    lines = [
+        "launch GROUP=OPTION... GROUP.KEY=VALUE...   check, record and start a run",
+        "launch VERB ...                             a verb; --help on each",
+        "",
+        "  launch model=tiny parallel=fsdp",
+        "  launch check model=7b parallel=fsdp hardware=h100_80g cluster.gpus_per_node=8",
+        "  launch plan model=7b hardware=h100_80g         the fastest layouts that fit",
+        "  launch check model=./folder   a Hugging Face folder; model=org/name: the Hub's",
+        "  launch model=7b hardware=h100_80g plan=best    the run with the first of them",
+        "  launch recipe=NAME train.micro_batch_size=2",
+        "  launch -m model=tiny optimizer.lr=1e-4,3e-4   a sweep",
+        "  launch script=train.py -- --your --arguments",
+        "",
+        "Verbs",
+        *(f"  {verb:{max(map(len, VERBS))}} {meaning}" for verb, meaning in VERBS.items()),
+        "",
+        "Groups and their options",
+    ]
+    for group, options in Catalog(folder=Path.cwd()).groups.items():
+        listed = textwrap.wrap(" ".join(options), width=64) or ["(none)"]
+        lines += [f"  {group:13} {listed[0]}", *(f"  {'':13} {line}" for line in listed[1:])]
+    lines += [
+        "",
+        "Keys inside a group: launch show GROUP, for example `launch show parallel`.",
+        "Exit status: 0 done, 2 wrong configuration, 3 does not fit, 4 submission or run",
+        "folder failed, 5 the job failed, 130 interrupted, 1 a fault of launch itself.",
+    ]
+    return "\n".join(lines)

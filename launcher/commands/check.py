@@ -35,8 +35,7 @@ from launcher.estimate.memory.terms import PILES
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
-from launcher.views.check import explain
-from launcher.views.check.check import Check
+from launcher.views.check import Check
 
 _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -123,8 +122,10 @@ def _explanation(options: argparse.Namespace, found: Check) -> Explanation | Non
 
 def _told(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
     """What was asked for in place of the answer: the terms of a pile, the parts of a step, or both."""
-    told = [] if explanation is None else [explain.as_text(explanation, width())]
-    return "\n\n".join([*told, found.speed_table(width())] if options.speed else told)
+    from launcher.views.check import detail  # Late, because few checks ask for it.
+
+    texts = [] if explanation is None else [detail.explanation_text(explanation, width())]
+    return "\n\n".join([*texts, found.speed_table(width())] if options.speed else texts)
 
 
 def _in_detail(
@@ -134,9 +135,9 @@ def _in_detail(
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
         return explained
-    from launcher.views.check import speed_table  # Late, because few checks ask for it.
+    from launcher.views.check import detail
 
-    return explained | {"speed": document["speed"] | speed_table.as_dict(found.speed)}
+    return explained | {"speed": document["speed"] | detail.speed_document(found.speed)}
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import time
 from pathlib import Path
 
 from launcher.actions.diagnosis import BAD, document, errors_of, outputs_of
 from launcher.actions.find_runs import find
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, print_json, settle
-from launcher.rundir import failure, health, output, progress, state, status
+from launcher.rundir import contents, failure, health, output, progress, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.state import RunState
+
+_POLL_S = 0.3
+"""Seconds between two looks at the files of a run that is followed."""
+
+_ASK_S = {"local": 2, "slurm": 15}
+"""Seconds between two questions for its state: a controller should not be asked three times a second."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the steps and files of each run; with --follow also what is added to them."""
+    """Print the steps and files of each run; with --follow go on until it ends."""
     if options.json and options.follow:
         rule = "it prints what is added as it comes, and --json is one document"
         raise ConfigErrors([ConfigError("--follow", None, rule, ["launch logs --json"])])
@@ -54,9 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _follow(row: RunState, options: argparse.Namespace) -> None:
-    from launcher.commands._log_following import Watched
-
-    watched = Watched(row, options.rank, everything=options.all)
+    watched = _Followed(row, options.rank, everything=options.all)
     _print(row, options)
     ended = watched.follow()
     _print_head(ended, options)
@@ -75,7 +81,7 @@ def _print(row: RunState, options: argparse.Namespace) -> None:
     for step in steps:
         print(progress.line(step, row.progress.steps))
     for path in _shown(row, found, options):
-        print_file(path, output.tail(path, options.lines))
+        _print_file(path, output.tail(path, options.lines))
     _print_folded(row, found, options)
 
 
@@ -86,24 +92,24 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
     for error in errors if options.all else errors[:1]:
         path = Path(row.directory) / "logs" / f"error.rank{error['rank']}.json"
         if options.all or not failure.is_of_another(error):
-            print_file(path, error["traceback"].splitlines())
+            _print_file(path, error["traceback"].splitlines())
 
 
 def _print_hang(row: RunState) -> None:
-    """The stacks of all ranks of a hang that is not over, or by which the run has ended."""
+    """Print the stacks of all ranks of a hang that is not over, or that has ended the run."""
     path = health.stacks(Path(row.directory)) if row.state in ("running", *BAD) else None
     if path is not None:
-        print_file(path, files.last_lines(path))
+        _print_file(path, files.last_lines(path))
 
 
 def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[Path, ...]:
-    """All files where that was asked for, or where an end has no other witness; else those of the ranks."""
+    """The files to show: all with --all or where an end has no other witness, else those of the ranks."""
     silent = not found.ranks and row.state in BAD and not errors_of(row, None)
     return found.every if options.all or silent else found.ranks
 
 
 def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) -> None:
-    """Count what is not shown, and name the option that shows it."""
+    """Count the lines that are not shown, and name the option that shows them."""
     hidden = set(found.every).difference(_shown(row, found, options))
     parts = [
         f"{_many(output.count(paths), 'line')} of {who}"
@@ -121,6 +127,92 @@ def _many(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def print_file(path: Path, lines: list[str]) -> None:
+def _print_file(path: Path, lines: list[str]) -> None:
     """Some lines of a file below its name."""
     print(f"==> {path} <==", *lines, sep="\n", flush=True)
+
+
+class _Followed:
+    """A run, and how much of it has been shown: steps and printed lines, over new attempts and requeues, until it ends.
+
+    It is made before what there is of the run is printed, so that no line is lost. Files are found anew at every look,
+    because an attempt has new ones. A resumed worker puts other metrics in place of the old, without the steps that it
+    will do again; what has been shown is known by its time.
+    """
+
+    def __init__(self, row: RunState, rank: int | None, *, everything: bool) -> None:
+        """Note the ends of its files.
+
+        Args:
+            row: The run.
+            rank: Show only what this rank prints.
+            everything: Show also what torchrun and submitit print.
+        """
+        self._name, self._directory = row.id, Path(row.directory)
+        self._rank, self._everything = rank, everything
+        self._metrics = Tail(self._directory / progress.METRICS, from_start=False)
+        self._last: JsonObject = next(iter(progress.newest(self._directory, 1)), {})
+        self._tails = {path: Tail(path, from_start=False) for path in self._paths()}
+        self._heading: Path | None = None
+        self._asked, self._told = 0.0, (row.state, row.reason)
+
+    def follow(self) -> RunState:
+        """Print what is added until the run has ended, and return how it did."""
+        try:
+            while not self._has_ended():
+                self._print_news()
+                time.sleep(_POLL_S)
+            self._print_news(ended=True)
+        except KeyboardInterrupt:
+            say(f"launch: {self._name} goes on; launch cancel {self._name} stops it")
+            raise
+        return status.read(self._directory)
+
+    def _has_ended(self) -> bool:
+        """True once files or Slurm say so; says what else has changed."""
+        content = contents.known(self._directory, contents.STATE)
+        if content.get("state") in state.ENDED:
+            return True
+        now = time.monotonic()
+        if now - self._asked < _ASK_S[status.kind(self._directory) or "local"]:
+            return False
+        row, self._asked = status.read(self._directory), now
+        told = (row.state, row.reason)
+        if told != self._told and row.state not in state.ENDED:
+            say(f"launch: {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+        self._told = told
+        return row.state in state.ENDED
+
+    def _print_news(self, *, ended: bool = False) -> None:
+        """Print the steps that were done since the last call, and then the lines that its processes printed."""
+        if self._rank is None:
+            self._print_steps()
+        for path in self._paths():
+            lines = self._tails.setdefault(path, Tail(path, from_start=True)).lines(ended=ended)
+            if lines and path != self._heading:
+                print(f"==> {path} <==")
+                self._heading = path
+            for line in lines:
+                print(line, flush=True)
+
+    def _print_steps(self) -> None:
+        rows = progress.rows_of(self._metrics.lines())
+        if self._metrics.restarted:
+            rows = [row for row in rows if self._is_new(row)]
+        steps = progress.last_step_of(self._directory) if rows else None
+        for row in rows:
+            if row["step"] <= self._last.get("step", 0):
+                print(f"goes on from step {row['step'] - 1}")
+            print(progress.line(row, steps), flush=True)
+            self._last, self._heading = row, None
+
+    def _is_new(self, row: JsonObject) -> bool:
+        """True for a line that came after the last one shown, of the time where lines have one, else of the steps."""
+        key = "time" if "time" in row and "time" in self._last else "step"
+        return bool(row[key] > self._last.get(key, 0))
+
+    def _paths(self) -> tuple[Path, ...]:
+        found = output.outputs(self._directory) if self._rank is None else output.of_rank(self._directory, self._rank)
+        if found is None:
+            return ()
+        return found.every if self._everything else found.ranks

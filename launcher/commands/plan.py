@@ -16,15 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
+from launcher import backends
+from launcher.actions import layout_search, save_layout
 from launcher.actions import plan as action
-from launcher.actions import save_layout
 from launcher.actions.plan import Answer, MeasureRequest, Search, own_runs, question_of
-from launcher.base.errors import INTERRUPTED, DoesNotFit, JobFailed
+from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.base.terminal import say, width
 from launcher.base.units import rounded
-from launcher.commands import _plan_options, _plan_plot
+from launcher.commands import _plan_options
 from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from
+from launcher.estimate.speed.estimate import unknown
 from launcher.planner import document
+from launcher.planner.question import Question
+from launcher.planner.result import Plan
+from launcher.preflight.measured.known import Measured
 from launcher.views.plan import table
 
 _WIDEST = 120
@@ -62,13 +67,13 @@ def run(options: argparse.Namespace) -> int:
     request = request_from(MeasureRequest, options, ask=_can_ask(options))
     question = question_of(request)
     if options.plot is not None:
-        _plan_plot.require(options.plot, question)
+        _require_plot(options.plot, question)
     answer = _searched(options, Search(request, question, began=began), began)
     found = answer.plan
     measures = options.measure is not None and found.finished and bool(found.layouts) and answer.is_enough
     status = 0 if measures and options.json else _ended(options, request, answer)
     if options.plot is not None and found.finished and found.layouts:
-        _plan_plot.draw(options.plot, answer.question, found, own_runs(request, answer.question))
+        _draw(options.plot, answer.question, found, own_runs(request, answer.question))
     if not measures:
         return status
     from launcher.actions import measure_layouts
@@ -142,3 +147,30 @@ def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer)
     if not found.finished:
         return INTERRUPTED
     return 0 if answer.is_enough else DoesNotFit.exit_status
+
+
+def _require_plot(path: Path, question: Question) -> None:
+    """Refuse a figure that cannot be made, before anything is searched.
+
+    Raises:
+        ConfigErrors: Its name, a library that lacks, or speeds that are not known.
+    """
+    from launcher.charts import figure
+
+    figure.check_path(path)
+    spec = question.openings[0].spec
+    why = unknown(spec, backends.of(spec))
+    if why is not None:
+        rule = f"it draws speed against memory, and no speed is known here: {why}"
+        raise ConfigErrors([ConfigError("--plot", str(path), rule, ["hardware=h100_80g"])])
+
+
+def _draw(path: Path, question: Question, found: Plan, measured: Measured | None) -> None:
+    """Search for less memory, and draw speed against memory."""
+    from launcher.planner.frontier import frontier
+    from launcher.views.plan import plot
+
+    with layout_search.shown() as show:
+        layouts = frontier(question, found, measured=measured, progress=show)
+    plot.write(path, layouts)
+    say(f"launch: the figure is in {path}")

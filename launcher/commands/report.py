@@ -56,18 +56,18 @@ def run(options: argparse.Namespace) -> int:
 def _page(directories: list[Path], sweep: Path | None) -> str:
     """The page of one run, of several, or of a sweep."""
     if sweep is not None:
-        from launcher.views.page import sweep as many_sweep
+        from launcher.views.page import sweep as view
 
-        return many_sweep.swept(sweep)
+        return view.swept(sweep)
     if len(directories) > 1:
         from launcher.views.page import many
 
         return many.several(directories)
     from launcher.actions.diagnosis import takes
-    from launcher.views.page import one as page
+    from launcher.views.page import of_run
 
     [directory] = directories
-    return page.of_run(directory, lambda words: takes(directory, words))
+    return of_run(directory, lambda words: takes(directory, words))
 
 
 def _require_page(path: Path) -> None:

@@ -17,7 +17,7 @@ from launcher.base.terminal import say, width
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status
-from launcher.views.runs_table import by_place, lines
+from launcher.views.runs import by_place, table
 
 _NEWEST = 20
 """Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines."""
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         say("launch: no runs below runs/; these were recorded in other folders")
     if not options.runs:
         rows = (by_place(rows) if everywhere else rows)[::-1]
-    print("\n".join(lines(in_order(rows, options.sort), placed=everywhere, folder=folder())))
+    print("\n".join(table(in_order(rows, options.sort), placed=everywhere, folder=folder())))
     if more:
         print(f"{more:,} more that neither wait nor run: launch status --all")
     return 0

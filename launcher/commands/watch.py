@@ -26,7 +26,7 @@ from launcher.commands._options import settle
 from launcher.rundir import contents, live, progress, state, status
 from launcher.rundir.live import Live
 from launcher.rundir.state import RunState
-from launcher.views import live as live_text
+from launcher.views import runs as view
 
 _ASK_S = {"local": 1.0, "slurm": 15.0}
 """Seconds between questions for a run's state."""
@@ -97,10 +97,10 @@ class _Watched:
         else:
             self._row = replace(self._row, progress=progress.read(self._run))
             self._now = live.of_files(self._row, self._now.queue)
-        frame = live_text.frame(self._row, self._now, columns)
+        frame = view.frame(self._row, self._now, columns)
         if self.ended and self._row.state != "finished":
             frame.append(f"launch why {shlex.quote(self.name)} says why it ended")
-        return live_text.folded(frame, columns)
+        return view.folded(frame, columns)
 
     def _asked(self) -> tuple[RunState, Live]:
         self._at = time.monotonic()
@@ -125,7 +125,7 @@ class _WatchedSweep:
             points = outcomes.rows(self._directory)
             self.ended = all(point.run is None or point.run.state in state.ENDED for point in points)
             self._frame, self._at = sweep_table.text(points, columns).splitlines(), time.monotonic()
-        return live_text.folded(self._frame, columns)
+        return view.folded(self._frame, columns)
 
     @property
     def _is_on_slurm(self) -> bool:

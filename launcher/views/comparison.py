@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.charts.lines import evenly
 from launcher.rundir import contents, lock, progress, ranking, results, status
 from launcher.rundir.ranking import Basis, Trained
 from launcher.rundir.state import RunState
@@ -167,7 +168,7 @@ def _at_steps(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
         return {}
     common = sorted(set(curves[0]).intersection(*curves[1:]))
     last = min(max(curve) for curve in curves)
-    chosen = _spread(common) if common else _spread(range(1, last + 1))
+    chosen = evenly(common if common else range(1, last + 1), _POINTS)
     return {step: tuple(_loss_at(side.curve, step) for side in sides) for step in chosen}
 
 
@@ -178,7 +179,7 @@ def _at_tokens(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
         return {}
     last = min(side.curve[-1][0] * (side.tokens_per_step or 0) for side in known)
     largest = max(side.tokens_per_step or 0 for side in known)
-    chosen = _spread(range(largest, last + 1, largest)) or [last]
+    chosen = evenly(range(largest, last + 1, largest), _POINTS) or [last]
     return {tokens: tuple(_loss_after(side, tokens) for side in sides) for tokens in chosen}
 
 
@@ -190,12 +191,6 @@ def _loss_at(curve: Sequence[tuple[int, float]], step: int) -> float | None:
     """The loss of the newest line at or before a step; None before the first line, and beyond the last."""
     at = bisect.bisect_right(curve, step, key=lambda point: point[0])
     return None if at == 0 or step > curve[-1][0] else curve[at - 1][1]
-
-
-def _spread(values: Sequence[int]) -> list[int]:
-    """Some of many values, evenly, with the last one."""
-    count = min(_POINTS, len(values))
-    return [values[(number + 1) * len(values) // count - 1] for number in range(count)]
 
 
 def lowest(comparison: Comparison, value: Callable[[Side], float | None]) -> Side | None:

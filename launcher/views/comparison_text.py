@@ -10,9 +10,8 @@ from typing import Any
 from launcher.base.units import gib
 from launcher.charts import figure
 from launcher.charts.html import joined
-from launcher.charts.lines import curves
+from launcher.charts.lines import MOST, curves, thinned
 from launcher.charts.page import Chart, Section, page
-from launcher.charts.thin import MOST, thinned
 from launcher.rundir.ranking import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
 
@@ -31,8 +30,8 @@ def text(found: Comparison, width: int) -> str:
     sections: dict[str, Sequence[Line]] = {
         "": [*_facts(found)],
         **_settings(found),
-        "loss at equal steps": [(f"step {step:,}", _losses(row)) for step, row in found.at_steps.items()],
-        "loss at equal tokens": [(f"{tokens:,} tokens", _losses(row)) for tokens, row in found.at_tokens.items()],
+        "loss at equal steps": [(f"step {step:,}", losses_text(row)) for step, row in found.at_steps.items()],
+        "loss at equal tokens": [(f"{tokens:,} tokens", losses_text(row)) for tokens, row in found.at_tokens.items()],
     }
     lines = [line for sentence in sentences(found) for line in textwrap.wrap(sentence, width, subsequent_indent="  ")]
     return "\n".join([*lines, *_table(names(found), sections, width)])
@@ -154,7 +153,8 @@ def _steps(side: Side) -> str:
     return done if now.steps is None else f"{done}/{now.steps:,}"
 
 
-def _losses(row: Sequence[float | None]) -> list[str]:
+def losses_text(row: Sequence[float | None]) -> list[str]:
+    """Losses of several runs, a dash for each that has none."""
     return [_number(loss, ".4f") for loss in row]
 
 

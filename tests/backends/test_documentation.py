@@ -14,7 +14,7 @@ from benchmarks.memory import scoreboard
 from launcher.config.catalog import Catalog
 from launcher.planner import planning, question
 from launcher.preflight import assess
-from launcher.views.check import speed_table
+from launcher.views.check import detail
 from launcher.views.check.text import as_text
 from launcher.views.plan import table
 from tests.support.helpers import ACCEPT, CPU_HOST, ROOT, ask, assert_golden, make_spec
@@ -40,7 +40,7 @@ def checked(typed: list[str]) -> str:
     found = ask(*(word for word in typed if word != "--speed"))
     assert found.spec is not None
     judged = assess.assess(found.spec, earlier=found.errors)
-    return speed_table.as_text(judged, width=80) if "--speed" in typed else as_text(judged, width=80)
+    return detail.speed_text(judged, width=80) if "--speed" in typed else as_text(judged, width=80)
 
 
 def excerpt(text: str, shown: str) -> str:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.views.page import many, one
+from launcher.views.page import many, of_run
 from launcher.views.page import sweep as many_sweep
 from tests.support.reported_runs import ran_out, reported
 
@@ -48,13 +48,13 @@ HIDDEN = """(width) => [...document.querySelectorAll("th, td, caption, h1, h2, h
 
 
 def of_a_run(folder: Path) -> str:
-    return one.of_run(made.run(folder / LONG, "parallel=fsdp", steps=60))
+    return of_run(made.run(folder / LONG, "parallel=fsdp", steps=60))
 
 
 def of_one_out_of_memory(folder: Path) -> str:
     run = reported(folder / "a", now="failed")
     ran_out(run)
-    return one.of_run(run)
+    return of_run(run)
 
 
 def of_several(folder: Path) -> str:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.report import browser as chromium
 from benchmarks.report import made
-from launcher.views.page import one
+from launcher.views.page import of_run
 from tests.support.slurm_runs import launch
 
 
@@ -19,7 +19,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("run")
     run = made.run(folder / "<b>tiny", "parallel=fsdp", steps=60)
     found = {"run": folder / "run.html", "check": folder / "check.html"}
-    found["run"].write_text(one.of_run(run))
+    found["run"].write_text(of_run(run))
     words = ("model=7b", "parallel=fsdp", "hardware=h100_80g", "cluster.gpus_per_node=8", "--no-native")
     said = launch("check", *words, "--plot", str(found["check"]))
     assert said.status in {0, 3}, said.err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import _log_following
+from launcher.commands import logs
 from launcher.rundir import state
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch
@@ -23,7 +23,7 @@ LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:1"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_log_following, "_POLL_S", 0.01)
+    monkeypatch.setattr(logs, "_POLL_S", 0.01)
 
 
 def printed(run: Path, attempt: str = "a", **ranks: str) -> None:
@@ -135,7 +135,7 @@ def test_a_run_is_followed_over_a_new_attempt_and_the_steps_that_it_does_again_u
 
 
 def test_what_a_followed_run_waits_for_is_said_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_log_following._ASK_S, "local", 0)
+    monkeypatch.setitem(logs._ASK_S, "local", 0)
     run = recorded(tmp_path / "runs" / "a", now="running")
     said, told = follow(run, lambda: state.put(run, "requeued", reason="preempted after step 3"))
     assert told == "launch: a is requeued: preempted after step 3\n"

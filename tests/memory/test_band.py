@@ -13,7 +13,7 @@ from benchmarks.memory.scoring import judged
 from launcher.estimate.memory import band as module
 from launcher.estimate.memory.band import LEAST_ROWS, RESIDUALS, band
 from launcher.preflight import assess, explain
-from launcher.views.check.explain import as_text
+from launcher.views.check.detail import explanation_text
 from tests.support.helpers import make_spec
 
 WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -22,7 +22,7 @@ WORDS = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=8")
 def explained(word: str) -> str:
     """The text of ``check --explain``, which says where the band is from."""
     found = explain.explained(make_spec(word, *WORDS), "activations")
-    return " ".join(as_text(found, 100).split())
+    return " ".join(explanation_text(found, 100).split())
 
 
 def test_the_committed_residuals_are_quantiles_in_order_with_their_origin() -> None:

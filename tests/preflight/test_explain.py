@@ -9,7 +9,7 @@ import pytest
 from launcher.cli import main
 from launcher.estimate.memory.terms import PILES
 from launcher.preflight import assess, explain
-from launcher.views.check.explain import as_text
+from launcher.views.check.detail import explanation_text
 from tests.support.helpers import make_spec
 
 SEVEN_B = ("model=7b", "parallel=fsdp", "precision=bf16", "hardware=h100_80g", "cluster.gpus_per_node=8")
@@ -58,7 +58,7 @@ def test_the_terms_at_the_peak_sum_to_the_pile(pile: str) -> None:
     expected = sum(each.bytes for each in estimate.piles if each.pile == pile)
     found = explain.explained(spec, next(each for each in PILES if each == pile))
     assert sum(term.bytes for term in found.at_peak) == expected
-    assert as_text(found)
+    assert explanation_text(found)
 
 
 def test_the_document_has_the_explanation_beside_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from launcher.rundir import status
 from launcher.rundir.live import Live, MemoryNow, Slowest
 from launcher.slurm.jobs import Waiting
-from launcher.views import live as live_text
+from launcher.views import runs as view
 from tests.support.recorded_runs import line, recorded
 
 MIB = 2**20
@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_that_trains(run: Path) -> None:
-    text = "\n".join(live_text.frame(status.read(run), NOW, 80))
+    text = "\n".join(view.frame(status.read(run), NOW, 80))
     assert "step      ━━━━━━━━━━━━━━┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄  19/40 48%  42 s left" in text
     assert "last loss 1.1000     ███▇▇▆▆▅▅▅▄▄▃▃▂▂▁▁▁" in text
     assert "tokens/s  1,000      ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄  -20% of 1,250 predicted" in text
@@ -53,7 +53,7 @@ def test_a_run_that_waits_says_where_in_the_queue_and_when_it_may_start(run: Pat
     queue = Waiting(partition="gpu", place=3, jobs=17, start="2026-11-24 16:05")
     now = Live(queue=queue, recent=(), predicted_tokens_per_second=None, memory=None, slowest=None)
     assert "queue     3 of 17 that wait in partition gpu; Slurm expects it to start at 2026-11-24 16:05" in (
-        live_text.frame(status.read(run), now, 80)
+        view.frame(status.read(run), now, 80)
     )
 
 
@@ -68,19 +68,19 @@ def test_the_bar_has_the_width_that_it_was_given_whatever_is_full(width: int, us
         capacity_bytes=capacity,
         piles={"parameters": used // 3, "temporary": used - used // 3},
     )
-    assert len(live_text.memory_bar(found, width)) == width
+    assert len(view.memory_bar(found, width)) == width
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(run: Path, width: int) -> None:
-    lines = live_text.folded(live_text.frame(status.read(run), NOW, width), width)
+    lines = view.folded(view.frame(status.read(run), NOW, width), width)
     assert len(lines) > 8
     assert max(map(len, lines)) <= width
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1))
 def test_a_curve_has_a_column_a_value_and_its_ends_at_the_lowest_and_the_highest(values: list[float]) -> None:
-    drawn = live_text.sparkline(values)
+    drawn = view.sparkline(values)
     assert len(drawn) == len(values)
     if min(values) < max(values):
         assert drawn[values.index(min(values))] == "▁"

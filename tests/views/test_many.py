@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rundir import state
-from launcher.views.page import many, many_curves
+from launcher.views.page import curves, many
 from tests.support.recorded_runs import line, predicted, recorded, swept
 from tests.support.slurm_runs import launch
 
@@ -94,9 +94,9 @@ def test_a_damaged_sweep_is_refused_with_the_file(tmp_path: Path) -> None:
 
 def test_of_a_step_that_was_done_twice_the_last_line_counts_and_gaps_are_told(tmp_path: Path) -> None:
     rows = [line(1, 5.0), line(2, 4.0), line(2, 3.0), line(3, float("inf"))]
-    curve = many_curves.read(recorded(tmp_path / "runs" / "a", steps=rows), "a", 64)
+    curve = curves.read(recorded(tmp_path / "runs" / "a", steps=rows), "a", 64)
     assert curve.points["loss"] == [(1, 5.0), (2, 3.0), (3, float("inf"))]
-    [loss, by_tokens, *_] = many_curves.charts([curve], by_tokens=True)
+    [loss, by_tokens, *_] = curves.overlaid([curve], by_tokens=True)
     assert (loss.title, by_tokens.title) == ("training loss by step", "training loss by tokens")
     assert loss.note == "1 values are no number (NaN or infinite) and leave a gap"
     assert [row["tokens"] for row in by_tokens.spec["data"]["values"]] == [64, 128, 192]

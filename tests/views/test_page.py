@@ -13,9 +13,9 @@ import pytest
 
 from launcher.charts import library
 from launcher.rundir import status
+from launcher.views import page
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
-from launcher.views.page import one as page
 from launcher.views.page import source as page_source
 from launcher.views.page import story as page_story
 from tests.support.recorded_runs import recorded

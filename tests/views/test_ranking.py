@@ -9,8 +9,8 @@ import pytest
 from launcher.actions import follow
 from launcher.rundir import live, ranking, results, status
 from launcher.rundir.ranking import Basis
-from launcher.views.live import frame
-from launcher.views.page import one as page
+from launcher.views import page
+from launcher.views.runs import frame
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch
 

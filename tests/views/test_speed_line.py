@@ -13,7 +13,7 @@ from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, findings
 from launcher.preflight.assess import as_json
 from launcher.spec import RunSpec, edit
-from launcher.views.check import speed_line
+from launcher.views.check import sentences as view
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import speed_of
@@ -27,7 +27,7 @@ KEYS = (
 
 def sentences(spec: RunSpec, speed: SpeedEstimate | None, unknown: str | None = None) -> list[str]:
     assessment = assess.assess(spec, search=None)
-    return speed_line.sentences(replace(assessment, speed=speed, speed_unknown=unknown))
+    return view.speed(replace(assessment, speed=speed, speed_unknown=unknown))
 
 
 def test_the_line_says_speed_band_share_of_the_peak_and_what_a_step_goes_to() -> None:
@@ -74,10 +74,10 @@ def test_unknown_is_said_with_its_reason_and_of_a_cpu_in_a_word_elsewhere() -> N
     assert unknown.speed is None
     assert unknown.speed_unknown is not None
     assert "hardware" in unknown.speed_unknown
-    assert speed_line.sentences(unknown) == [f"speed unknown: {unknown.speed_unknown}"]
+    assert view.speed(unknown) == [f"speed unknown: {unknown.speed_unknown}"]
     assert as_json(unknown)["speed"] is None
     cpu = assess.assess(composed_once("model=tiny"))
-    assert (cpu.speed, speed_line.sentences(cpu)) == (None, [])
+    assert (cpu.speed, view.speed(cpu)) == (None, [])
     assert as_json(cpu)["speed"] is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from launcher.cli import main
 from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.preflight import assess
-from launcher.views.check import speed_table
+from launcher.views.check import detail
 from tests.support.helpers import assert_golden, composed_once
 from tests.support.rule_cases import NODE
 from tests.support.speeds import CONSTANT, speed_of
@@ -20,14 +20,14 @@ SEVEN = ("model=7b", "parallel=fsdp", *NODE)
 
 def test_the_table_reads_as_pinned() -> None:
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of())
-    assert_golden("check_speed.txt", speed_table.as_text(found) + "\n")
+    assert_golden("check_speed.txt", detail.speed_text(found) + "\n")
     for width in (60, 100):
-        assert max(map(len, speed_table.as_text(found, width).splitlines())) <= width
+        assert max(map(len, detail.speed_text(found, width).splitlines())) <= width
 
 
 def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed_of(constant=UNCALIBRATED))
-    assert speed_table.as_text(found).endswith(
+    assert detail.speed_text(found).endswith(
         "no measured run corrects this prediction, and its error band is not known"
     )
 
@@ -35,7 +35,7 @@ def test_a_prediction_that_no_measured_run_corrects_says_so() -> None:
 def test_a_card_that_is_nearly_full_is_the_reason_for_a_wide_band() -> None:
     speed = replace(speed_of(constant=replace(CONSTANT, low=0.1)), crowded=True)
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
-    text = " ".join(speed_table.as_text(found).split())
+    text = " ".join(detail.speed_text(found).split())
     assert "about 10,900 tokens/s a GPU (1,090 to 13,100)" in text
     assert "the card is nearly full: " in text
     assert text.endswith("its lower end is that of runs on cards that were nearly full")
@@ -51,7 +51,7 @@ def test_a_card_that_is_nearly_full_is_the_reason_for_a_wide_band() -> None:
 def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) -> None:
     speed = speed_of(constant=replace(CONSTANT, whose=whose))
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
-    text = " ".join(speed_table.as_text(found).split())
+    text = " ".join(detail.speed_text(found).split())
     assert f"34 runs of {whose} {why}; error band 0.68 to 1.20" in text
 
 
@@ -59,7 +59,7 @@ def test_pairs_have_one_vote_each_and_a_model_with_experts_the_band_of_such_mode
     whose = "3 pairs of A and PyTorch FSDP on other GPUs, models without experts"
     speed = speed_of(constant=replace(CONSTANT, whose=whose))
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
-    text = " ".join(speed_table.as_text(found).split())
+    text = " ".join(detail.speed_text(found).split())
     assert f"the median of the constants of {whose}, 34 runs, each pair with one vote; error band" in text
     assert "times the prediction, from runs of models with experts" in text
 

@@ -1,1 +1,184 @@
-"""The pre-flight's answer: text, table, page and plots of ``launch check``."""
+"""The result of a check as an object: as text, as the document of ``check --json``, and as a notebook's cell.
+
+The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped,
+since names of models and paths are the user's or a recipe's. Its colours can be read on a light and a dark page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.terminal import in_html
+from launcher.base.units import gib
+from launcher.estimate.memory.result import MemoryEstimate, Peak
+from launcher.estimate.memory.terms import Pile
+from launcher.estimate.speed.result import SpeedEstimate
+from launcher.preflight import explain
+from launcher.preflight.assess import Assessment, as_json, invalid_as_json
+from launcher.preflight.explain import Explanation
+from launcher.preflight.fixes import Fix
+from launcher.preflight.verdict import VerdictName
+from launcher.rules.model import not_named
+from launcher.spec import RunSpec
+from launcher.views.check import sentences
+from launcher.views.check.text import as_text, errors_as_text, heading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The pre-flight's answer about one run; ``print`` shows what ``launch check`` prints.
+
+    Attributes:
+        assessment: The judged run; None where the words make no run that could be judged.
+        errors: All errors; the verdict is ``invalid`` where there are any.
+        warnings: Pitfalls.
+    """
+
+    assessment: Assessment | None
+    errors: tuple[ConfigError, ...]
+    warnings: tuple[ConfigError, ...]
+
+    @classmethod
+    def of(cls, assessment: Assessment, *, warnings: tuple[ConfigError, ...] = ()) -> Check:
+        """The answer about a judged run; ``warnings`` stand before its own."""
+        judged = replace(assessment, warnings=(*warnings, *assessment.warnings))
+        return cls(assessment=judged, errors=judged.errors, warnings=judged.warnings)
+
+    @property
+    def verdict(self) -> VerdictName:
+        """The answer in one word: ``fits``, ``tight``, ``does_not_fit``, ``invalid`` or ``unknown``."""
+        return "invalid" if self.assessment is None else self.assessment.verdict.name
+
+    @property
+    def fits(self) -> bool | None:
+        """True if it fits, also within the estimate's error band; None where it is not known what the run builds."""
+        return False if self.assessment is None else self.assessment.verdict.fits
+
+    @property
+    def spec(self) -> RunSpec | None:
+        """The run's settings; None where the words make none."""
+        return None if self.assessment is None else self.assessment.spec
+
+    @property
+    def peak(self) -> Peak | None:
+        """The peak of the worst rank in bytes; None for an invalid run, and where the verdict is ``unknown``."""
+        estimate = None if self.assessment is None else self.assessment.estimate
+        return None if estimate is None else estimate.peak
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """Changes with which it would fit, the cheapest first; each holds its ``overrides``."""
+        return () if self.assessment is None else self.assessment.fixes
+
+    @property
+    def speed(self) -> SpeedEstimate | None:
+        """The predicted speed, of a run that does not fit as if it did; None where it is unknown."""
+        return None if self.assessment is None else self.assessment.speed
+
+    def explain(self, pile: Pile) -> Explanation:
+        """The terms of one pile: what ``launch check --explain PILE`` prints.
+
+        Raises:
+            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
+        """
+        return explain.explained(self._estimated().spec, pile)
+
+    def speed_table(self, width: int = 80) -> str:
+        """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.
+
+        Raises:
+            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
+        """
+        from launcher.views.check import detail  # Late, because few checks ask for it.
+
+        return detail.speed_text(self._estimated(), width)
+
+    def _estimated(self) -> Assessment:
+        if self.assessment is None or self.assessment.estimate is None:
+            raise ConfigErrors(self.errors or [not_named()])
+        return self.assessment
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of ``launch check --json`` (docs/contract.md)."""
+        return invalid_as_json(self.errors, self.warnings) if self.assessment is None else as_json(self.assessment)
+
+    def as_text(self, width: int = 80) -> str:
+        """The text of ``launch check`` on a terminal of ``width`` columns."""
+        return errors_as_text(self.errors, width) if self.assessment is None else as_text(self.assessment, width)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        """The answer as a notebook shows it."""
+        return _as_html(self)
+
+
+_COLOURS: dict[VerdictName, str] = {
+    "fits": "#2e8b57",
+    "tight": "#c77f0a",
+    "does_not_fit": "#c0392b",
+    "invalid": "#c0392b",
+    "unknown": "#808080",
+}
+_BAR = "display:inline-block;height:.8em;background:{};width:{:.1f}%"
+_WIDTH = "30em"
+
+
+def _as_html(check: Check) -> str:
+    verdict, assessment, colour = check.verdict, check.assessment, _COLOURS[check.verdict]
+    parts = [f'<div><b style="color:{colour}">{verdict.replace("_", " ").upper()}</b>']
+    if assessment is not None and not assessment.errors:
+        run, answer = heading(assessment)
+        parts.append(f" {in_html(run)}<br>{in_html(answer)}")
+        parts += [f"<br>{in_html(text)}" for text in sentences.speed(assessment)]
+    if assessment is not None and assessment.estimate is not None:
+        parts += _piles(assessment.estimate, assessment.verdict.capacity_bytes, colour)
+    parts += [*_findings("errors", check.errors), *_findings("warnings", check.warnings)]
+    if assessment is not None:
+        parts += _fixes(assessment.fixes, fits=assessment.verdict.fits is True)
+    return "".join([*parts, "</div>"])
+
+
+def _piles(estimate: MemoryEstimate, capacity: int | None, colour: str) -> Iterator[str]:
+    """A row a pile with its bar, then the whole against the capacity."""
+    total = estimate.peak.device_bytes
+    scale = 100 / max(total, capacity or 0, 1)
+    yield '<table style="margin-top:.5em">'
+    for pile in sorted((pile for pile in estimate.piles if pile.bytes), key=lambda pile: -pile.bytes):
+        yield _row(pile.pile.replace("_", " "), pile.bytes, scale, "#4d7ea8")
+    yield _row("whole process", total, scale, colour)
+    if capacity is not None:
+        yield _row("capacity", capacity, scale, "#888888")
+    yield "</table>"
+
+
+def _row(name: str, size: int, scale: float, colour: str) -> str:
+    bar = f'<span style="{_BAR.format(colour, size * scale)}"></span>'
+    cells = f'<td style="text-align:left">{name}</td><td style="text-align:right;white-space:nowrap">{gib(size)}</td>'
+    return f'<tr>{cells}<td style="text-align:left;width:{_WIDTH}">{bar}</td></tr>'
+
+
+def _findings(kind: str, findings: Iterable[ConfigError]) -> Iterator[str]:
+    rows = [
+        f"<li><code>{in_html(finding.where)}</code>: {in_html(finding.rule)}{_ways(finding.way_out)}</li>"
+        for finding in findings
+    ]
+    if rows:
+        yield f"<p>{kind}</p><ul>{''.join(rows)}</ul>"
+
+
+def _ways(ways: Sequence[str]) -> str:
+    return f"; try {' or '.join(f'<code>{in_html(way)}</code>' for way in ways)}" if ways else ""
+
+
+def _fixes(fixes: Iterable[Fix], *, fits: bool) -> Iterator[str]:
+    rows = [
+        f"<li><code>{in_html(' '.join(fix.overrides))}</code> needs {gib(fix.peak_bytes)}; {in_html(fix.price)}</li>"
+        for fix in fixes
+    ]
+    if rows:
+        yield f"<p>what would {'leave room' if fits else 'fit'}, cheapest first</p><ul>{''.join(rows)}</ul>"

@@ -1,25 +1,28 @@
 """``launch check --plot FILE``: the piles of a run, by phase and by pipeline stage, against the capacity.
 
-Below them, where the run's speed is known, the time of a step by part and the passes of a pipeline.
+Below them, where the run's speed is known, the time of a step by part and the passes of a pipeline. A page also has
+tables: the same piles in numbers, the time of a step by part, the formulas and sources of the peak, and the ways out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.base.units import gib
 from launcher.charts import figure
 from launcher.charts.bars import Mark, Piece, bars
-from launcher.charts.page import Chart
+from launcher.charts.html import Cell, Html, items, joined, table, tag
+from launcher.charts.page import Chart, Section, page
 from launcher.estimate.memory.breakdown import Breakdown, Column
 from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.memory.terms import PILES
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.summary import name_of
 from launcher.preflight.assess import Assessment
+from launcher.preflight.verdict import VerdictName
 from launcher.views.check import gantt as plot_gantt
-from launcher.views.check import page as plot_page
-from launcher.views.check import piles, speed_line
+from launcher.views.check import piles, sentences
 from launcher.views.check import time as plot_time
 from launcher.views.check.text import heading
 
@@ -27,6 +30,11 @@ _OFF_SCALE = 8
 """A capacity of so many times the largest bar is named below the chart: beside a line of it no pile could be told."""
 _ROOM = 1.13
 """Of the axis behind the longest bar, for its size."""
+
+_WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
+
+_NOISE = 1e-9
+"""Seconds below which hidden time is a rounding error."""
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
@@ -41,8 +49,8 @@ def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
         SubmitError: The file cannot be written.
     """
     drawn = charts(assessment, columns)
-    said = (*heading(assessment), *speed_line.sentences(assessment))
-    figure.write(path, said, drawn, lambda: plot_page.page(assessment, columns, drawn))
+    said = (*heading(assessment), *sentences.speed(assessment))
+    figure.write(path, said, drawn, lambda: _page(assessment, columns, drawn))
 
 
 def charts(assessment: Assessment, columns: Breakdown) -> list[Chart]:
@@ -135,7 +143,7 @@ def _scale(assessment: Assessment, columns: Breakdown) -> tuple[int, str, float]
     return (*piles.unit_for(top), top)
 
 
-def _phase_name(column: Column, *, staged: bool) -> str:
+def _phase_name(column: Column, *, staged: bool = False) -> str:
     name = column.phase.replace("_", " ")
     return f"{name} (stage {column.stage})" if staged else name
 
@@ -144,3 +152,83 @@ def _estimate(assessment: Assessment) -> MemoryEstimate:
     if assessment.estimate is None:
         raise AssertionError("a figure of a run that is not valid")
     return assessment.estimate
+
+
+def _page(assessment: Assessment, columns: Breakdown, drawn: Sequence[Chart]) -> str:
+    run, verdict = heading(assessment)
+    estimate = _estimate(assessment)
+    word = tag("p", verdict, class_=_WORDS[assessment.verdict.name])
+    memory = [chart for chart in drawn if chart.title.startswith("Memory")]
+    names = [_phase_name(column) for column in columns.phases]
+    tables = [_columns("phases", "by phase, each at its peak", columns.phases, names)]
+    if len(columns.stages) > 1:
+        names = [f"stage {column.stage} ({_phase_name(column)})" for column in columns.stages]
+        tables.append(_columns("stages", "by pipeline stage, each at its peak", columns.stages, names))
+    sections = [
+        Section(identity="memory", title="Memory", parts=[*memory, *tables]),
+        Section(identity="worst", title="The peak of the worst rank", parts=[_counters(assessment, estimate)]),
+    ]
+    if assessment.speed is not None:
+        times = [chart for chart in drawn if chart not in memory]
+        parts: list[Chart | Html | str] = [*sentences.speed(assessment), *times, _speed(assessment.speed)]
+        sections.append(Section(identity="time", title="The time of a step", parts=parts))
+    title = "How the piles at the peak were computed"
+    sections.append(Section(identity="how", title=title, parts=[_formulas(estimate)]))
+    if assessment.fixes:
+        title = "What would fit, cheapest first"
+        ways = (
+            joined(tag("code", " ".join(fix.overrides)), f" needs {gib(fix.peak_bytes)}; {fix.price}")
+            for fix in assessment.fixes
+        )
+        sections.append(Section(identity="fixes", title=title, parts=[items(ways)]))
+    return page(run, word, sections)
+
+
+def _columns(identity: str, caption: str, columns: Sequence[Column], names: Sequence[str]) -> Html:
+    """A row a pile and a column a peak, and their sums."""
+    rows = []
+    for pile in PILES:
+        sizes = [column.piles.get(pile, 0) for column in columns]
+        if any(sizes):
+            rows.append([pile.replace("_", " "), *(gib(size) if size else "" for size in sizes)])
+    foot = [
+        ["allocated", *(gib(column.allocated_bytes) for column in columns)],
+        ["whole process", *(gib(column.device_bytes) for column in columns)],
+    ]
+    return table(["", *names], rows, caption=caption, foot=foot, identity=identity)
+
+
+def _counters(assessment: Assessment, estimate: MemoryEstimate) -> Html:
+    peak, outside, capacity = estimate.peak, estimate.outside_bytes, assessment.verdict.capacity_bytes
+    rows = [
+        ("allocated (max_memory_allocated)", gib(peak.allocated_bytes)),
+        ("needed, with context and communicators", gib(peak.needed_bytes + outside)),
+        ("its error band", f"{gib(peak.low_bytes + outside)} to {gib(peak.high_bytes + outside)}"),
+        ("reserved (max_memory_reserved)", gib(peak.reserved_bytes)),
+        ("whole process (nvidia-smi)", gib(peak.device_bytes)),
+        ("capacity", "unknown" if capacity is None else gib(capacity)),
+        ("between two steps, allocated", gib(estimate.static_bytes)),
+    ]
+    return table([], rows, identity="peak")
+
+
+def _speed(speed: SpeedEstimate) -> Html:
+    """A row a part."""
+    rows = []
+    for part, terms in speed.parts():
+        exposed = speed.exposed(part)
+        hidden = sum(term.seconds for term in terms) - exposed
+        formula = Cell(" + ".join(term.formula for term in terms), wide=True)
+        source = Cell("; ".join(dict.fromkeys(term.source for term in terms)), wide=True)
+        share, behind = f"{exposed / speed.step_seconds:.1%}", plot_time.said(hidden) if hidden > _NOISE else ""
+        rows.append([name_of(part), plot_time.said(exposed), share, behind, formula, source])
+    foot = [["a step", plot_time.said(speed.step_seconds), "100.0%", "", "", ""]]
+    return table(["part", "waited for", "share", "hidden", "formula", "source"], rows, foot=foot, identity="speed")
+
+
+def _formulas(estimate: MemoryEstimate) -> Html:
+    rows = [
+        [pile.pile.replace("_", " "), gib(pile.bytes), Cell(pile.formula, wide=True), Cell(pile.source, wide=True)]
+        for pile in sorted(estimate.piles, key=lambda pile: -pile.bytes)
+    ]
+    return table(["pile", "size", "formula", "source"], rows, identity="formulas")

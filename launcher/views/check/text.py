@@ -1,6 +1,9 @@
 """The answer of the pre-flight as text for a terminal: the verdict, the reason, the evidence, and what to do.
 
-It is filled to the terminal's width, overrides excepted: these are to be pasted.
+It is filled to the terminal's width, overrides excepted: these are to be pasted. What torch's allocator has cached and
+gives back before it runs out of memory is drawn apart from what is needed: a run that fits may hold more than the
+capacity on paper, and its cache is then the smaller for it. The legend below the bars tells the four counters apart
+that people read: allocated, needed, reserved, whole process.
 """
 
 from __future__ import annotations
@@ -12,16 +15,21 @@ from launcher import backends
 from launcher.base import secret, units
 from launcher.base.errors import ConfigError
 from launcher.base.terminal import visible
-from launcher.base.units import count, gib
+from launcher.base.units import MIB, count, gib
 from launcher.estimate.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight import saving
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
-from launcher.spec import RunSpec
-from launcher.views.check import speed_line
-from launcher.views.check.answer import answer, not_known, reason
-from launcher.views.check.bars import SMALLEST, bars, legend
+from launcher.spec import HardwareSpec, RunSpec
+from launcher.views.check import sentences
+from launcher.views.check.sentences import answer, not_known, reason
+
+_SMALLEST = MIB // 20
+"""Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing."""
+
+_PILE, _NEEDED, _OVER, _CACHED, _CAPACITY = "#=!.-"
+"""Characters of the bars: a pile; of the whole process what is needed, beyond the capacity, cached; the capacity."""
 
 
 def heading(assessment: Assessment) -> tuple[str, str]:
@@ -37,15 +45,15 @@ def as_text(assessment: Assessment, width: int = 80) -> str:
     """The answer for a terminal of ``width`` columns: the verdict, the reason, the evidence, and what to do."""
     spec, estimate = assessment.spec, assessment.estimate
     if assessment.errors:
-        lines = _wrapped(_invalid(assessment), width)
+        lines = wrapped(_invalid(assessment), width)
         lines += ["", *findings_as_text("error", assessment.errors, width)]
     elif estimate is None:
-        lines = [*_wrapped(not_known(spec), width), "", *_wrapped(_headline(spec), width)]
+        lines = [*wrapped(not_known(spec), width), "", *wrapped(_headline(spec), width)]
     else:
-        lines = _wrapped(answer(spec, assessment.verdict, estimate), width)
-        lines += _wrapped(reason(spec, assessment.verdict, estimate), width)
-        lines += _paragraph([line for text in speed_line.sentences(assessment) for line in _wrapped(text, width)])
-        lines += _paragraph(_wrapped(_rehearsed(assessment), width))
+        lines = wrapped(answer(spec, assessment.verdict, estimate), width)
+        lines += wrapped(reason(spec, assessment.verdict, estimate), width)
+        lines += _paragraph([line for text in sentences.speed(assessment) for line in wrapped(text, width)])
+        lines += _paragraph(wrapped(_rehearsed(assessment), width))
         lines += ["", *_evidence(assessment, estimate, width)]
     if assessment.warnings:
         lines += ["", *findings_as_text("warning", assessment.warnings, width)]
@@ -58,7 +66,7 @@ def _paragraph(lines: list[str]) -> list[str]:
 
 
 def _rehearsed(assessment: Assessment) -> str:
-    """What was measured of a rank, and how its verdict is taken where the estimate has another one."""
+    """The measured rank, and the way to take its verdict where the estimate has another one."""
     found, spec = assessment.rehearsed, assessment.spec
     if found is None:
         return ""
@@ -68,7 +76,7 @@ def _rehearsed(assessment: Assessment) -> str:
 
 
 def _invalid(assessment: Assessment) -> str:
-    """How many errors there are; the run only where it is the one that was typed, and no default stands in for it."""
+    """The number of errors; the run only where it is the one that was typed, and no default stands in for it."""
     number = len(assessment.errors)
     text = f"INVALID: {number} error{'' if number == 1 else 's'}"
     return f"{text} in {_headline(assessment.spec)}" if assessment.as_typed else text
@@ -77,15 +85,15 @@ def _invalid(assessment: Assessment) -> str:
 def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
     """The run, its step and formats, the piles and the whole, and the figures beside them."""
     spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
-    yield from _wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
-    yield from _wrapped(_batch(spec), width)
-    yield from _wrapped("" if assessment.data is None else assessment.data.as_text(), width)
-    yield from _wrapped(_formats(spec), width)
-    yield from ("", *bars(estimate, capacity, width))
-    for text in legend(estimate, spec.hardware, capacity):
-        yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    yield from ("", *_wrapped(_phases(estimate), width))
-    yield from _wrapped(_elsewhere(assessment, estimate), width)
+    yield from wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
+    yield from wrapped(_batch(spec), width)
+    yield from wrapped("" if assessment.data is None else assessment.data.as_text(), width)
+    yield from wrapped(_formats(spec), width)
+    yield from ("", *_bars(estimate, capacity, width))
+    for text in _legend(estimate, spec.hardware, capacity):
+        yield from wrapped(text, width, "  ", "    ")
+    yield from ("", *wrapped(_phases(estimate), width))
+    yield from wrapped(_elsewhere(assessment, estimate), width)
     yield from _target(spec, width)
 
 
@@ -95,18 +103,19 @@ def errors_as_text(errors: Sequence[ConfigError], width: int = 80) -> str:
 
 
 def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> list[str]:
-    """Errors or warnings: where, what was found, the rule, and the ways out on lines of their own."""
+    """Errors or warnings: the place, the rule, and the ways out on lines of their own."""
     lines: list[str] = []
     for finding in findings:
         text = visible(f"{kind}: {finding.where}: {finding.rule}")  # A program may print it by itself.
-        lines += textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+        lines += wrapped(text, width, rest="  ")
         for number, way in enumerate(finding.way_out):
             lines.append(f"  {'try' if number == 0 else ' or'}  {way}")
     return lines
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Break a text into lines of a terminal's width, with an indent of the first line and of the others."""
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _headline(spec: RunSpec) -> str:
@@ -167,7 +176,7 @@ def _elsewhere(assessment: Assessment, estimate: MemoryEstimate) -> str:
 def _of_host(host: HostMemory) -> str:
     """The piles of a node's host memory, where there are several, the largest first."""
     sizes = {name: sum(term.bytes for term in terms) for name, terms in host.piles.items()}
-    shown = sorted(((name, size) for name, size in sizes.items() if size >= SMALLEST), key=lambda item: -item[1])
+    shown = sorted(((name, size) for name, size in sizes.items() if size >= _SMALLEST), key=lambda item: -item[1])
     named = [f"{name} {gib(size)}" for name, size in shown]
     return f" ({', '.join(named)})" if len(named) > 1 else ""
 
@@ -177,7 +186,7 @@ def _target(spec: RunSpec, width: int) -> list[str]:
     if spec.hardware.device != "cpu":
         return []
     text = f"judged for {ranks(spec)} of this machine, whose speed is not predicted; to judge GPUs, name them:"
-    return ["", *_wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
+    return ["", *wrapped(text, width), "  hardware=h100_80g cluster.gpus_per_node=8"]
 
 
 def _fixes(assessment: Assessment, width: int) -> list[str]:
@@ -192,7 +201,7 @@ def _fixes(assessment: Assessment, width: int) -> list[str]:
         lines += _ways(f"with more {noun} than {spec.gpus}, fewest first:", more, width)
     elif verdict.name == "tight":
         text = "nothing that was tried leaves room: measure a few steps (train.steps=3; the peak is in memory.json)"
-        lines += ["", *_wrapped(text, width)]
+        lines += ["", *wrapped(text, width)]
     elif assessment.nearest is not None:
         lines += _ways("nothing that was tried fits; the nearest is not enough:", [assessment.nearest], width)
     elif verdict.name == "does_not_fit":
@@ -207,9 +216,56 @@ def _ways(title: str, fixes: Sequence[Fix], width: int) -> list[str]:
 
 
 def _fix(fix: Fix, width: int) -> list[str]:
-    text = f"needs {gib(fix.peak_bytes)}; {fix.price}"
-    indent = "      "
-    return [
-        f"  {' '.join(fix.overrides)}",
-        *textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False),
-    ]
+    price = wrapped(f"needs {gib(fix.peak_bytes)}; {fix.price}", width, "      ", "      ")
+    return [f"  {' '.join(fix.overrides)}", *price]
+
+
+def _bars(estimate: MemoryEstimate, capacity: int | None, width: int) -> Iterator[str]:
+    """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
+    piles = sorted((pile for pile in estimate.piles if pile.bytes >= _SMALLEST), key=lambda pile: -pile.bytes)
+    total, room = max(1, estimate.peak.device_bytes), max(10, width - 36)
+    for pile in piles:
+        cached = round(room * _cached_bytes(estimate) / total) if pile.pile == "fragmentation" else 0
+        length = max(1, round(room * pile.bytes / total))
+        yield _bar(pile.pile.replace("_", " "), pile.bytes, _PILE * (length - cached) + _CACHED * cached)
+    scale = room / max(total, capacity or 0)
+    needed = total - _cached_bytes(estimate)
+    inside = round(scale * min(needed, needed if capacity is None else capacity))
+    over = round(scale * needed) - inside
+    rest = round(scale * total) - inside - over
+    yield _bar("whole process", total, _NEEDED * inside + _OVER * over + _CACHED * rest)
+    if capacity is not None:
+        yield _bar("capacity", capacity, _CAPACITY * round(scale * capacity))
+
+
+def _bar(name: str, size: int, bar: str) -> str:
+    return f"  {name:17}{gib(size):>12}  {bar}".rstrip()
+
+
+def _cached_bytes(estimate: MemoryEstimate) -> int:
+    """Bytes that the allocator has reserved beyond what it needs, and gives back."""
+    return max(0, estimate.peak.reserved_bytes - estimate.peak.needed_bytes)
+
+
+def _legend(estimate: MemoryEstimate, hardware: HardwareSpec, capacity: int | None) -> Iterator[str]:
+    """The characters of the whole process and of the capacity in words; none where there is nothing to tell apart."""
+    peak, cached = estimate.peak, _cached_bytes(estimate)
+    needed = peak.device_bytes - cached
+    if peak.device_bytes != peak.allocated_bytes:
+        parts = [f"{_bare(peak.allocated_bytes)} allocated"]
+        parts += [f"{_bare(lost)} lost between"] if (lost := peak.needed_bytes - peak.allocated_bytes) else []
+        parts += [f"{_bare(outside)} outside of torch"] if (outside := estimate.outside_bytes) else []
+        yield f"{_NEEDED} needed {gib(needed)}: {', '.join(parts)}"
+    if capacity is not None and needed > capacity:
+        yield f"{_OVER} needed beyond the capacity: {gib(needed - capacity)}"
+    if cached:
+        reserved = f"torch keeps it (reserved {_bare(peak.reserved_bytes)})"
+        yield f"{_CACHED} cached {gib(cached)}: {reserved}, gives it back when short"
+    if capacity is not None and hardware.memory_bytes is not None and hardware.memory_bytes > capacity:
+        kept = f"{_bare(hardware.memory_bytes - capacity)}{' (assumed)' if hardware.reserved_bytes is None else ''}"
+        yield f"{_CAPACITY} capacity: {gib(hardware.memory_bytes)} less the driver's {kept}"
+
+
+def _bare(size: int) -> str:
+    """A size without its unit, where another of the line has it."""
+    return gib(size).removesuffix(" GiB")

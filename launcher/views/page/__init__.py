@@ -1,1 +1,113 @@
-"""Pages in one file of a run, of several runs, or of a sweep, and the charts on them."""
+"""The page of one run: what was asked and predicted, what was measured, what happened, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.base import package
+from launcher.base.units import duration, gib
+from launcher.charts.html import Html, items, joined, tag
+from launcher.charts.page import Section, page
+from launcher.preflight.verdict import judge
+from launcher.rundir import contents, health, progress, results
+from launcher.views.check.sentences import answer, reason
+from launcher.views.page import asked as page_asked
+from launcher.views.page import curves as page_curves
+from launcher.views.page import memory as page_memory
+from launcher.views.page import source as page_source
+from launcher.views.page import speed as page_speed
+from launcher.views.page import story as page_story
+from launcher.views.page.source import Source
+from launcher.why.answer import Evidence
+from launcher.why.explain import explain
+from launcher.why.ways_out import Takes
+
+_WORDS = {"fits": "good", "tight": "warn", "does_not_fit": "bad", "invalid": "bad"}
+_STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "bad"}
+
+
+def of_run(folder: Path, takes: Takes | None = None) -> str:
+    """The page of the run in a folder, whatever that holds.
+
+    Args:
+        folder: The run directory.
+        takes: True of words that a resumed run takes; None takes all.
+    """
+    source = page_source.read(folder)
+    sections = [
+        page_asked.section(source),
+        page_memory.section(source),
+        page_speed.section(source),
+        page_curves.section(source),
+        page_story.section(source),
+        Section(identity="end", title="How it ended", parts=list(_end(source, takes))),
+        page_asked.made_of(source),
+    ]
+    return page(f"Run {source.state.id}", joined(*_lead(source)), sections)
+
+
+def _lead(source: Source) -> Iterator[Html]:
+    """The run in a few lines: its state, the verdict, and what of the record cannot be read."""
+    now = source.state
+    word = tag("span", now.state, class_=_STATES.get(now.state, ""))
+    steps = "" if now.progress.step is None else f", step {now.progress.step:,}"
+    steps += f" of {now.progress.steps:,}" if steps and now.progress.steps is not None else ""
+    loss = f", loss {results.closing_loss(source.rows)}" if source.rows else ""
+    yield tag("p", word, steps, loss, f"; {now.reason}" if now.reason else "")
+    yield tag("p", *_verdict(source))
+    left = now.progress.seconds_left
+    if now.state == "running" and left is not None:
+        yield tag("p", f"About {duration(left)} are left.")
+    if source.damage:
+        yield tag("p", "Not all of the record can be read:", class_="bad")
+        yield items(source.damage)
+    yield tag("p", tag("code", str(source.folder)), f", made by launch {package.__version__}", class_="note")
+
+
+def _verdict(source: Source) -> Iterator[Html | str]:
+    name = source.plan.get("verdict")
+    if name == "unknown" or (source.spec is not None and source.spec.judges_no_model):
+        yield "A script of your own beside which no model is named: the check judges its settings, and not its memory."
+    elif not isinstance(name, str):
+        yield "The verdict of the check is not recorded."
+    else:
+        yield tag("span", f"The check said {name.replace('_', ' ').upper()}", class_=_WORDS.get(name, ""))
+        if source.predicted is not None and source.spec is not None:
+            estimate = source.predicted.estimate
+            judged = judge(source.spec, estimate)
+            yield f"; by this version {answer(source.spec, judged, estimate)}. {reason(source.spec, judged, estimate)}"
+        elif contents.is_whole(size := (source.plan.get("peak") or {}).get("needed_bytes")):
+            yield f"; predicted to need {gib(size)}."
+
+
+def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
+    now = source.state
+    told = f"It is {now.state}" if now.state not in ("finished", "failed", "cancelled") else f"It {_ended(now.state)}"
+    yield f"{told}{': ' + now.reason if now.reason else '.'}"
+    if now.state in ("failed", "lost", "requeued"):
+        yield from _why(source, takes)
+    for event in health.now(source.folder):
+        yield tag("p", str(event["text"]), class_="warn")
+    saved = progress.checkpoint(source.folder)
+    yield "There is no checkpoint." if saved is None else f"Its newest checkpoint is of step {saved:,}."
+
+
+def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:
+    """What ``launch why`` says: the cause, the evidence and what would help."""
+    found = explain(source.folder, Path.cwd(), takes)
+    yield from (tag("p", sentence, class_="bad" if number == 0 else "") for number, sentence in enumerate(found.said))
+    if found.evidence:
+        yield items(_evidence(each) for each in found.evidence)
+    if found.ways:
+        yield tag("p", found.ways_title.capitalize())
+        yield items(joined(tag("code", way.command), f" {way.text}" if way.text else "") for way in found.ways)
+
+
+def _evidence(found: Evidence) -> str:
+    place = found.file if found.line is None else f"{found.file}:{found.line}"
+    return f"{place}: {found.text}"
+
+
+def _ended(state: str) -> str:
+    return {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[state]

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from launcher.base import secret
-from launcher.base.units import GIB
+from launcher.base.units import Pair, gib, rounded
 from launcher.charts import html, table
+from launcher.charts.bars import LEAST_WIDTH
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.table import Cell, Column, Row
-from launcher.rundir import by_files, contents
+from launcher.rundir import by_files, contents, ranking
 from launcher.rundir import names as run_names
-from launcher.rundir.ranking import MEAN
+from launcher.rundir.ranking import Basis
 from launcher.views import comparison, comparison_text
+from launcher.views.check.piles import unit_for
 from launcher.views.comparison import Comparison, Side
 from launcher.views.page import asked as page_asked
-from launcher.views.page import many_bars, many_curves
-from launcher.views.page.many_points import unit_of
+from launcher.views.page import curves as page_curves
 
 MOST_CURVES = 24
 """Runs whose curves lie over each other; more could not be told apart."""
 
 _TABLE = "runs"
+
+_BAR = 18
+"""Pixels of a bar."""
+
+_COLOURS = {"predicted": "#b3d4ea", "measured": "#0072b2"}
+"""One hue, told apart by lightness."""
 
 
 def several(directories: Sequence[Path]) -> str:
@@ -33,19 +40,14 @@ def several(directories: Sequence[Path]) -> str:
     names = comparison_text.names(found)
     sections = [
         Section(identity="curves", title="Curves", parts=[*_curves(found, names)]),
-        Section(identity="predicted", title="Predicted and measured", parts=[*many_bars.charts(found.sides, names)]),
+        Section(identity="predicted", title="Predicted and measured", parts=[*_bars(found.sides, names)]),
         Section(identity="table", title="What differs, and what came out", parts=[*_tables(found, names)]),
     ]
-    lead = html.items((*comparison_text.sentences(found), *_damage(directories)))
+    damaged = ((directory, by_files.damage(directory)) for directory in directories)
+    unread = (f"of {run_names.id_of(place)} not all is known: {why}" for place, why in damaged if why is not None)
+    lead = html.items((*comparison_text.sentences(found), *unread))
     title = f"{len(names)} runs: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
     return page(title, lead, sections, scripts=[table.script()], styles=[table.style()])
-
-
-def _damage(directories: Sequence[Path]) -> Iterator[str]:
-    """Of whom not all is known."""
-    for directory in directories:
-        if (damage := by_files.damage(directory)) is not None:
-            yield f"of {run_names.id_of(directory)} not all is known: {damage}"
 
 
 def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | str]:
@@ -56,16 +58,18 @@ def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | 
     shown = named
     if len(named) > MOST_CURVES:
         ranked = found.by.kind is not None
-        by_loss = sorted(named, key=lambda pair: _rank(found.by.loss(pair[0].trained))) if ranked else named
+        by_loss = sorted(named, key=lambda pair: loss_rank(found.by, pair[0].trained)) if ranked else named
         shown = [pair for pair in named if pair in by_loss[:MOST_CURVES]]
         which = "runs of the lowest loss" if ranked else "first runs"
         yield f"The {MOST_CURVES} {which}, of {len(named)} with metrics."
-    yield many_curves.switches([name for _, name in shown])
-    curves = [many_curves.read(Path(side.run.directory), name, side.tokens_per_step) for side, name in shown]
-    yield from many_curves.charts(curves, by_tokens=bool(found.at_tokens))
+    yield page_curves.switches([name for _, name in shown])
+    curves = [page_curves.read(Path(side.run.directory), name, side.tokens_per_step) for side, name in shown]
+    yield from page_curves.overlaid(curves, by_tokens=bool(found.at_tokens))
 
 
-def _rank(loss: float | None) -> float:
+def loss_rank(by: Basis, trained: ranking.Trained | None) -> float:
+    """A loss to sort by; one that is unknown or no number comes last."""
+    loss = by.loss(trained)
     return float("inf") if loss is None or loss != loss else loss
 
 
@@ -78,26 +82,21 @@ def _tables(found: Comparison, names: Sequence[str]) -> Iterator[Html | str]:
     yield table.table(_TABLE, "Runs; \N{ASTERISK OPERATOR} is the best of a column", "run", *_runs(found, names, paths))
     for title, rows in (("step", found.at_steps), ("tokens", found.at_tokens)):
         if rows:
-            lines = [[f"{at:,}", *(_text(loss, ".4f") for loss in losses)] for at, losses in rows.items()]
+            lines = [[f"{at:,}", *comparison_text.losses_text(losses)] for at, losses in rows.items()]
             yield html.table([title, *names], lines, caption=f"Loss at equal {'steps' if title == 'step' else title}")
 
 
 def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tuple[list[Column], list[Row]]:
-    sizes = [size for side in found.sides for size in (side.predicted_bytes, side.peak_bytes) if size is not None]
-    unit = unit_of(sizes)
-    name = "GiB" if unit == GIB else "MiB"
-    least: Literal["least"] | None = None if found.by.kind is None else "least"
+    unit, unit_name = _unit(found.sides)
     columns = [
         Column(key="state", title="state"),
         *(Column(key=path, title=path) for path in paths),
         Column(key="steps", title="steps", form=","),
         Column(key="tokens", title="tokens", form=","),
-        Column(key="loss", title="loss", form=".4f", best=least, hint=_loss_is(found)),
-        Column(key="predicted_speed", title="tokens/s a GPU, predicted", form=",.0f"),
-        Column(key="speed", title="tokens/s a GPU", form=",.0f", best="most", hint="median of the second half"),
+        loss_column(found.by, held_out=found.held_out),
+        *SPEED_COLUMNS,
         Column(key="gpus", title="GPUs", form=","),
-        Column(key="predicted_memory", title=f"memory, predicted, {name}", form=",.2f"),
-        Column(key="memory", title=f"memory, {name}", form=",.2f", best="least", hint="allocated on the worst rank"),
+        *memory_columns(unit_name),
     ]
     rows = []
     for place, (side, called) in enumerate(zip(found.sides, names, strict=True)):
@@ -109,12 +108,32 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
     return columns, rows
 
 
-def _loss_is(found: Comparison) -> str:
-    return "the last one on held-out samples" if found.held_out else MEAN
+def loss_column(by: Basis, *, held_out: bool) -> Column:
+    """The column of losses, whose least is marked where they can be ranked."""
+    hint = "the last one on held-out samples" if held_out else ranking.MEAN
+    return Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=hint)
+
+
+SPEED_COLUMNS = (
+    Column(key="predicted_speed", title="tokens/s a GPU, predicted", form=",.0f"),
+    Column(key="speed", title="tokens/s a GPU", form=",.0f", best="most", hint="median of the second half"),
+)
+
+
+def memory_columns(unit: str) -> Iterator[Column]:
+    """The columns of memory, predicted and measured."""
+    yield Column(key="predicted_memory", title=f"memory, predicted, {unit}", form=",.2f")
+    hint = "allocated on the worst rank"
+    yield Column(key="memory", title=f"memory, {unit}", form=",.2f", best="least", hint=hint)
+
+
+def _unit(sides: Sequence[Side]) -> tuple[int, str]:
+    sizes = (size for side in sides for size in (side.predicted_bytes, side.peak_bytes) if size is not None)
+    return unit_for(max(sizes, default=0))
 
 
 def _line(run: Path) -> str | None:
-    """What repeats a run, without its name and folder."""
+    """The line that repeats a run, without its name and folder."""
     return page_asked.pasted(contents.known(run, contents.PLAN), contents.known(run, contents.SPEC))
 
 
@@ -130,5 +149,66 @@ def _setting(value: object) -> Cell:
     return value if value is None or isinstance(value, int | float) else secret.hidden(str(value))
 
 
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]:
+    """A chart of memory and one of speed, each where any run has a figure."""
+    unit, unit_name = _unit(sides)
+    sizes = [Pair(side.predicted_bytes, side.peak_bytes) for side in sides]
+    speeds = [Pair(side.predicted_speed, side.speed_per_gpu) for side in sides]
+    found = [
+        _chart(f"allocated peak of the worst rank, {unit_name}", sizes, names, unit, gib),
+        _chart("tokens a second and GPU", speeds, names, 1, rounded),
+    ]
+    yield from (chart for chart in found if chart is not None)
+    if not any(found):
+        yield tag("p", "Nothing was predicted or measured.", class_="missing")
+
+
+def _chart(
+    title: str, pairs: Sequence[Pair[Any]], names: Sequence[str], unit: int, form: Callable[[Any], str]
+) -> Chart | None:
+    """Two bars a run, the predicted one pale, with the figures beside them."""
+    named = list(zip(names, pairs, strict=True))
+    rows = [row for name, pair in named for row in _bar_rows(name, pair, unit, form)]
+    if not rows:
+        return None
+    numbers = ([name, *pair.texts(form), _off(pair)] for name, pair in named)
+    return Chart(
+        title=title,
+        spec=_spec(title, rows, names),
+        said=f"{title}, predicted and measured for each of {len(names)} runs; the numbers are below",
+        numbers=html.table(["run", "predicted", "measured", "measured against predicted"], numbers),
+    )
+
+
+def _bar_rows(name: str, pair: Pair[Any], unit: int, form: Callable[[Any], str]) -> Iterator[dict[str, Any]]:
+    for kind, value in zip(_COLOURS, (pair.predicted, pair.measured), strict=True):
+        if value is not None:
+            length = float(f"{value / unit:.6g}")
+            yield {"run": name, "kind": kind, "value": length, "shown": form(value), "against": _off(pair)}
+
+
+def _off(pair: Pair[Any]) -> str:
+    return "-" if pair.share is None else f"{100 * (pair.share - 1):+.1f}%"
+
+
+def _spec(title: str, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    along = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": True}}
+    runs = {"field": "run", "type": "nominal", "title": None, "sort": list(dict.fromkeys(names))}
+    kinds = {"field": "kind", "type": "nominal", "title": None, "sort": list(_COLOURS)}
+    scale = {"domain": list(_COLOURS)}
+    look = {**kinds, "scale": {**scale, "range": list(_COLOURS.values())}, "legend": {"orient": "top"}}
+    shown = [{"field": "run"}, {"field": "kind"}, {"field": "shown", "title": title}]
+    shown.append({"field": "against", "title": "measured against predicted"})
+    bar = {"type": "bar", "stroke": _COLOURS["measured"], "strokeWidth": 1.2}
+    text = {"type": "text", "align": "left", "dx": 4}
+    return {
+        "data": {"values": rows},
+        "width": "container",
+        "usermeta": {"least": LEAST_WIDTH},
+        "height": 2 * _BAR * len(names) + _BAR,
+        "encoding": {"y": runs, "yOffset": {**kinds, "scale": scale}},
+        "layer": [
+            {"mark": bar, "encoding": {"x": along, "color": look, "tooltip": shown}},
+            {"mark": text, "encoding": {"x": along, "text": {"field": "shown"}}},
+        ],
+    }

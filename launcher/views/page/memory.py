@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base.units import gib
-from launcher.charts import areas
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag
-from launcher.charts.lines import curves
+from launcher.charts.lines import MOST, areas, curves, thinned_places
 from launcher.charts.page import Chart, Section
-from launcher.charts.thin import MOST, some
 from launcher.estimate.memory.moments import PHASES
 from launcher.job.memory import MemoryRecord, PhaseMemory
 from launcher.rundir import contents, results
@@ -224,7 +222,7 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
     )
     yield Chart(
         title="Over time, by pile",
-        spec=areas.areas(
+        spec=areas(
             rows, piles.COLOURS, title=f"allocated at a step's peak, {name}", ranks=[str(rank) for rank in shown]
         ),
         said=f"Memory of a rank by pile over {len({record.step for record in stepped})} sampled steps.",
@@ -246,7 +244,7 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
     fullest = _peaks(records, rank)
     shown = dict.fromkeys(pile for _, peak in fullest.values() for pile in peak.piles)
     steps = sorted(fullest)
-    for number in some([float(fullest[step][1].allocated_bytes) for step in steps], max(8, most)):
+    for number in thinned_places([float(fullest[step][1].allocated_bytes) for step in steps], max(8, most)):
         phase, peak = fullest[steps[number]]
         for pile in shown:
             size = peak.piles.get(pile, 0)
@@ -304,7 +302,7 @@ def _host_rows(records: Sequence[MemoryRecord]) -> Iterator[dict[str, Any]]:
             found[name, record.step] = max(size, found.get((name, record.step), 0))
     for name in sorted({name for name, _ in found})[:8]:
         points = sorted((step, size) for (of, step), size in found.items() if of == name)
-        for number in some([float(size) for _, size in points], MOST // 4):
+        for number in thinned_places([float(size) for _, size in points], MOST // 4):
             step, size = points[number]
             yield {"step": step, "of": name, "GiB": round(size / 2**30, 3)}
 

@@ -12,7 +12,7 @@ from launcher.base import files
 from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag
-from launcher.charts.look import CATEGORIES, LIMIT
+from launcher.charts.library import CATEGORIES, LIMIT
 from launcher.charts.page import Chart, Section
 from launcher.job.events import MILESTONES
 from launcher.rundir import contents

@@ -4,25 +4,125 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import secret
-from launcher.base.units import GIB
 from launcher.charts import parallel, table
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.parallel import Axis
 from launcher.charts.table import Cell, Column, Row
-from launcher.rundir import ranking
-from launcher.sweeping import outcomes
-from launcher.views import sweep_table
-from launcher.views.page import many_curves, many_points
-from launcher.views.page.many_points import Found, Numbers
+from launcher.rundir import contents, state
+from launcher.sweeping import outcomes, sweep
+from launcher.views import comparison, sweep_table
+from launcher.views.check.piles import unit_for
+from launcher.views.page import curves as page_curves
+from launcher.views.page.many import SPEED_COLUMNS, loss_column, loss_rank, memory_columns
 
 _TABLE = "points"
+
 _CURVES = 12
+"""Points whose curves lie over each other; more could hardly be told apart."""
+
 _REASONS = 12
+"""Reasons for which points were left out that are listed; the table has them all."""
+
+type Numbers = tuple[float | None, ...]
+"""One for each point; None where it has none, or not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The points of a sweep so far, with the numbers that its page has of each.
+
+    Attributes:
+        directory: Of the sweep.
+        words: Its command line, as typed; None in a record without it.
+        measures: True where the points are layouts whose speed is the question.
+        rows: The points.
+        axes: Settings that differ between points, with the value of each point as typed.
+        fixed: Settings that points name and that are the same in all.
+        speeds: Tokens a second and GPU, measured.
+        unit: Bytes of the unit of memory, one for all points, so that they are compared by the eye.
+        unit_name: GiB, or MiB where all is small.
+    """
+
+    directory: Path
+    words: tuple[str, ...] | None
+    measures: bool
+    rows: tuple[outcomes.Row, ...]
+    axes: Mapping[str, tuple[str | None, ...]]
+    fixed: Mapping[str, str]
+    speeds: Numbers
+    unit: int
+    unit_name: str
+
+    @property
+    def best(self) -> outcomes.Row | None:
+        """The point of the lowest loss, of a measurement the fastest one; None where none has a result."""
+        if not self.measures:
+            return outcomes.best(self.rows)
+        known = [(speed, row) for speed, row in zip(self.speeds, self.rows, strict=True) if speed is not None]
+        return max(known, key=lambda pair: pair[0])[1] if known else None
+
+    @property
+    def losses(self) -> Numbers:
+        """The losses that ``launch status`` shows."""
+        return tuple(row.loss for row in self.rows)
+
+    @property
+    def predicted_speeds(self) -> Numbers:
+        """Tokens a second and GPU, predicted."""
+        return tuple(row.point.predicted_tokens_per_second_per_gpu for row in self.rows)
+
+    @property
+    def sizes(self) -> Numbers:
+        """Allocated peak of the worst rank in ``unit``, measured."""
+        return self._in_unit([row.measured_bytes for row in self.rows])
+
+    @property
+    def predicted_sizes(self) -> Numbers:
+        """Allocated peak of the worst rank in ``unit``, predicted."""
+        return self._in_unit([row.point.predicted_bytes for row in self.rows])
+
+    def _in_unit(self, sizes: Sequence[int | None]) -> Numbers:
+        return tuple(None if size is None else round(size / self.unit, 3) for size in sizes)
+
+
+def _read(directory: Path) -> Found:
+    content = contents.read(directory, state.SWEEP) or {}
+    rows = tuple(outcomes.rows(directory))
+    typed = [_typed(row.point.overrides) for row in rows]
+    keys = dict.fromkeys(key for each in typed for key in each)
+    values = {key: tuple(words.get(key) for words in typed) for key in keys}
+    sizes = (size for row in rows for size in (row.point.predicted_bytes, row.measured_bytes) if size is not None)
+    unit, unit_name = unit_for(max(sizes, default=0))
+    words = content.get("overrides")
+    return Found(
+        directory=directory,
+        words=None if words is None else tuple(words),
+        measures=content.get(sweep.MEASUREMENT) is not None,
+        rows=rows,
+        axes={key: found for key, found in values.items() if len(set(found)) > 1},
+        fixed={key: found[0] for key, found in values.items() if len(set(found)) == 1 and found[0] is not None},
+        speeds=tuple(_speed(directory, row) for row in rows),
+        unit=unit,
+        unit_name=unit_name,
+    )
+
+
+def _typed(overrides: Sequence[str]) -> dict[str, str]:
+    """The settings of a point by their keys, as typed."""
+    parted = (word.partition("=") for word in overrides)
+    return {key.lstrip("+"): value for key, equals, value in parted if equals}
+
+
+def _speed(directory: Path, row: outcomes.Row) -> float | None:
+    if row.tokens_per_second is None:
+        return None
+    return row.tokens_per_second / comparison.gpus(directory / row.point.id)
 
 
 def swept(directory: Path) -> str:
@@ -31,7 +131,7 @@ def swept(directory: Path) -> str:
     Raises:
         BadRecord: ``sweep.json`` does not hold what it should.
     """
-    found = many_points.read(directory)
+    found = _read(directory)
     sections = [
         Section(identity="axes", title="Axes and results", parts=[*_coordinates(found)]),
         Section(identity="all", title="Points", parts=[_points(found)]),
@@ -44,7 +144,7 @@ def swept(directory: Path) -> str:
 
 
 def _lead(found: Found) -> Html:
-    """How many points came to what, the best one, and the line that started all."""
+    """The points by their states, the best one, and the line that started all."""
     states = Counter("left out" if row.run is None else row.run.state for row in found.rows)
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in states.most_common())
     parts: list[Html] = [tag("p", f"{len(found.rows):,} points: {counted}.")]
@@ -84,11 +184,10 @@ def _coordinates(found: Found) -> Iterator[Chart | Html | str]:
 
 
 def _outcomes(found: Found) -> Iterator[Axis]:
-    """The results, the first of which is the one in question."""
+    """The results, first the one that the sweep is about."""
     speed = _measured_or_predicted("tokens/s a GPU", found.speeds, found.predicted_speeds)
     loss = Axis(title="loss", values=found.losses, result=True)
-    name = "GiB" if found.unit == GIB else "MiB"
-    memory = _measured_or_predicted(f"memory, {name}", found.sizes, found.predicted_sizes)
+    memory = _measured_or_predicted(f"memory, {found.unit_name}", found.sizes, found.predicted_sizes)
     yield from (speed, loss, memory) if found.measures else (loss, speed, memory)
 
 
@@ -99,22 +198,15 @@ def _measured_or_predicted(title: str, measured: Numbers, predicted: Numbers) ->
     return Axis(title=f"{title}, predicted", values=predicted, result=True)
 
 
-def _loss_is(by: ranking.Basis) -> str:
-    return "the last one on held-out samples" if by.kind == "held_out" else ranking.MEAN
-
-
 def _points(found: Found) -> Html:
     by = outcomes.basis(found.rows)
-    name = "GiB" if found.unit == GIB else "MiB"
     columns = [
         Column(key="state", title="state"),
         Column(key="verdict", title="verdict"),
         *(Column(key=key, title=key) for key in found.axes),
-        Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=_loss_is(by)),
-        Column(key="predicted_speed", title="tokens/s a GPU, predicted", form=",.0f"),
-        Column(key="speed", title="tokens/s a GPU", form=",.0f", best="most", hint="median of the second half"),
-        Column(key="predicted_memory", title=f"memory, predicted, {name}", form=",.2f"),
-        Column(key="memory", title=f"memory, {name}", form=",.2f", best="least", hint="allocated on the worst rank"),
+        loss_column(by, held_out=by.kind == "held_out"),
+        *SPEED_COLUMNS,
+        *memory_columns(found.unit_name),
     ]
     facts = zip(
         found.rows,
@@ -136,14 +228,8 @@ def _row(found: Found, row: outcomes.Row, settings: Sequence[str | None], figure
     now = "left out" if row.run is None else row.run.state
     reason = row.point.reason or (None if row.run is None else row.run.reason)
     cells: list[Cell] = [now, row.point.verdict.replace("_", " "), *settings, row.loss, *figures]
-    return Row(name=row.point.id, cells=cells, line=_line(found, row), note=f"{now}: {reason}" if reason else now)
-
-
-def _line(found: Found, row: outcomes.Row) -> str | None:
-    """The line that repeats a point; of one that was left out, the line that judges it."""
-    if row.run is not None:
-        return secret.hidden(shlex.join(["launch", *outcomes.words(found.directory, row)]))
-    return None
+    line = None if row.run is None else secret.hidden(shlex.join(["launch", *outcomes.words(found.directory, row)]))
+    return Row(name=row.point.id, cells=cells, line=line, note=f"{now}: {reason}" if reason else now)
 
 
 def _left_out(found: Found) -> Iterator[Html]:
@@ -160,12 +246,12 @@ def _curves(found: Found) -> Iterator[Chart | Html | str]:
     if not best:
         return
     if by.kind is not None:
-        best.sort(key=lambda row: loss if (loss := by.loss(row.trained)) is not None and loss == loss else float("inf"))
+        best.sort(key=lambda row: loss_rank(by, row.trained))
     if len(best) > _CURVES:
         which = "points of the lowest loss" if by.kind is not None else "first points"
         yield f"The {_CURVES} {which}, of {len(best):,} with one."
     chosen = best[:_CURVES]
     names = [row.point.id for row in chosen]
-    yield many_curves.switches(names)
-    runs = [many_curves.read(found.directory / name, name, None) for name in names]
-    yield from many_curves.charts(runs, by_tokens=False)
+    yield page_curves.switches(names)
+    runs = [page_curves.read(found.directory / name, name, None) for name in names]
+    yield from page_curves.overlaid(runs, by_tokens=False)

@@ -1,1 +1,92 @@
-"""The planner's answer: text, notebook cell and plot of ``launch plan``."""
+"""A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell.
+
+The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped,
+since names of models and paths are the user's or a recipe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from launcher.base.terminal import in_html
+from launcher.base.units import gib, rounded
+from launcher.planner import document, result, slower_because, wording
+from launcher.planner.document import line
+from launcher.planner.result import Layout
+from launcher.views.plan import table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(result.Plan):
+    """The answer of ``launcher.plan``; ``print`` shows what ``launch plan`` prints."""
+
+    @classmethod
+    def of(cls, found: result.Plan) -> Plan:
+        """The same answer, with its views."""
+        return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of ``launch plan --json`` (docs/contract.md)."""
+        return document.as_dict(self)
+
+    def as_text(self, width: int = 80) -> str:
+        """The text of ``launch plan`` on a terminal of ``width`` columns."""
+        return table.text(self, width)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        """The answer as a notebook shows it."""
+        return _as_html(self)
+
+
+_HEADS = ("", "layout", "tokens/s a GPU", "band", "memory", "of the first", "why it is slower")
+_LEFT = "text-align:left"
+_RIGHT = "text-align:right;white-space:nowrap"
+_STYLES = (_RIGHT, _LEFT, _RIGHT, _RIGHT, _RIGHT, _RIGHT, _LEFT)
+
+
+def _as_html(plan: Plan) -> str:
+    parts = [f"<div>{in_html(_heading(plan))}<br>"]
+    parts += [f"assumed <code>{in_html(each.override)}</code>: {in_html(each.why)}<br>" for each in plan.assumptions]
+    if plan.layouts:
+        parts += _table(plan, plan.layouts[0])
+        parts.append(f"the first: <code>{in_html(line(plan, plan.layouts[0]))}</code>")
+    return "".join([*parts, "</div>"])
+
+
+def _heading(plan: Plan) -> str:
+    counts = plan.counts
+    if not plan.layouts:
+        return f"No layout fits: of {counts.considered:,} {counts.invalid:,} are invalid, {counts.unfit:,} do not fit."
+    spec = plan.layouts[0].spec
+    return f"{spec.model.name} on {spec.gpus} x {spec.hardware.title}: the best of {counts.considered:,} layouts"
+
+
+def _table(plan: Plan, first: Layout) -> Iterator[str]:
+    yield "<table>"
+    yield _row("th", _HEADS)
+    for number, each in enumerate((*plan.layouts, *plan.others), 1):
+        yield _row("td", (str(number), *_cells(each, first)))
+    yield "</table>"
+
+
+def _row(kind: str, cells: tuple[str, ...]) -> str:
+    made = (f'<{kind} style="{style}">{in_html(cell)}</{kind}>' for cell, style in zip(cells, _STYLES, strict=True))
+    return f"<tr>{''.join(made)}</tr>"
+
+
+def _cells(layout: Layout, first: Layout) -> tuple[str, ...]:
+    speed, used = layout.speed, layout.verdict.used_bytes
+    lost = None if layout is first else slower_because.loss(layout, first)
+    return (
+        wording.layout(layout.spec),
+        "-" if speed is None else rounded(speed.tokens_per_second_per_gpu),
+        "-" if speed is None or not speed.constant.rows else f"{rounded(speed.low)} to {rounded(speed.high)}",
+        "-" if used is None else gib(used),
+        "" if lost is None else f"{1 - lost:.1%}",
+        layout.loses,
+    )

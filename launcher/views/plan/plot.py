@@ -9,7 +9,7 @@ from typing import Any
 from launcher.base.units import GIB, gib, rounded
 from launcher.charts import figure
 from launcher.charts.html import Cell, Html, joined, table
-from launcher.charts.look import CATEGORIES, LIMIT
+from launcher.charts.library import CATEGORIES, LIMIT
 from launcher.charts.page import Chart, Section, page
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier

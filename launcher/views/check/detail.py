@@ -1,4 +1,4 @@
-"""``check --speed``: the parts of a step with their formulas, its traffic, and what the prediction rests on.
+"""``launch check --explain PILE`` and ``--speed``: the terms of a pile and the parts of a step, each with its formula.
 
 Parts are those of the slowest stage. What is exposed is not hidden by anything else, so that the exposed seconds of all
 parts are the step. Formulas give the seconds before the measured constant, with which all of them are divided.
@@ -7,44 +7,100 @@ parts are the step. Formulas give the seconds before the measured constant, with
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcher import backends
 from launcher.base import formula
+from launcher.base.files import JsonObject
 from launcher.base.units import gib, rounded
+from launcher.estimate.memory.band import Band
+from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
+from launcher.estimate.memory.terms import MemoryTerm
 from launcher.estimate.speed.calibration import LEAST_ROWS
 from launcher.estimate.speed.result import Constant, SpeedEstimate, StageTime
 from launcher.estimate.speed.summary import name_of
 from launcher.estimate.speed.symbols import SYMBOLS
 from launcher.estimate.speed.terms import COMMUNICATION, SpeedTerm
 from launcher.preflight.assess import Assessment
+from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import place
 from launcher.spec import RunSpec
-from launcher.views.check import speed_line
+from launcher.views.check import sentences
+from launcher.views.check.text import wrapped
 
 
-def as_text(assessment: Assessment, width: int = 80) -> str:
-    """The table for a terminal of ``width`` columns, of a valid run."""
+def explanation_text(found: Explanation, width: int = 80) -> str:
+    """The terms of a pile, their symbols, and the error band, for a terminal of ``width`` columns."""
+    where = f"the worst rank (stage {found.stage}) at its peak, {found.moment.replace('_', ' ')}"
+    name = found.pile.replace("_", " ")
+    total = sum(term.bytes for term in found.at_peak)
+    lines = textwrap.wrap(f"{name} of {where}: {gib(total)} ({total:,} bytes)", width)
+    lines += [line for term in found.at_peak for line in _memory_term(term, width)]
+    if found.elsewhere:
+        lines += ["", f"{name} at other moments:"]
+        lines += [line for term in found.elsewhere for line in _memory_term(term, width)]
+    if found.symbols:
+        lines += ["", "symbols:", *_symbols(found.symbols, width)]
+    return "\n".join([*lines, "", *wrapped(_band(found.band), width)])
+
+
+def _band(band: Band) -> str:
+    """The band's ends and the runs that they are of, and why those where they are not of the framework's own."""
+    if band.own:
+        whose = f"{band.rows} runs of {band.whose}"
+    elif band.runs_on is not None:
+        whose = f"{band.rows} runs of {band.whose}, which is {band.runs_on} too"
+    else:
+        whose = f"{band.rows} runs of {band.whose}, the widest there is: too few runs of this kind were measured"
+    return (
+        f"error band of the verdict: {band.low:.3f} to {band.high:.3f} times what is needed, measured / predicted in"
+        f" {whose} (launcher/estimate/memory/residuals.json)"
+    )
+
+
+def _memory_term(term: MemoryTerm, width: int) -> Iterator[str]:
+    yield ""
+    size = f"= {term.bytes:,} bytes, {gib(term.bytes)}"
+    rows = (f"= {term.symbols}", f"= {term.numbers}", size, f"when: {_when(term.moments)}", f"source: {term.source}")
+    yield from _term(term.what, rows, width)
+
+
+def _term(what: str, rows: Iterable[str], width: int) -> Iterator[str]:
+    yield from textwrap.wrap(what, width, initial_indent="  ", subsequent_indent="  ")
+    for row in rows:
+        yield from wrapped(row, width, "    ", "      ")
+
+
+def _when(moments: Moments) -> str:
+    """The moments of a term in the order of a step, in words where they are all."""
+    if moments == ALWAYS:
+        return "always"
+    if moments == TRAINING:
+        return "always, once the model is loaded"
+    return ", ".join(moment.replace("_", " ") for moment in MOMENTS if moment in moments)
+
+
+def speed_text(assessment: Assessment, width: int = 80) -> str:
+    """The parts of a step of a valid run, its traffic, and the basis of the prediction, for a terminal."""
     speed = assessment.speed
     if speed is None:
-        return "\n".join(_wrapped(f"speed unknown: {assessment.speed_unknown}", width))
+        return "\n".join(wrapped(f"speed unknown: {assessment.speed_unknown}", width))
     paragraphs = [
-        [line for text in speed_line.sentences(assessment) for line in _wrapped(text, width)],
-        [*_parts(speed), *_wrapped("exposed: hidden by nothing else, so that these add up to the step", width)],
+        [line for text in sentences.speed(assessment) for line in wrapped(text, width)],
+        [*_parts(speed), *wrapped("exposed: hidden by nothing else, so that these add up to the step", width)],
         list(_traffic(speed)),
         list(_stages(speed.stages)),
         ["how each is computed:"],
-        *(list(_formula(term, width)) for term in _terms(speed)),
-        ["symbols:", *_symbols(speed, width)],
-        [line for text in _utilisation(assessment.spec, speed) for line in _wrapped(text, width)],
-        _wrapped(_constant(assessment.spec, speed), width),
+        *(list(_speed_term(term, width)) for term in _terms(speed)),
+        ["symbols:", *_symbols(_legend(_terms(speed)), width)],
+        [line for text in _utilisation(assessment.spec, speed) for line in wrapped(text, width)],
+        wrapped(_constant(assessment.spec, speed), width),
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
 
 
-def as_dict(speed: SpeedEstimate) -> dict[str, Any]:
-    """What ``check --speed --json`` adds to the part ``speed`` of the document."""
+def speed_document(speed: SpeedEstimate) -> JsonObject:
+    """The terms that ``check --speed --json`` adds to the part ``speed`` of the document."""
     terms = [
         {
             "part": term.part,
@@ -59,10 +115,10 @@ def as_dict(speed: SpeedEstimate) -> dict[str, Any]:
     ]
     names = ("stage", "forward_seconds", "backward_seconds", "send_seconds")
     stages = [{name: getattr(stage, name) for name in names} for stage in speed.stages]
-    return {"terms": terms, "stages": stages, "symbols": legend(_terms(speed))}
+    return {"terms": terms, "stages": stages, "symbols": _legend(_terms(speed))}
 
 
-def legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
+def _legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
     """The meaning of the names that terms use."""
     names = {name for term in terms for name in formula.names_in(term.expression)}
     return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
@@ -116,25 +172,23 @@ def _stages(stages: Sequence[StageTime]) -> Iterator[str]:
         yield form.format(f"stage {stage.stage}", *map(rounded, times))
 
 
-def _formula(term: SpeedTerm, width: int) -> Iterator[str]:
-    yield from textwrap.wrap(f"{name_of(term.part)}: {term.what}", width, initial_indent="  ", subsequent_indent="  ")
-    value = formula.evaluated(term.expression, term.values)
-    rows = (f"= {formula.printed(term.expression, str)}", f"= {_numbers(term)}", f"= {rounded(value)} s")
-    for row in (*rows, f"source: {term.source}"):
-        yield from textwrap.wrap(row, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+def _speed_term(term: SpeedTerm, width: int) -> Iterator[str]:
+    value = f"= {rounded(formula.evaluated(term.expression, term.values))} s"
+    rows = (f"= {formula.printed(term.expression, str)}", f"= {_numbers(term)}", value, f"source: {term.source}")
+    yield from _term(f"{name_of(term.part)}: {term.what}", rows, width)
 
 
 def _numbers(term: SpeedTerm) -> str:
     return formula.printed(term.expression, lambda name: formula.said(term.values[name]))
 
 
-def _symbols(speed: SpeedEstimate, width: int) -> Iterator[str]:
-    for symbol, meaning in legend(_terms(speed)).items():
+def _symbols(legend: Mapping[str, str], width: int) -> Iterator[str]:
+    for symbol, meaning in legend.items():
         yield from textwrap.wrap(f"{symbol}: {meaning}", width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
-    """MFU and HFU, each with what it counts."""
+    """MFU and HFU, each with the FLOPs that it counts."""
     peak, form = f"{speed.peak_flops / 1e12:,.0f} TFLOP/s", backends.of(spec).dtypes(spec).compute
     counted = "FLOPs that the model itself needs, causal attention halved and recomputation left out"
     yield (
@@ -157,8 +211,8 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     band = "from runs of models with experts" if others else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
-        f" {runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction, {band}"
-        f" (launcher/estimate/speed/calibration.json){crowded}"
+        f" {_runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction,"
+        f" {band} (launcher/estimate/speed/calibration.json){crowded}"
     )
 
 
@@ -172,7 +226,7 @@ def _own(spec: RunSpec, constant: Constant) -> str:
     )
 
 
-def runs_of(spec: RunSpec, constant: Constant) -> str:
+def _runs_of(spec: RunSpec, constant: Constant) -> str:
     """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
     if " pairs of " in constant.whose:
@@ -182,7 +236,3 @@ def runs_of(spec: RunSpec, constant: Constant) -> str:
         return runs
     related, name = any(one in constant.whose for one in execution.related), execution.framework
     return f"{runs} ({f'the nearest to {name} of those measured' if related else f'of {name} too few were measured'})"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.charts.thin import thinned
+from launcher.charts.lines import thinned
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=400)
 
