@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
-from launcher.config import length
+from launcher.config import open_values
 
 if TYPE_CHECKING:
     from launcher.config.trust.sources import Source
@@ -57,10 +57,10 @@ def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
     given = _as_taken(kind, variables)
     if kind == "hf" and path.is_dir():
         return _model_of(path)
-    from launcher.importers import _formats
+    from launcher.importers import refuse_other
 
     text = _text(path)
-    _formats.refuse_other(kind, text, str(path))
+    refuse_other(kind, text, str(path))
     imported: Imported = registry.load("importers", kind).read(text, str(path), **given)
     return imported
 
@@ -120,7 +120,7 @@ class Foreign:
     def words(self, typed: Sequence[str]) -> list[str]:
         """Its settings as overrides, less its length where the user's words type one."""
         pairs = (text.lstrip("+").partition("=")[::2] for text in typed)
-        displaced = length.displaced((key, value) for key, value in pairs)
+        displaced = open_values.displaced_lengths((key, value) for key, value in pairs)
         return [text for text in self.imported.overrides if not _keys([text]) & displaced]
 
     def source(self, typed: Sequence[str]) -> Source:

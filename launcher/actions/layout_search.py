@@ -14,7 +14,7 @@ from launcher.base import machine, terminal
 from launcher.base.errors import ConfigError
 from launcher.base.terminal import say
 from launcher.base.units import rounded
-from launcher.config import best
+from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
@@ -173,8 +173,8 @@ def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tu
     for line in remarks(plan):
         say(f"launch: {line}")
     if plan.layouts:
-        say(f"launch: {best.WORD} is {' '.join(chosen(plan)) or 'these words alone'}")
+        say(f"launch: {synonyms.BEST} is {' '.join(chosen(plan)) or 'these words alone'}")
     else:
-        say(f"launch: {best.WORD}: {none_fits(plan)}; the run is judged as it is typed")
+        say(f"launch: {synonyms.BEST}: {none_fits(plan)}; the run is judged as it is typed")
     kept = [word for word in words if word in plan.single or asks_nothing(word)]
     return (*kept, *chosen(plan)) if plan.layouts else (*words, *chosen(plan))

@@ -1,7 +1,7 @@
 """From the options of a verb to a judged run.
 
 The verbs and the Python API make an :class:`JudgeRequest` of their options. Its words are read once, as a
-:class:`~launcher.config.command_line.CommandLine`; :func:`composed` makes a specification of them, and
+:class:`~launcher.config.request.CommandLine`; :func:`composed` makes a specification of them, and
 :func:`assessed` judges it.
 """
 
@@ -16,11 +16,10 @@ from typing import Any, Literal
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.base.terminal import say
-from launcher.config import backend_choice, best
+from launcher.config import choices, synonyms
 from launcher.config.catalog import Catalog
-from launcher.config.command_line import CommandLine
 from launcher.config.overrides import is_own_model
-from launcher.config.request import Request, request_of
+from launcher.config.request import CommandLine, Request, request_of
 from launcher.preflight import assess, evidence
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.assess_here import Judging, assess_here
@@ -107,7 +106,7 @@ def composed(line: CommandLine, own: Measured | None) -> Request:
         line: The words.
         own: The user's own measured runs, by which the best layout is chosen.
     """
-    words, has_best = best.taken_out(line.words)
+    words, has_best = synonyms.without_best(line.words)
     if has_best:
         from launcher.actions.layout_search import laid_out  # Late, because few command lines ask for a layout.
 
@@ -158,8 +157,8 @@ def assessed(found: Request, judging: Judging, *, resumed: bool = False) -> Asse
     warnings = (*found.warnings, *judged.warnings)
     return replace(
         judged,
-        errors=backend_choice.leaving(found.backend, judged.errors, catalog),
-        warnings=backend_choice.leaving(found.backend, warnings, catalog),
+        errors=choices.leaving(found.backend, judged.errors, catalog),
+        warnings=choices.leaving(found.backend, warnings, catalog),
         rehearsed=None if judged.errors else evidence.read(spec),
     )
 

@@ -20,9 +20,8 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
-from launcher.config.command_line import CommandLine
 from launcher.config.overrides import Override
-from launcher.config.request import Request, request
+from launcher.config.request import CommandLine, Request, request
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging

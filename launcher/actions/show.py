@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.actions.requests import assessed, composed, folder, measured
-from launcher.config.command_line import CommandLine
+from launcher.config.request import CommandLine
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json
 from launcher.preflight.assess_here import Judging

@@ -27,8 +27,8 @@ from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
-from launcher.config.command_line import CommandLine
 from launcher.config.compose import Interval
+from launcher.config.request import CommandLine
 from launcher.planner import planning
 from launcher.planner.judge import Preflight
 from launcher.planner.question import Question

@@ -15,7 +15,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog, yaml_files
 from launcher.config.recipes import literal
-from launcher.config.trust import origins, privileged_settings
+from launcher.config.trust import privileged_settings
 from launcher.config.trust import sources as trust
 from launcher.config.trust import store as trust_store
 from launcher.config.trust.privileged_settings import PrivilegedSetting
@@ -76,7 +76,7 @@ def _is_lock(path: Path) -> bool:
 def _trust_origin(place: Path) -> Output:
     """Trust the repository around a file or folder, after its addresses and what acts in its recipes were shown."""
     urls = trust.untrusted_remotes(folder() / place)
-    privileged = [(path, setting) for path, setting in _acting_here() if origins.remotes(path)] if urls else []
+    privileged = [(path, setting) for path, setting in _acting_here() if trust.remotes(path)] if urls else []
     if urls:
         trust_store.add_origins(urls)
         said = "launch: trusted: recipes/, runs/ and conf/ of repositories from there, now and after each pull"

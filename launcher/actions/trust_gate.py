@@ -15,7 +15,7 @@ from launcher.actions.requests import folder
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
-from launcher.config.command_line import CommandLine
+from launcher.config.request import CommandLine
 from launcher.job.versions import Environment
 from launcher.preflight import assess, job_python
 from launcher.spec import RunSpec

@@ -7,8 +7,10 @@ and none is in two lists. The readers are ``launcher.importers`` and, for a mode
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launcher.base import secret
@@ -190,3 +192,22 @@ class Ledger:
     @staticmethod
     def _words(paths: Iterable[str], typed: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(typed[path] for path in paths if path in typed))
+
+
+def word_in(table: Mapping[str, str], value: object) -> str | None:
+    """The table's entry for a word; None for a word that is not in the table, and for anything that is no word."""
+    return table.get(value) if isinstance(value, str) else None
+
+
+def name_from(path: str) -> str:
+    """A model's name from a file's or a model's: its last part, in characters that need no quotes."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(path).name).strip("-.") or "imported"
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every leaf of nested mappings by its dotted path; a list and an empty mapping are one leaf."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return found

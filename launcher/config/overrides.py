@@ -13,7 +13,7 @@ from typing import get_args
 
 from launcher.base import registry, secret
 from launcher.base.errors import ConfigError
-from launcher.config import best, synonyms
+from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
 
@@ -158,15 +158,15 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
 
 def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
     """A key that is none: another tool's word for one of ours, a key without its group, or a misspelling."""
-    if key == best.KEY:
-        return best.refused(value)
+    if key == synonyms.BEST_KEY:
+        return synonyms.best_refused(value)
     rule = "there is no such group or key"
     variable = key.rpartition(".")[2]
     if secret.of_name(key) and variable.isidentifier():
         rule += ", and a secret is no setting: the job inherits the variable by its name"
         return ConfigError(key, value, rule, [f"cluster.pass_environment=[{variable.upper()}]"])
-    if value == "best" and closest(key, [best.KEY]):
-        return ConfigError(key, value, rule, [best.WORD])
+    if value == "best" and closest(key, [synonyms.BEST_KEY]):
+        return ConfigError(key, value, rule, [synonyms.BEST])
     names = _near_keys(key, catalog)
     groups = [name for name in names if value in catalog.groups.get(name, ())]
     spelt = [f"{name}={value}" for name in groups or names]

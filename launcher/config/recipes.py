@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import CONTROL
-from launcher.config import length, safe_yaml
+from launcher.config import open_values, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override, read
 from launcher.spec.parse import known_keys, texts
@@ -97,7 +97,7 @@ def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe
     recipe = load(path)
     chosen = {override.key for override in overrides if override.group}
     keys = {override.key for override in overrides}
-    keys |= length.displaced((override.key, override.value) for override in overrides)
+    keys |= open_values.displaced_lengths((override.key, override.value) for override in overrides)
 
     def left(section: Mapping[str, Any]) -> dict[str, Any]:
         there = {key: value for key, value in section.items() if key.partition(".")[0] not in chosen}

@@ -4,22 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import backend_choice, hardware, length, recipes
+from launcher.config import choices, open_values, recipes
 from launcher.config.catalog import Catalog
-from launcher.config.command_line import CommandLine
 from launcher.config.compose import Config, compose
-from launcher.config.overrides import Override, is_own_model
+from launcher.config.overrides import Override, is_own_model, read
+from launcher.config.recipes import Recipe
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
 
 if TYPE_CHECKING:
     from launcher.config.hub.own_models import OwnModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """Words that say one run, or the runs of a sweep.
+
+    Attributes:
+        words: Overrides as typed.
+        script_args: The words after ``--``.
+        catalog: The configuration folders that they choose from.
+    """
+
+    words: tuple[str, ...]
+    script_args: tuple[str, ...] = ()
+    catalog: Catalog
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The words that are right, in order."""
+        return self._read[0]
+
+    @property
+    def errors(self) -> tuple[ConfigError, ...]:
+        """An error for each of the other words."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[tuple[Override, ...], tuple[ConfigError, ...]]:
+        overrides, errors = read(self.words, self.catalog)
+        return tuple(overrides), tuple(errors)
+
+    @cached_property
+    def recipe(self) -> tuple[Path, Recipe] | None:
+        """The file of the recipe that they name, and the recipe less what the other words take out of it.
+
+        Raises:
+            ConfigErrors: There is no such recipe, or it is broken.
+        """
+        return recipes.named(self.overrides, self.catalog)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +119,7 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
     try:
         given = recipes.expand(overrides, catalog)
         own = _own_model(given, overrides, catalog)
-        overrides = backend_choice.with_defaults(own.expand(given) if own is not None else given, catalog)
+        overrides = choices.with_defaults(own.expand(given) if own is not None else given, catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     facts = facts or machine.facts()
@@ -94,7 +134,7 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
         keys = {override.key for override in given}
         warnings += tuple(own.remarks(spec, keys))
         errors = (*errors, *own.refusals(spec, keys))
-    named = backend_choice.chosen(overrides)
+    named = choices.backend_of(overrides)
     said = tuple(_said(spec, overrides)) if spec is not None else ()
     found = (*errors, *found)
     return Request(overrides=tuple(texts), spec=spec, errors=found, warnings=warnings, backend=named, said=said)
@@ -116,12 +156,12 @@ def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machin
         return
     number = spec.cluster.gpus_per_node
     rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
-    yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={hardware.SLURM_GPUS}"])
+    yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={open_values.SLURM_GPUS}"])
 
 
 def _said(spec: RunSpec, overrides: Sequence[Override]) -> Iterator[str]:
     """The precision that CPU ranks take where none is named."""
-    if spec.script is None and hardware.leaves_precision(spec.hardware.device, {each.key for each in overrides}):
+    if spec.script is None and open_values.leaves_precision(spec.hardware.device, {each.key for each in overrides}):
         yield "the ranks are CPUs and no precision is named: fp32, as bf16 takes many times as long on most of them"
 
 
@@ -130,8 +170,8 @@ def _specify(
 ) -> tuple[RunSpec | None, tuple[ConfigError, ...]]:
     try:
         keys = {override.key for override in overrides}
-        config: Config = hardware.resolve(compose(overrides, catalog), facts, keys)
-        config["train"] = length.resolve(config["train"], keys)
+        config: Config = open_values.with_machine(compose(overrides, catalog), facts, keys)
+        config["train"] = open_values.with_length(config["train"], keys)
         if script_args:
             config["script_args"] = list(script_args)
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):

@@ -1,11 +1,17 @@
-"""Words of other tools, and the words here that they stand for: data for the way out of an unknown key or verb.
+"""Words that stand for others: those of other tools, for the way out of an unknown key or verb, and ``plan=best``.
 
 A tool's own spelling counts as the same word in any case, with hyphens or underscores, and behind ``--``. ``{}`` in a
 way out is the value that was typed, ``{m}`` that in minutes; a way without it holds whatever was typed.
+
+``plan=best`` stands for the words of the layout that ``launch plan`` puts first. It is no setting: it is taken out of a
+command line before anything composes it, and refused where nobody does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
 _MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
@@ -120,6 +126,10 @@ VERBS = {
 """Words for a verb of ours, behind it."""
 
 
+BEST_KEY = "plan"
+BEST = f"{BEST_KEY}=best"
+
+
 def plain(word: str) -> str:
     """A word as the tables have it."""
     return word.lstrip("-+").replace("-", "_").lower()
@@ -136,3 +146,24 @@ def ways(key: str, value: str) -> list[str]:
 def verbs(word: str) -> list[str]:
     """Verbs that a word may stand for."""
     return [verb for verb, words in VERBS.items() if word.lower() in words.split()]
+
+
+def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The words without ``plan=best``, and True if it was there.
+
+    Raises:
+        ConfigErrors: ``plan`` has another value.
+    """
+    rest = tuple(text for text in texts if text.partition("=")[0] != BEST_KEY or "=" not in text)
+    if len(rest) < len(texts) and (wrong := [text for text in texts if text not in (*rest, BEST)]):
+        raise ConfigErrors(best_refused(text.partition("=")[2]) for text in wrong)
+    return rest, len(rest) < len(texts)
+
+
+def best_refused(value: str) -> ConfigError:
+    """The error of ``plan=VALUE`` where it means nothing."""
+    if value == "best":
+        rule = "it stands for a layout in check, show, run and -m: here type the words that `launch plan` prints"
+        return ConfigError(BEST_KEY, value, rule, ["launch plan"])
+    rule = "its one value is best, the layout that `launch plan` puts first; a layout of your own is words of its own"
+    return ConfigError(BEST_KEY, value, rule, [BEST, "parallel=fsdp"])

@@ -2,10 +2,134 @@
 
 Reading is pure. Every key of a file ends in exactly one of four lists: said here by overrides, the default here too,
 kept for the engine (``backend.extra``), or left out, with the effect of that (``launcher.config.ledger``).
+
+Before an importer reads a file, :func:`refuse_other` looks at the names at its top, which are found without reading it
+whole, so that axolotl's YAML is not called broken JSON: such files hold tags, references and templates of their own.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launcher.base import files, registry
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config.ledger import UNKNOWN, Imported, Ledger, LeftOut, Said
 
-__all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said"]
+__all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said", "refuse_other"]
+
+_KEY = re.compile(r"^(?:([A-Za-z_-][\w.-]*)[ \t]*[:=](?:[ \t]|$)|\[\[?([A-Za-z_][\w.-]*)\]\]?[ \t\r]*$)", re.MULTILINE)
+"""A key at the beginning of a line of YAML or TOML, and the head of a table of TOML."""
+
+_WORDS = "say its model, data and settings as words: launch check model=ORG/NAME train.sequence_length=..."
+_BESIDE = f"{_WORDS}; a DeepSpeed file that it names is read by launch import deepspeed"
+_MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A program's files.
+
+    Attributes:
+        kind: The importer that reads them, or would.
+        name: In messages.
+        signs: Sets of keys, of which a file of this format has at least one whole.
+        instead: What can be done with it where no importer reads it.
+    """
+
+    kind: str
+    name: str
+    signs: tuple[frozenset[str], ...]
+    instead: str = ""
+
+
+def _format(kind: str, name: str, *signs: str, instead: str = "") -> Format:
+    return Format(kind=kind, name=name, signs=tuple(frozenset(sign.split()) for sign in signs), instead=instead)
+
+
+_FORMATS = (
+    _format("megatron", "an argument list of Megatron-LM", "MODEL_ARGS"),
+    _format(
+        "deepspeed", "a ds_config.json of DeepSpeed", "zero_optimization", "train_micro_batch_size_per_gpu",
+        "train_batch_size gradient_clipping", "train_batch_size fp16", "train_batch_size bf16",
+    ),
+    _format(
+        "hf", "a config.json of Hugging Face", "model_type architectures", "model_type vocab_size",
+        "model_type hidden_size",
+    ),
+    _format(
+        "axolotl", "a configuration of axolotl", "base_model datasets", "base_model sequence_len",
+        "base_model micro_batch_size", "base_model adapter", instead=_BESIDE,
+    ),
+    _format(
+        "llamafactory", "a configuration of LLaMA-Factory", "finetuning_type", "model_name_or_path cutoff_len",
+        "model_name_or_path template dataset", instead=_BESIDE,
+    ),
+    _format(
+        "trl", "a configuration of TRL", "model_name_or_path dataset_name", "model_name_or_path dataset_mixture",
+        "model_name_or_path use_peft", "model_name_or_path num_generations", instead=_BESIDE,
+    ),
+    _format(
+        "accelerate", "a configuration of accelerate", "compute_environment distributed_type",
+        "distributed_type num_processes", "compute_environment num_processes",
+        instead="say its engine and processes as words: parallel=zero3 or parallel=fsdp, cluster.nodes=...,"
+        " cluster.gpus_per_node=...; the file behind deepspeed_config_file is read by launch import deepspeed",
+    ),
+    _format(
+        "torchtitan", "a configuration of torchtitan", "job model training", "model training parallelism",
+        "model training lr_scheduler", "model training metrics",
+        instead="say its model and degrees as words: launch check model=llama3_8b parallel.tensor=...",
+    ),
+    _format(
+        "megatron-bridge", "a configuration of Megatron Bridge", "train model checkpoint",
+        "optimizer scheduler train ddp", "train model ddp", instead=_MODEL,
+    ),
+    _format("nemo", "a configuration of NeMo", "trainer exp_manager", "_target_", "trainer model restore_from_path",
+            instead=_MODEL),
+    _format(
+        "trl", "the TrainingArguments of Hugging Face's Trainer", "output_dir per_device_train_batch_size",
+        "output_dir num_train_epochs", "per_device_train_batch_size learning_rate",
+        "per_device_train_batch_size num_train_epochs", instead=_BESIDE,
+    ),
+    _format("megatron", "Megatron-LM's --yaml-cfg", "language_model model_parallel",
+            instead="the arguments as flags are read: --num-layers 32"),
+    _format("megatron", "Megatron-LM's test recipes", "spec products",
+            instead="the model_config.yaml of one of its cases is read: launch import megatron"),
+)  # fmt: skip
+"""Those whose keys others have, too, come last."""
+
+
+def refuse_other(kind: str, text: str, path: str) -> None:
+    """See that a file does not look like another format than the one that it is read as.
+
+    Raises:
+        ConfigErrors: It does, with the keys that say so and what can be done with it.
+    """
+    keys = set(_keys(text, path))
+    alike = [(each, sign) for each in _FORMATS for sign in each.signs if sign <= keys]
+    if not alike or any(key.startswith("--") for key in keys):
+        return
+    if any(each.kind == kind and not each.instead for each, _ in alike):
+        return
+    found, sign = alike[0]
+    rule, way_out = f"this looks like {found.name} ({', '.join(sorted(sign))})", []
+    if found.kind in registry.names("importers") and not found.instead:
+        way_out = [f"launch import {found.kind} {path}"]
+    else:
+        rule += f", which is not read here: {found.instead}"
+    raise ConfigErrors([ConfigError(path, None, rule, way_out)])
+
+
+def _keys(text: str, path: str) -> Iterator[str]:
+    """The names at the top of JSON, YAML or TOML; none of a script."""
+    if path.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt")) or text.startswith("#!"):
+        return
+    if text.lstrip()[:1] == "{":
+        try:
+            content = files.parse_json(text)
+        except ValueError:
+            return
+        yield from content if isinstance(content, dict) else ()
+    else:
+        yield from (match[1] or match[2] for match in _KEY.finditer(text))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from launcher.base.machine import Machine
-from launcher.config import best
+from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.planner.planning import plan
 from launcher.planner.question import Question, ask
@@ -60,7 +60,7 @@ def chosen(found: Plan) -> tuple[str, ...]:
 def remarks(found: Plan) -> Iterator[str]:
     """Sentences about the words that nobody typed."""
     for each in found.assumptions:
-        yield f"{best.WORD} assumes {each.override}: {each.why}"
+        yield f"{synonyms.BEST} assumes {each.override}: {each.why}"
 
 
 def none_fits(found: Plan) -> str:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from launcher.base import machine, registry
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import backend_choice, recipes, said
+from launcher.config import recipes
 from launcher.config.axes import Axis, read_axes
 from launcher.config.catalog import PRESETS, Catalog
+from launcher.config.choices import backend_of, keys_set_by
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
 from launcher.planner.result import Assumption
@@ -112,7 +113,7 @@ def ask(
     for group in vary:
         groups[group] = tuple(f"{group}={option}" for option in catalog.groups[group])
     typed = _typed(axes.fixed, catalog)
-    fixed = said.keys(typed, catalog) | frozenset(choices)
+    fixed = keys_set_by(typed, catalog) | frozenset(choices)
     _require_open(vary, fixed)
     question = Question(
         words=tuple(words),
@@ -194,7 +195,7 @@ def _engines(question: Question) -> tuple[str, ...]:
 
 
 def _names_an_engine(overrides: Sequence[Override]) -> bool:
-    return backend_choice.chosen(overrides) is not None or any(
+    return backend_of(overrides) is not None or any(
         override.group and override.key == PRESETS for override in overrides
     )
 
@@ -248,5 +249,5 @@ def _openings(
             raise ConfigErrors(found.errors)
         if not found.errors and found.spec is not None:
             options = [word for word in choice if word not in open_words]
-            fixed = question.fixed | said.keys(_typed(options, question.catalog), question.catalog)
+            fixed = question.fixed | keys_set_by(_typed(options, question.catalog), question.catalog)
             yield Opening(words=choice, spec=found.spec, fixed=fixed)

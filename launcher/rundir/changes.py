@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import SubmitError
-from launcher.config import length
+from launcher.config import open_values
 from launcher.preflight.plan import Plan
 from launcher.rundir import contents, lock, losses, script_copy, signature
 from launcher.rundir.record import job_as_dict, write_settings
@@ -72,7 +72,7 @@ def read(run: Path) -> list[dict[str, Any]]:
 def _still_said(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
     """Earlier words that still describe the run: neither their key nor the group that it lies in is chosen anew."""
     keys = {word.partition("=")[0].lstrip("+") for word in words}
-    keys |= length.displaced((key, value) for key, _, value in (word.partition("=") for word in words))
+    keys |= open_values.displaced_lengths((key, value) for key, _, value in (word.partition("=") for word in words))
     within = tuple(f"{key}." for key in keys)
     said = ((word, word.partition("=")[0].lstrip("+")) for word in earlier)
     return [word for word, key in said if key not in keys and not key.startswith(within)]

@@ -22,7 +22,7 @@ from typing import Any
 
 from launcher.base import files, machine, secret, terminal
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config import length, safe_yaml
+from launcher.config import open_values, safe_yaml
 from launcher.config.overrides import Override
 from launcher.config.trust import sources as trust
 from launcher.preflight.plan import Plan
@@ -247,7 +247,7 @@ def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: st
             place = place.setdefault(group, {})
         place[key] = value
     typed = {override.key for override in overrides}
-    content["train"] = length.resolve(content["train"], typed)
+    content["train"] = open_values.with_length(content["train"], typed)
     if "hardware.memory_bytes" in typed and "hardware.reserved_bytes" not in typed:
         content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
 

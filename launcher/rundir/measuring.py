@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher import backends
 from launcher.base import machine
-from launcher.config.hardware import option_of
+from launcher.config.open_values import option_of
 from launcher.job import events
 from launcher.job.versions import every
 from launcher.preflight.measured import constants, file

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.base.package import shipped
 from launcher.config import safe_yaml
-from launcher.config.hardware import SPEED, THIS_MACHINE, option_of
+from launcher.config.open_values import SPEED, THIS_MACHINE, option_of
 
 _OF_CARDS = ("compute_capability", *SPEED)
 """Keys that records of early versions lack, and that a card has by its name."""

@@ -18,7 +18,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.machine import Machine
 from launcher.base.units import gib
-from launcher.config import best
+from launcher.config import synonyms
 from launcher.config.axes import Axes, read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
@@ -181,7 +181,7 @@ def read(
     Raises:
         ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
     """
-    composed, has_best = best.taken_out(words)
+    composed, has_best = synonyms.without_best(words)
     axes = read_axes(composed, catalog)
     found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
     if found.spec is None:  # The first point may be an invalid one; the sweep's own settings must hold without it.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from launcher.base.units import gib
-from launcher.config.hardware import option_of
+from launcher.config.open_values import option_of
 
 
 def text(document: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from launcher.actions import repeat
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.config.catalog import Catalog
-from launcher.config.hardware import SPEED
+from launcher.config.open_values import SPEED
 from launcher.config.overrides import read
 from launcher.preflight import assess
 from launcher.preflight.measured import file

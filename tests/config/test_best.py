@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.config import best
+from launcher.config import synonyms
 from tests.support.helpers import ask
 
 
 def test_the_word_is_taken_out_wherever_it_stands() -> None:
-    assert best.taken_out(["plan=best", "model=tiny"]) == (("model=tiny",), True)
-    assert best.taken_out(["model=tiny", "plan=best", "plan=best"]) == (("model=tiny",), True)
-    assert best.taken_out(["model=tiny", "plan"]) == (("model=tiny", "plan"), False)
+    assert synonyms.without_best(["plan=best", "model=tiny"]) == (("model=tiny",), True)
+    assert synonyms.without_best(["model=tiny", "plan=best", "plan=best"]) == (("model=tiny",), True)
+    assert synonyms.without_best(["model=tiny", "plan"]) == (("model=tiny", "plan"), False)
 
 
 def test_another_value_is_an_error_with_the_way_out() -> None:
     with pytest.raises(ConfigErrors) as refused:
-        best.taken_out(["model=tiny", "plan=best", "plan=fastest"])
+        synonyms.without_best(["model=tiny", "plan=best", "plan=fastest"])
     [error] = refused.value.errors
     assert (error.path, error.found, error.way_out) == ("plan", "fastest", ("plan=best", "parallel=fsdp"))
     assert error.rule.startswith("its one value is best, the layout that `launch plan` puts first")

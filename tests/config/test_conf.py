@@ -13,7 +13,7 @@ from launcher.base import registry
 from launcher.base.package import shipped
 from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
-from launcher.config.hardware import dtypes
+from launcher.config.open_values import dtypes
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.rules import precision
 from tests.support.helpers import ask, make_spec

@@ -14,7 +14,7 @@ from launcher.backends.megatron.translate import environment
 from launcher.base import machine
 from launcher.base.machine import Gpu, Machine, disk_free, facts, host_memory
 from launcher.base.units import MIB
-from launcher.config.hardware import SPEED, dtypes, option_of, resolve
+from launcher.config.open_values import SPEED, dtypes, option_of, with_machine
 from launcher.config.request import request
 from launcher.estimate.memory.device import cublas_workspace
 from launcher.spec import RunSpec
@@ -103,7 +103,7 @@ def test_resolving_leaves_the_given_configuration_as_it_was() -> None:
     config["precision"] = {"name": "bf16", "compute": "bf16"}
     before = {name: dict(group) for name, group in config.items()}
     for host in (GPU_NODE, CPU_HOST):
-        resolve(config, host)
+        with_machine(config, host)
         assert config == before
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import length
+from launcher.config import open_values
 from launcher.config.request import request
 from launcher.rules import batch
 from launcher.spec import RunSpec
@@ -70,5 +70,5 @@ def test_both_lengths_in_one_place_are_an_error_with_two_ways_out(folder: Path, 
 
 def test_resolving_leaves_the_keys_as_they_were() -> None:
     train = {"steps": None, "tokens": None}
-    assert length.resolve(train, ()) == {"steps": 100, "tokens": None}
+    assert open_values.with_length(train, ()) == {"steps": 100, "tokens": None}
     assert train == {"steps": None, "tokens": None}

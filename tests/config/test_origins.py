@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.trust.origins import remotes
+from launcher.config.trust.sources import remotes
 
 
 def repository(folder: Path, configuration: str) -> Path:

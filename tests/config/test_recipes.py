@@ -18,11 +18,11 @@ from launcher.cli import main
 from launcher.config import recipes, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override
-from launcher.config.recipe_schema import recipe_schema
 from launcher.config.recipes import literal
 from launcher.preflight import assess
 from launcher.preflight.plan import translate
 from tests.support.helpers import ask, assert_golden, make_spec
+from tests.support.recipe_schema import recipe_schema
 
 
 @pytest.fixture

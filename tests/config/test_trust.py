@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -106,16 +105,6 @@ def test_a_lock_is_known_with_the_losses_that_are_added_to_it(tmp_path: Path) ->
     place = tmp_path / "elsewhere"
     assert why(recipe(place, "lock", "schema: 1\nspec: {}\nlosses:\n- {step: 1}\n"), tmp_path) is None
     assert why(recipe(place, "other", "schema: 1\nspec: {a: 1}\nlosses: []\n"), tmp_path) == trust.ELSEWHERE
-
-
-def test_what_earlier_versions_recorded_holds(tmp_path: Path, state: Path) -> None:
-    state.mkdir(parents=True)
-    digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"  # SHA-256 of "x".
-    path = recipe(tmp_path)
-    (state / "fetched.json").write_text(json.dumps({digest: "https://example.org/a"}))
-    assert why(path, tmp_path) == "it is from https://example.org/a"
-    (state / "trusted.json").write_text(json.dumps({digest: str(path)}))
-    assert why(path, tmp_path) is None
 
 
 def test_a_record_that_was_cut_short_takes_no_other_with_it(tmp_path: Path, state: Path) -> None:

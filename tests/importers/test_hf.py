@@ -10,7 +10,7 @@ import pytest
 from launcher.base.errors import ConfigErrors
 from launcher.config.hub import keys as hugging_face_keys
 from launcher.config.hub import reading as hugging_face
-from launcher.config.hub.keys import leaves
+from launcher.config.ledger import leaves
 from launcher.config.recipes import Recipe
 from launcher.importers.hf import read
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B

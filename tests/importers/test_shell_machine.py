@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.follower import Script
 from launcher.importers.megatron.shell.machine import follow
-from launcher.importers.megatron.shell.script import Script
 from launcher.importers.megatron.shell.tree import ShellError
 
 

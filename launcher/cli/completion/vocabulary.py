@@ -115,7 +115,7 @@ def _seal(text: str) -> str:
 def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":
     from pathlib import Path
 
-    from launcher.config import best
+    from launcher.config.synonyms import BEST_KEY
     from launcher.rundir.status import list_of_runs
     from launcher.spec.parse import kinds
 
@@ -125,7 +125,11 @@ def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":
         key: {"help": meanings.get(key, ""), "values": _values(kind), "path": key in PATHS}
         for key, kind in sorted(kinds().items())
     }
-    keys[best.KEY] = {"help": "best: the layout that launch plan puts first", "values": ["best"], "path": False}
+    keys[BEST_KEY] = {
+        "help": "best: the layout that launch plan puts first",
+        "values": ["best"],
+        "path": False,
+    }
     groups = {group: _first_comment(content) for group, content in base.items()}
     described = {verb: {"help": text, **_described(verb)} for verb, text in verbs.items()}
     return {"verbs": described, "groups": groups, "keys": keys, "runs": str(list_of_runs())}

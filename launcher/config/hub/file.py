@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.config.foreign import word_in
 from launcher.config.hub import keys
-from launcher.config.ledger import Ledger
+from launcher.config.ledger import Ledger, leaves, word_in
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -43,7 +42,7 @@ class Config:
     def __init__(self, content: Mapping[str, Any], path: str) -> None:
         self.content = content
         self.path = path
-        self.ledger = Ledger(keys.leaves(content))
+        self.ledger = Ledger(leaves(content))
         self.errors: list[ConfigError] = []
         self.sources: dict[str, str] = {}
         self._defaults: Mapping[str, Any] = keys.class_of(self.model_type)["defaults"]
@@ -193,4 +192,4 @@ class Config:
         value = self.content.get(key)
         if not isinstance(value, Mapping) or not value:
             return [key]
-        return list(keys.leaves(value, f"{key}."))
+        return list(leaves(value, f"{key}."))

@@ -190,12 +190,3 @@ def sizes_of(key: str) -> list[str]:
     """The keys of ``model`` that a key means in some program, in whatever case; none where it names no size."""
     word = _HUMP.sub("_", key).replace("-", "_").lower()
     return [setting for setting, words in _SIZES.items() if word in words]
-
-
-def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every leaf by its dotted path; a list and an empty mapping are one leaf."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return found

@@ -19,10 +19,10 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.config import left_out, recipes
 from launcher.config.catalog import Catalog
-from launcher.config.foreign import name_from
 from launcher.config.hub import reading as hugging_face
 from launcher.config.hub import repository as hub
 from launcher.config.hub.reading import ModelFile
+from launcher.config.ledger import name_from
 from launcher.config.overrides import Override, is_own_model
 from launcher.config.trust import sources as trust
 from launcher.spec import RunSpec

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.base import registry
-from launcher.base.errors import ConfigError
-from launcher.config.foreign import json_mapping, name_from
+from launcher.base import files, registry
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config.hub import keys
 from launcher.config.hub import model_types as types
 from launcher.config.hub.file import Config
-from launcher.config.ledger import Imported
+from launcher.config.ledger import Imported, name_from
 from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
@@ -54,7 +53,7 @@ def read(
     Raises:
         ConfigErrors: It is not a JSON object.
     """
-    content = json_mapping(text, path, "a config.json")
+    content = _content(text, path)
     config = Config(content, path)
     origin = str(content.get("_name_or_path") or "")
     called = name or name_from(origin or config.model_type)
@@ -166,3 +165,14 @@ def _enter_architectures(config: Config, leaf: str) -> None:
         config.ledger.leave(leaf, f"the run trains the class with a language model's head in place of {others[0]}")
     else:
         config.ledger.leave(leaf, "no effect: model_type names the class", matters=False)
+
+
+def _content(text: str, path: str) -> dict[str, Any]:
+    """Return the JSON object of a file, or raise ConfigErrors."""
+    try:
+        content = files.parse_json(text)
+    except ValueError as error:
+        raise ConfigErrors([ConfigError(path, text[:40], f"a config.json is JSON, and this is not: {error}")]) from None
+    if not isinstance(content, dict):
+        raise ConfigErrors([ConfigError(path, text[:40], "a config.json is one JSON object: {...}")])
+    return content

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.package import shipped
-from launcher.config.trust import origins, privileged_settings
+from launcher.config.trust import privileged_settings
 from launcher.config.trust import store as trust_store
 from launcher.config.trust.privileged_settings import PrivilegedSetting
 from launcher.config.trust.store import Known
@@ -34,6 +36,9 @@ _OWN_FOLDERS = ("recipes", *_RUNS, "conf")
 _LOSSES = b"\nlosses:"
 ELSEWHERE = "it does not lie in recipes/, runs/ or conf/ of the working folder"
 NOT_WRITTEN = "it is not what `launch` has written for you, byte by byte"
+_REMOTE = re.compile(r'^\s*\[\s*remote\s+"(.*)"\s*\]', re.IGNORECASE)
+_SECTION = re.compile(r"^\s*\[")
+_URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +129,16 @@ def _not_written_here(path: Path, known: Known, *, by_hand: bool) -> str | None:
     """Why a file without a record, in a folder of the user's, may be somebody else's; None for the user's own."""
     if path.stat().st_uid != os.getuid():
         return "it belongs to another user"
-    remotes = origins.remotes(path)
-    if unknown := [url for url in remotes if url not in known.origins]:
+    urls = remotes(path)
+    if unknown := [url for url in urls if url not in known.origins]:
         return f"it lies in a repository from {' and '.join(unknown)}, which is not trusted"
-    return None if by_hand or remotes else NOT_WRITTEN
+    return None if by_hand or urls else NOT_WRITTEN
 
 
 def untrusted_remotes(path: Path) -> list[str]:
     """The addresses of the repository around a file that are not trusted."""
     known = trust_store.known()
-    return [url for url in origins.remotes(path) if url not in known.origins]
+    return [url for url in remotes(path) if url not in known.origins]
 
 
 def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[PrivilegedSetting]) -> None:
@@ -181,3 +186,51 @@ def _digest(content: bytes) -> str:
 def _head(content: bytes) -> str:
     """The hash of a lock without its losses, with which ours end: they are added when the run has ended."""
     return _digest(content.partition(_LOSSES)[0])
+
+
+# The origin of a repository.
+
+
+def remotes(place: Path) -> tuple[str, ...]:
+    """The addresses of all remotes of the repository that a file or folder lies in; none where it lies in none."""
+    resolved = files.real(place)
+    for folder in (resolved, *resolved.parents):
+        git = folder / ".git"
+        if git.exists():
+            try:
+                return _addresses(files.read_text(_configuration(git), errors="replace"))
+            except OSError:  # It stands for an address that nobody trusts.
+                return (f"a repository whose {git} cannot be read",)
+    return ()
+
+
+def _configuration(git: Path) -> Path:
+    """The configuration of a repository; that of a worktree or a submodule lies where its file ``.git`` says."""
+    if git.is_file():
+        place = git.parent / files.read_text(git, errors="replace").removeprefix("gitdir:").strip()
+        common = place / "commondir"
+        git = place / files.read_text(common, errors="replace").strip() if common.is_file() else place
+    return git / "config"
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    """The addresses of all remotes of a configuration."""
+    found, inside = list[str](), False
+    for line in text.splitlines():
+        if _SECTION.match(line):
+            remote = _REMOTE.match(line)
+            inside, line = remote is not None, line[remote.end() :] if remote else ""
+        if inside and (match := _URL.match(line)):
+            found.append(_without_secrets(match[1].strip('"')))
+    return tuple(dict.fromkeys(found))
+
+
+def _without_secrets(url: str) -> str:
+    """An address without the name and password that it may hold, which belong into no record and no message."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    if not parts.scheme:
+        return url
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))

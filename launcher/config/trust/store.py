@@ -1,15 +1,14 @@
 """The user's record of what is trusted: exact bytes by their hash, and the repositories that they trust.
 
 It is one file of lines in the user's state folder, never beside what it is about, which could bring it along. Lines are
-only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted. What
-versions before it kept, ``trusted.json`` and ``fetched.json``, is still read.
+only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,7 @@ def known() -> Known:
         ConfigErrors: It is there and cannot be read: what is foreign is then not known.
     """
     found = Known()
-    found.trusted.update(_old("trusted.json"))
-    found.foreign.update(_old("fetched.json"))
-    for entry in _entries():
+    for entry in files.json_objects(_text(_store()).splitlines()):
         _take(found, entry)
     return found
 
@@ -91,22 +88,10 @@ def add_origins(urls: Iterable[str]) -> None:
         _add({"is": "origin", "source": url})
 
 
-def _store(name: str = NAME) -> Path:
+def _store() -> Path:
     from platformdirs import user_state_path  # Late, because few commands need it.
 
-    return user_state_path("launch") / name
-
-
-def _entries() -> Iterator[dict[str, Any]]:
-    return files.json_objects(_text(_store()).splitlines())
-
-
-def _old(name: str) -> dict[str, str]:
-    try:
-        content = json.loads(_text(_store(name)) or "{}")
-    except ValueError:
-        return {}
-    return {str(key): str(value) for key, value in content.items()} if isinstance(content, dict) else {}
+    return user_state_path("launch") / NAME
 
 
 def _text(path: Path) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.config.ledger import OPEN
+from launcher.config.ledger import OPEN, leaves
 from launcher.importers import Imported, Ledger
-from launcher.importers.deepspeed import file, optimizer, others, scheduler, zero
-from launcher.importers.deepspeed.reading import AUTO, Reading
+from launcher.importers.deepspeed import optimizer, others, zero
+from launcher.importers.deepspeed.reading import AUTO, Reading, content_of
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _SETTINGS = {
@@ -40,8 +40,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
     Raises:
         ConfigErrors: The text is not a ``ds_config.json``.
     """
-    content = file.content(text, path)
-    reading = Reading(path=path, ledger=Ledger(dict(file.leaves(content))))
+    content = content_of(text, path)
+    reading = Reading(path=path, ledger=Ledger(leaves(content)))
     known = [key for key in content if key in others.HEADS]
     if content and not known:
         first = next(iter(content))
@@ -54,7 +54,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
         reading.notes.append(f"fp16 without ZeRO is refused here, since {rule}: add zero=1 or precision=bf16")
     read_batch(reading)
     optimizer.read(reading)
-    scheduler.read(reading)
+    optimizer.read_scheduler(reading)
     others.tracking(reading)
     others.parallel(reading)
     others.engine(reading)
@@ -73,7 +73,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
 
 def _open(reading: Reading) -> None:
     """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
-    deciding = _BATCH | zero.settings() | optimizer.settings() | scheduler.settings() | others.settings()
+    deciding = _BATCH | zero.settings() | optimizer.settings() | optimizer.scheduler_settings() | others.settings()
     for key, value in reading.ledger.values.items():
         if value == AUTO:
             setting = deciding.get(key)

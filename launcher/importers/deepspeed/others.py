@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from launcher.config.foreign import word_in
+from launcher.config.ledger import word_in
 from launcher.importers.deepspeed.reading import AUTO, Reading
 
 _FORMATS = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "torch.float32": "fp32", "fp16": "fp16",

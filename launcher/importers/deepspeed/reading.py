@@ -1,13 +1,19 @@
-"""A ``ds_config.json`` while it is read: its values, the settings so far, and where each of its keys ends."""
+"""A ``ds_config.json`` while it is read: its values, the settings so far, and where each of its keys ends.
+
+DeepSpeed reads HJSON: JSON in which comments, trailing commas and bare words may stand. A key that is there twice in
+one block is an error there and here.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.base.errors import ConfigError
+from launcher.base import files
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config.ledger import OPEN
 from launcher.importers import Ledger
 
@@ -17,9 +23,11 @@ AUTO = "auto"
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 """Words that DeepSpeed's own reader of blocks (pydantic) takes for true and false."""
 
-
 _COUNTED = 1000
 """From here on a whole number that is written as 1e3 is a count."""
+
+_SHOWN = 40
+"""Characters of a text that is not understood in a message."""
 
 
 @dataclass(slots=True)
@@ -131,3 +139,50 @@ class Reading:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class _TwiceError(ValueError):
+    """A block has a key more than once."""
+
+
+def content_of(text: str, path: str) -> dict[str, Any]:
+    """The file's blocks.
+
+    Raises:
+        ConfigErrors: It is neither JSON nor HJSON, no object, or has a key twice.
+    """
+    try:
+        found = _parsed(text.removeprefix("\ufeff"))
+        files.check_plain(found)
+    except RecursionError:
+        rule = f"a ds_config.json is JSON, and this is not: it is nested deeper than {files.DEEPEST}"
+        raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
+    except _TwiceError as error:
+        rule = f"DeepSpeed refuses a key that is there twice: {error}"
+        raise ConfigErrors([ConfigError(path, None, rule, ["keep one of the two"])]) from None
+    except ValueError as error:
+        rule = f"a ds_config.json is JSON, and this is not: {error}"
+        raise ConfigErrors([ConfigError(path, text[:_SHOWN], rule)]) from None
+    if not isinstance(found, dict):
+        raise ConfigErrors([ConfigError(path, text[:_SHOWN], "a ds_config.json is one JSON object: {...}")])
+    return found
+
+
+def _parsed(text: str) -> Any:
+    """JSON where it is that, for it is read in a tenth of the time."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_int=files.integer)
+    except json.JSONDecodeError as error:
+        if not text.lstrip().startswith(("{", "#", "/")):  # HJSON would take any line with a colon for a key.
+            raise ValueError(error) from None
+    import hjson  # Late, because few files need it.
+
+    return hjson.loads(text, object_pairs_hook=_unique, parse_int=files.integer)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise _TwiceError(", ".join(sorted({key for key in names if names.count(key) > 1})))
+    return found

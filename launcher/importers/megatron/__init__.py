@@ -10,15 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.foreign import name_from
+from launcher.config.ledger import name_from
 from launcher.importers import Imported
-from launcher.importers.megatron import files as places
-from launcher.importers.megatron import layout, training
+from launcher.importers.megatron import data_and_saves, layout, steps_and_optimizer
 from launcher.importers.megatron.kinds import refuse
+from launcher.importers.megatron.model_sizes import is_local, model
+from launcher.importers.megatron.parse import parse
 from launcher.importers.megatron.reader import Reader, ledger_of
-from launcher.importers.megatron.settings import is_local, model
 from launcher.importers.megatron.tables import DEFAULTS, Meaning, by_value, meaning
-from launcher.importers.megatron.text import parse
 from launcher.importers.megatron.vocabulary import multiple
 
 HAS_VARIABLES = True
@@ -63,12 +62,12 @@ def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
     degrees = layout.parallel(reader, sizes)
     compute, formats = layout.precision(reader)
     recompute, details = layout.checkpointing(reader)
-    stepped, optimizer = training.optimizer(reader)
-    batches = training.batches(reader)
-    source, data = places.data(
+    stepped, optimizer = steps_and_optimizer.optimizer(reader)
+    batches = steps_and_optimizer.batches(reader)
+    source, data = data_and_saves.data(
         reader, evaluates=bool(batches.get("train.eval_every")), vocabulary=sizes["model.vocab_size"]
     )
-    tracking, project = places.tracker(reader)
+    tracking, project = data_and_saves.tracker(reader)
     choose = {
         "parallel": layout.preset(degrees),
         "zero": layout.zero(reader),
@@ -79,8 +78,8 @@ def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
         **tracking,
     }
     settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches}
-    settings |= training.steps(reader, batches) | optimizer | data | places.saves(reader) | project
-    return choose, settings | places.nodes(reader) | places.others(reader)
+    settings |= steps_and_optimizer.steps(reader, batches) | optimizer | data | data_and_saves.saves(reader) | project
+    return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)
 
 
 def _rest(reader: Reader) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from launcher.base.errors import ConfigError
 from launcher.importers.megatron.shell import marks
-from launcher.importers.megatron.shell.script import Command, Decision, Script
-from launcher.importers.megatron.shell.words import SHELLS, TAKE_SCRIPTS
+from launcher.importers.megatron.shell.follower import Command, Decision, Script
+from launcher.importers.megatron.shell.programs import SHELLS, TAKE_SCRIPTS
 
 _TRAINING = re.compile(r"train|finetun|fine_tun|sft|(^|_)rl(_|\b)|distill", re.IGNORECASE)
 _TOOL = re.compile(

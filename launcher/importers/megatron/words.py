@@ -11,7 +11,7 @@ from launcher.config.ledger import OPEN
 from launcher.importers.megatron.arguments import Argument, Arguments, Parsed, name_of, typed
 from launcher.importers.megatron.command import decided_by, launcher_pairs
 from launcher.importers.megatron.shell import marks
-from launcher.importers.megatron.shell.script import Decision
+from launcher.importers.megatron.shell.follower import Decision
 
 _BEGINNINGS = ("disable-", "enable-", "no-", "use-", "log-", "overlap-", "reset-")
 _WITH_VALUE = frozenset({"no-weight-decay-cond-type", "log-interval", "log-level", "log-memory-interval"})

@@ -21,11 +21,11 @@ from launcher.importers.megatron.shell.conditions import (
     either,
 )
 from launcher.importers.megatron.shell.expansion import Expansion
+from launcher.importers.megatron.shell.follower import Decision, Script
 from launcher.importers.megatron.shell.loops import Loops
 from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.parser import parse
 from launcher.importers.megatron.shell.programs import Programs
-from launcher.importers.megatron.shell.script import Decision, Script
 from launcher.importers.megatron.shell.state import Budget, State, given_positional, merged
 from launcher.importers.megatron.shell.substitution import Substitution
 from launcher.importers.megatron.shell.tree import (

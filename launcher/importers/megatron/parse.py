@@ -1,4 +1,4 @@
-"""Megatron-LM argument lists as text: shell scripts, YAML and JSON become one mapping of arguments.
+"""Megatron-LM argument lists: shell scripts, YAML and JSON become one mapping of arguments.
 
 A shell script is read, never run (``launcher.importers.megatron.shell``); of its commands the training is taken
 (``command``). A value that only the machine or the environment knows stays as it is typed, and the variables
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.importers.megatron import data
+from launcher.config import safe_yaml
+from launcher.config.ledger import leaves
 from launcher.importers.megatron.arguments import Argument, Arguments, Parsed, check_numbers
 from launcher.importers.megatron.command import batch_environment, batch_words, choose, trains
 from launcher.importers.megatron.shell import marks
@@ -28,6 +30,8 @@ _CONTINUED = re.compile(r"\\[ \t]+\n")
 _ASSIGNED = re.compile(r"(?<![\w$.-])([A-Za-z_]\w*)(?:\[\w*\])?\+?=(?=([^\n;]{0,400}))")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _LINE = re.compile(r"line_\d+")
+_NESTS = ("MODEL_ARGS", "args", "arguments", "model_args")
+"""Keys under which a file keeps the arguments: Megatron-LM's functional tests have ``MODEL_ARGS``."""
 
 
 def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> Parsed:
@@ -46,7 +50,7 @@ def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> P
     start = text.lstrip()[:1]
     is_script = path.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt"))
     if path.endswith((".json", ".yaml", ".yml")) or (start and start in "{[" and not is_script):
-        found = _from_data(data.load(text, path), path, given)
+        found = _from_data(_load(text, path), path, given)
     else:
         found = _from_shell(text, path, given)
     check_numbers((*found.arguments.values(), *found.launcher_arguments.values()), path)
@@ -63,7 +67,7 @@ def _with_hint(rule: str, found: Parsed) -> str:
 # YAML and JSON.
 
 
-def _from_data(data: data.Data, path: str, given: Mapping[str, str]) -> Parsed:
+def _from_data(data: _Data, path: str, given: Mapping[str, str]) -> Parsed:
     words = Words(path, [])
     try:
         variables = {**data.variables, **given}
@@ -128,3 +132,73 @@ def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[Confi
             way_out = [f"--set {near[0]}=..."] if near else []
             errors.append(ConfigError(f"{path}: --set {name}", given[name], "the file has no such variable", way_out))
     return errors
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """What a file holds.
+
+    Attributes:
+        flags: Values by flag as typed, or the words of a list.
+        other: Further keys by dotted path.
+        variables: Values of ``ENV_VARS``, which the arguments may hold.
+    """
+
+    flags: Mapping[str, Any] | list[str]
+    other: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def _load(text: str, path: str) -> _Data:
+    """Read YAML or JSON.
+
+    Raises:
+        ConfigErrors: It is none, or no argument list.
+    """
+    content = _json(text, path) if path.endswith(".json") or text.lstrip()[:1] in {"{", "["} else None
+    if content is None and not path.endswith(".json"):
+        content = safe_yaml.loads(text, path)
+    if _is_words(content):
+        return _Data([str(item) for item in content])
+    if not isinstance(content, Mapping):
+        rule = "an argument list is a mapping of arguments to values, or a list of words"
+        raise ConfigErrors([ConfigError(path, "nothing" if content is None else str(content)[:40], rule)])
+    return _mapping({str(key): value for key, value in content.items()}, path)
+
+
+def _json(text: str, path: str) -> object:
+    try:
+        return files.parse_json(text)
+    except ValueError as error:
+        raise ConfigErrors([ConfigError(path, text[:40], f"this is not JSON: {error}")]) from None
+
+
+def _is_words(content: object) -> TypeGuard[list[str | int | float]]:
+    return isinstance(content, list) and all(isinstance(item, str | int | float) for item in content)
+
+
+def _mapping(content: Mapping[str, Any], path: str) -> _Data:
+    nest = next((key for key in _NESTS if isinstance(content.get(key), Mapping) or _is_words(content.get(key))), None)
+    variables = content.get("ENV_VARS")
+    known = {str(key): str(value) for key, value in variables.items()} if isinstance(variables, Mapping) else {}
+    if nest is not None:
+        rest = {key: value for key, value in content.items() if key != nest}
+        inside = content[nest]
+        flags = (
+            [str(word) for word in inside] if isinstance(inside, list) else {str(key): inside[key] for key in inside}
+        )
+        return _Data(flags, leaves(rest), known)
+    if any(key.startswith("--") for key in content):
+        flags = {key: value for key, value in content.items() if key.startswith("--")}
+        return _Data(flags, leaves({key: content[key] for key in content if key not in flags}), known)
+    _refuse_groups(content, path)
+    return _Data(content)
+
+
+def _refuse_groups(content: Mapping[str, Any], path: str) -> None:
+    """See that the file is flat: settings in groups are no argument list of any form."""
+    groups = [key for key, value in content.items() if isinstance(value, Mapping)]
+    if groups:
+        found = f"settings in groups: {', '.join(groups[:4])}"
+        rule = f"this is {found}, and no argument list of Megatron-LM, whose flags stand under MODEL_ARGS or alone"
+        raise ConfigErrors([ConfigError(path, None, rule)])

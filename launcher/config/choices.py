@@ -1,31 +1,39 @@
-"""The choice of a backend and its consequences: the defaults that it brings, and ways out that leave it chosen.
+"""The keys that a command line sets, by itself or by the options it chooses; the choice of a backend above all.
 
 The hidden preset of a backend's name holds its defaults (``conf/parallel/_megatron.yaml``), as ``parallel=fsdp`` does
 for the backend that is chosen where nothing is said; a backend without one has those of ``conf/parallel/_plain.yaml``.
-What a preset chooses is weaker than every word that is typed.
+What a preset chooses is weaker than every word that is typed. What stands in a group's ``_base.yaml`` is a default that
+nobody has said, also where an option inherits it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from launcher.base import registry
+from launcher.base import files, registry
 from launcher.base.errors import ConfigError
+from launcher.config import safe_yaml
 from launcher.config.catalog import PRESETS, Catalog
 from launcher.config.compose import compose
 from launcher.config.overrides import Override
 
 _BACKEND = ("backend", "backend.name")
 
+_GLOBAL = "@package _global_"
+"""Hydra's words at the head of an option whose keys begin with their groups, as presets have them."""
 
-def chosen(overrides: Iterable[Override]) -> str | None:
+_NO_CHOICE = ("_base", "_self_")
+
+
+def backend_of(overrides: Iterable[Override]) -> str | None:
     """The backend that a command line or its recipe names; None where a preset or the defaults choose it."""
     return next((override.value for override in reversed([*overrides]) if override.key in _BACKEND), None)
 
 
 def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """The same overrides behind the preset of the chosen backend's name, unless a preset is chosen."""
-    backend = chosen(overrides)
+    backend = backend_of(overrides)
     preset = any(override.group and override.key == PRESETS for override in overrides)
     if backend is None or preset or backend not in registry.names("backends"):
         return list(overrides)
@@ -58,3 +66,45 @@ def _chooses_another(way: str, backend: str, catalog: Catalog) -> bool:
         if key == PRESETS and option in catalog.groups[PRESETS]:
             named.append(compose([Override(way, key, option, group=True)], catalog)["backend"]["name"])
     return any(name != backend for name in named)
+
+
+def keys_set_by(overrides: Iterable[Override], catalog: Catalog) -> frozenset[str]:
+    """The keys that these words say, and the groups whose options they choose.
+
+    Args:
+        overrides: The words, those of a recipe among them.
+        catalog: The configuration folders.
+    """
+    found: set[str] = set()
+    for override in overrides:
+        found.add(override.key)
+        if override.group:
+            found.update(_of_option(override.key, override.value, catalog))
+    return frozenset(found)
+
+
+def _of_option(group: str, option: str, catalog: Catalog) -> Iterator[str]:
+    path = next((p for folder in catalog.conf if (p := folder / group / f"{option}.yaml").is_file()), None)
+    if path is None:
+        return
+    content = safe_yaml.load(path)
+    if not isinstance(content, dict):
+        return
+    for default in content.pop("defaults", ()):
+        yield from _of_default(group, default, catalog)
+    sections = content if _GLOBAL in files.read_text(path) else {group: content}
+    for section, values in sections.items():
+        if isinstance(values, Mapping):
+            yield from (f"{section}.{key}" for key in values)
+
+
+def _of_default(group: str, default: Any, catalog: Catalog) -> Iterator[str]:
+    """An entry of a list of defaults: an option that this one builds on, or the choice of another group's."""
+    if isinstance(default, str):
+        if default not in _NO_CHOICE:
+            yield from _of_option(group, default, catalog)
+        return
+    for key, value in default.items():
+        other = str(key).removeprefix("override").strip().removeprefix("/")
+        yield other
+        yield from _of_option(other, str(value), catalog)

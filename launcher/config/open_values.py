@@ -1,8 +1,8 @@
-"""This machine's facts in place of ``hardware=auto`` and of an unset number of ranks."""
+"""Values that composition leaves open: this machine's hardware, the ranks of a node, the precision, and the length."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from launcher.base.machine import Machine, another_disk, disk_free
 from launcher.base.package import shipped
 from launcher.base.units import GIB
 from launcher.config import safe_yaml
+from launcher.spec.training import DEFAULT_STEPS
 
 CPU_RANKS = 2
 """Ranks of a local run without a GPU (docs/contract.md)."""
@@ -35,8 +36,10 @@ THIS_MACHINE = " (this machine)"
 SLURM_GPUS = 8
 """GPUs of a Slurm node where nothing is said (docs/contract.md)."""
 
+_STEPS, _TOKENS = _LENGTHS = "train.steps", "train.tokens"
 
-def resolve(config: Mapping[str, Any], machine: Machine, typed: Collection[str] = ()) -> dict[str, Any]:
+
+def with_machine(config: Mapping[str, Any], machine: Machine, typed: Collection[str] = ()) -> dict[str, Any]:
     """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
 
     Args:
@@ -162,3 +165,26 @@ def dtypes(compute_capability: float) -> tuple[str, ...]:
     """
     since = {"fp32": 0.0, "fp16": 5.3, "bf16": 8.0, "fp8": 8.9}
     return tuple(name for name, first in since.items() if compute_capability >= first)
+
+
+def displaced_lengths(words: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Keys that weaker words, of a recipe or of a run as it was, no longer say where these words type a length."""
+    typed = any(key in _LENGTHS and value != "null" for key, value in words)
+    return frozenset(_LENGTHS) if typed else frozenset()
+
+
+def with_length(train: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    """Let the length that is typed take the place of the other one, and write down the default where there is none.
+
+    Args:
+        train: The keys of ``train``; they are left as they are.
+        typed: The keys that stand above the others: those of the command line and its recipe over files, those of a
+            resume over a recorded run. Where both lengths are among them, both stay, which is an error
+            (``launcher.rules.batch``).
+    """
+    steps, tokens = train["steps"], train.get("tokens")
+    if steps is None and tokens is None:
+        return {**train, "steps": DEFAULT_STEPS}
+    if steps is not None and tokens is not None and (_STEPS in typed) != (_TOKENS in typed):
+        return {**train, **({"tokens": None} if _STEPS in typed else {"steps": None})}
+    return dict(train)
