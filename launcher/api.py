@@ -115,7 +115,7 @@ def check(
             partial=partial,
         )
         with _heard(quiet=True):
-            return _check.checked(request, _check.files_of(request))
+            return _check.check_run(request, _check.files_of(request))
     except ConfigErrors as error:
         return Check(assessment=None, errors=error.errors, warnings=())
 
@@ -195,11 +195,11 @@ def rehearse(
         trust=trust,
     )
     with _heard(quiet=quiet):
-        question, assessment = _rehearse.question_of(request), _rehearse.judged(request)
+        question, assessment = _rehearse.question_of(request), _rehearse.judge_rehearsed(request)
         if assessment.spec.cluster.kind == "slurm":
             rule = "from Python a run is rehearsed on this machine; `launch rehearse` submits it"
             raise ConfigErrors([ConfigError("cluster", "slurm", rule, ["cluster=local"])])
-        return _rehearse.here(assessment, question, say)
+        return _rehearse.rehearse_here(assessment, question, say)
 
 
 def import_(
@@ -220,7 +220,7 @@ def import_(
     Raises:
         ConfigErrors: The file cannot be read, is no run here, or leaves out what matters.
     """
-    return _importing.imported(kind, Path(file), partial=partial, variables=variables or {})
+    return _importing.import_file(kind, Path(file), partial=partial, variables=variables or {})
 
 
 def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
@@ -231,7 +231,7 @@ def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
     """
     with _heard(quiet=True):
         asked = JudgeRequest(overrides=_words(overrides), script_args=_script_args(script_args))
-        return _show.shown(asked.command_line())
+        return _show.translate_run(asked.command_line())
 
 
 def run(
@@ -282,7 +282,7 @@ def run(
     )
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
-            _run.seen_through(one.directory, one.spec, show=None if quiet else print)
+            _run.see_through(one.directory, one.spec, show=None if quiet else print)
     return one
 
 
@@ -318,7 +318,7 @@ def submit(
         native=native,
     )
     with _heard(quiet=quiet):
-        one = _run.recorded(_run.ready(request, quiet=quiet))
+        one = _run.record_run(_run.prepare_run(request, quiet=quiet))
         _start(one.directory, one.plan.spec)
         return Run(one.directory)
 
@@ -347,9 +347,9 @@ def sweep(
     request = SweepRequest(overrides=_words(overrides), force=force, trust=trust)
     with _heard(quiet=quiet):
         if not start:
-            return Sweep(None, _sweep.judged(request, quiet=quiet))
+            return Sweep(None, _sweep.judge_points(request, quiet=quiet))
         require_trust(request.command_line(), trusted=trust)
-        _, directory, points, exit_status = _sweep.started(request, show=None if quiet else print)
+        _, directory, points, exit_status = _sweep.start_sweep(request, show=None if quiet else print)
     if not any(point.kept for point in points):
         raise _none_kept(points)
     if exit_status == INTERRUPTED:

@@ -297,7 +297,7 @@ def test_data_that_cannot_be_used_are_errors_of_the_configuration(monkeypatch: p
     def failing(*_: object, **__: object) -> None:
         raise Unusable("data.path", "x", "no file matches", ["data=text"])
 
-    monkeypatch.setattr("launcher.actions.run.recorded", failing)
+    monkeypatch.setattr("launcher.actions.run.record_run", failing)
     with pytest.raises(ConfigErrors) as refused:
         launcher.run(["model=tiny"])
     assert [(error.path, error.rule, error.way_out) for error in refused.value.errors] == [

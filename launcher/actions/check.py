@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.actions.importing import Foreign, read, variables_of
-from launcher.actions.requests import JudgeRequest, assessed, composed, measured, memory_engine
-from launcher.actions.trust_gate import judge, python_of, require_for_trace, require_trust
+from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memory_engine, own_measurements
+from launcher.actions.trust_gate import careful_validator, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
@@ -50,7 +50,7 @@ def files_of(request: CheckRequest) -> list[Foreign]:
     return found
 
 
-def checked(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
+def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
     """Judge one run; words that make no run are an answer, too.
 
     Args:
@@ -65,8 +65,8 @@ def checked(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
     line = request.command_line(text for file in foreign for text in file.words(typed))
     if request.trust:
         require_trust(line, trusted=True, imported=sources)
-    own = measured(wanted=request.measured)
-    found = composed(line, own)
+    own = own_measurements(wanted=request.measured)
+    found = compose_run(line, own)
     partial = request.partial or (found.spec is not None and found.spec.run.partial)
     remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))
     left_out = () if partial else (error for file in foreign for error in file.refusals(typed))
@@ -75,11 +75,11 @@ def checked(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
         return Check(assessment=None, errors=found.errors, warnings=remarks)
     if request.engine == "trace":
         require_for_trace(line, sources, found.spec)
-    with checking(judge(line, sources, typed) if request.native else None) as native:
+    with checking(careful_validator(line, sources, typed) if request.native else None) as native:
         judging = Judging(
             refined=memory_engine(request.engine),
             native=native,
             python=python_of(line, sources, typed),
             measured=own,
         )
-        return Check.of(assessed(found, judging), warnings=remarks)
+        return Check.of(judge_run(found, judging), warnings=remarks)

@@ -52,7 +52,7 @@ def document(row: RunState, *, lines: int, rank: int | None) -> dict[str, Any]:
     }
 
 
-def explained(directory: Path) -> Answer:
+def explain_end(directory: Path) -> Answer:
     """The answer about a run, whose ways out are lines that ``launch resume`` takes."""
     return explain(directory, folder(), lambda words: takes(directory, words))
 
@@ -63,6 +63,6 @@ def takes(directory: Path, words: Sequence[str]) -> bool:
 
     refusals = (ConfigErrors, DoesNotFit, SubmitError, DataError, OSError)
     with heard_by(lambda text: None), contextlib.suppress(*refusals):
-        resume_changed.planned(directory, words, trusted=True)
+        resume_changed.plan_changed(directory, words, trusted=True)
         return True
     return False

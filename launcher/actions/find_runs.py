@@ -17,7 +17,7 @@ from launcher.rundir import state, status
 from launcher.rundir.status import Ambiguous
 
 
-def settled(names: Iterable[str], *, ask: bool) -> list[str]:
+def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
     """Words of runs, with the directory in place of each that several runs answer to.
 
     Args:

@@ -49,11 +49,11 @@ def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None
     Returns:
         The exit status: 0, 5 the job failed, 130 interrupted.
     """
-    interrupted = watched(directory, spec, quiet=show is None)
+    interrupted = watch_run(directory, spec, quiet=show is None)
     ending = status.read(directory)
     if ending.state == "finished":
         if summary and show is not None:
-            show(table(directory))
+            show(summary_table(directory))
         return 0
     if ending.state == "cancelled" or interrupted:
         _say(ending.reason or "stopped")
@@ -67,7 +67,7 @@ def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None
     return JobFailed.exit_status
 
 
-def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
+def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
@@ -87,7 +87,7 @@ def watched(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
                 _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
                 stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
         show(None)
-        interrupts.ended(status.name_of(directory, Path.cwd()))
+        interrupts.note_ended(status.name_of(directory, Path.cwd()))
     return interruptions > 0
 
 
@@ -139,7 +139,7 @@ def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     return f"  {duration(seconds)} left" if seconds else ""
 
 
-def table(directory: Path) -> str:
+def summary_table(directory: Path) -> str:
     """The one table at the end: memory and speed predicted against measured, losses, where the run lies."""
     memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
     sizes = list(_memory(directory))

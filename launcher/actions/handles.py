@@ -86,7 +86,7 @@ class Run:
 
     def why(self) -> Answer:
         """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
-        return diagnosis.explained(self.directory)
+        return diagnosis.explain_end(self.directory)
 
     def cancel(self) -> bool:
         """Stop it after it has saved a checkpoint; False where it is not running.

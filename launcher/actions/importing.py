@@ -151,7 +151,7 @@ def _keys(typed: Sequence[str]) -> set[str]:
     return {text.lstrip("+").partition("=")[0] for text in typed}
 
 
-def imported(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
+def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
     """A file in our words, for a program.
 
     Raises:
@@ -159,13 +159,12 @@ def imported(kind: str, path: Path, *, partial: bool, variables: Mapping[str, st
             given.
     """
     found = read(kind, path, variables)
-    refusals = refused(found, path, partial=partial)
-    if refusals:
-        raise ConfigErrors(refusals)
+    if errors := refusals(found, path, partial=partial):
+        raise ConfigErrors(errors)
     return found
 
 
-def refused(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
+def refusals(imported: Imported, path: Path, *, partial: bool) -> list[ConfigError]:
     """Why a file is not imported; nothing where it is."""
     from launcher.config import left_out
 

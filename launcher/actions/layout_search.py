@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
-from launcher.actions import layout_search
 from launcher.base import machine, terminal
 from launcher.base.errors import ConfigError
 from launcher.base.terminal import say
@@ -35,7 +34,7 @@ _OFTEN_S = 0.1
 """Seconds between two looks at what has been found."""
 
 
-def planned(question: Question, judge: Judge | None = None) -> Plan:
+def search_interruptibly(question: Question, judge: Judge | None = None) -> Plan:
     """Search; what was found until then where Ctrl-C ends it.
 
     Args:
@@ -44,7 +43,7 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
     """
     judge, began, last = judge or Preflight(), time.monotonic(), Found()
     try:
-        with shown() as show:
+        with show_progress() as show:
 
             def tell(found: Found) -> None:
                 nonlocal last
@@ -57,14 +56,14 @@ def planned(question: Question, judge: Judge | None = None) -> Plan:
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
-def watched(question: Question, judge: Judge) -> Plan:
+def search(question: Question, judge: Judge) -> Plan:
     """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
-    with shown() as show:
+    with show_progress() as show:
         return planning.plan(question, judge=judge, progress=show)
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[Tell]:
+def show_progress() -> Iterator[Tell]:
     """A function that shows the best so far; nothing where nobody looks."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():
@@ -126,7 +125,7 @@ class _Watched(Judge):
 
 
 @contextlib.contextmanager
-def watching(judge: Judge) -> Iterator[Judge]:
+def watch_judge(judge: Judge) -> Iterator[Judge]:
     """The judge, with a bar that says what it looks at: for searches over clusters and sizes of a run."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():
@@ -158,7 +157,7 @@ def _best(found: Found) -> str:
     return f"best so far {speed}{wording.layout(best.spec)}"
 
 
-def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
+def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
     """Words with those of the best layout behind them, which are said; where nothing fits, as they are typed.
 
     Args:
@@ -169,7 +168,7 @@ def laid_out(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tu
     Raises:
         ConfigErrors: They are no question.
     """
-    plan = Searches(catalog, machine.facts(), partial(layout_search.watched, judge=Preflight(own))).plan(words)
+    plan = Searches(catalog, machine.facts(), partial(search, judge=Preflight(own))).plan(words)
     for line in remarks(plan):
         say(f"launch: {line}")
     if plan.layouts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.actions import recipes, sweep
-from launcher.actions.find_runs import settled, sweep_of
+from launcher.actions.find_runs import resolve_names, sweep_of
 from launcher.actions.plan import MeasureRequest
 from launcher.actions.requests import Output, folder
 from launcher.actions.trust_gate import require_trust
@@ -74,7 +74,7 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
     if not request.yes and ask_person("start them? [y/N] ").lower() not in ("y", "yes"):
         say("launch: nothing was started")
         return Output(document={}, text="")
-    directory, points, ended = sweep.begun(asked, chosen.overrides, show=show, kind=measurement.KIND)
+    directory, points, ended = sweep.begin_sweep(asked, chosen.overrides, show=show, kind=measurement.KIND)
     return _closed(chosen, directory, points, ended)
 
 
@@ -220,7 +220,7 @@ def read_results(run: str, *, save: str | None, ask: bool) -> Results:
 
 
 def _directory(run: str, *, ask: bool) -> Path:
-    directory = sweep_of(settled([run], ask=ask)[0])
+    directory = sweep_of(resolve_names([run], ask=ask)[0])
     if directory is None:
         rule = "a run, and no measurement of layouts"
         raise ConfigErrors([ConfigError("--results", run, rule, [f"launch status {run}"])])

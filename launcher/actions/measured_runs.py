@@ -18,7 +18,7 @@ from launcher.preflight.measured.known import place
 from launcher.spec import ClusterSpec
 
 
-def listed(words: Sequence[str]) -> Output:
+def list_runs(words: Sequence[str]) -> Output:
     """The measured runs of the user, or of the cluster that the words name.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.actions import layout_search
-from launcher.actions.requests import JudgeRequest, measured
+from launcher.actions.requests import JudgeRequest, own_measurements
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
@@ -128,7 +128,11 @@ def question_of(request: MeasureRequest) -> Question:
 
 def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
-    return measured(wanted=request.measured, cluster=question.openings[0].spec.cluster) if question.openings else None
+    return (
+        own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster)
+        if question.openings
+        else None
+    )
 
 
 class Search:
@@ -154,13 +158,13 @@ class Search:
     def _answer(self) -> Answer:
         request, question = self._request, self._question
         if request.smallest:
-            with layout_search.watching(self._judge) as watched:
+            with layout_search.watch_judge(self._judge) as watched:
                 least = smallest(question, watched, days=request.days)
             of_size = None if least.size is None else sized(question, least.size)
             keys = {"smallest": document.smallest_as_dict(least)}
             return self._beside(of_size, sentences.smallest(least, self._length), keys)
         if request.largest is not None:
-            with layout_search.watching(self._judge) as watched:
+            with layout_search.watch_judge(self._judge) as watched:
                 most = largest.largest(request.largest, question, watched, self._further)
             answer = self._beside(most.question, sentences.largest(most), {"largest": document.largest_as_dict(most)})
             return replace(answer, sentences=(*answer.sentences, *sentences.on_host(answer.plan)))
@@ -195,7 +199,7 @@ class Search:
         return Length(days=self._request.days) if length.is_said(self._question) else None
 
     def _plan(self, question: Question) -> Plan:
-        search = planning.plan if self._quiet else layout_search.planned
+        search = planning.plan if self._quiet else layout_search.search_interruptibly
         return search(question, judge=self._judge)
 
     def _further(self, words: Iterable[str]) -> Question:
@@ -226,12 +230,12 @@ class Search:
         if not plan.finished:
             return Answer(question=question, plan=plan)
         if not plan.layouts:
-            with layout_search.watching(self._judge) as watched:
+            with layout_search.watch_judge(self._judge) as watched:
                 changes = nearest(question, watched)
             return Answer(question=question, plan=replace(plan, nearest=changes), is_enough=False)
         if plan.length is None or days is None or length.in_time(plan.layouts[0], days) is not False:
             return Answer(question=question, plan=plan)
-        with layout_search.watching(self._judge) as watched:
+        with layout_search.watch_judge(self._judge) as watched:
             least = smallest(question, watched, days=days, beyond=True)
         late, keys = sentences.late(plan.layouts[0], plan.length, least), document.smallest_as_dict(least)
         return Answer(question=question, plan=plan, sentences=tuple(late), keys={"smallest": keys}, is_enough=False)

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.requests import assessed, folder
+from launcher.actions.requests import folder, judge_run
 from launcher.base import files, machine, terminal
 from launcher.base.errors import ConfigError, ConfigErrors, DataError, unreadable
 from launcher.config.catalog import Catalog
@@ -175,7 +175,7 @@ def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Ca
 
 def _judged(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
     found = request(words, facts=facts, catalog=catalog)
-    return assessed(found, Judging(search=search_singles, looking=_look, measured=own))
+    return judge_run(found, Judging(search=search_singles, looking=_look, measured=own))
 
 
 def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigError]:

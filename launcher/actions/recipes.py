@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import backends
-from launcher.actions.requests import JudgeRequest, Output, assessed, composed, folder, measured, write_new
+from launcher.actions.requests import JudgeRequest, Output, compose_run, folder, judge_run, own_measurements, write_new
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width
@@ -215,15 +215,15 @@ def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
         content = lock.read(directory).content
     else:
         line = JudgeRequest(overrides=tuple(words), script_args=tuple(script_args)).command_line()
-        found = composed(line, measured(wanted=True))
-        planned = plan(assessed(found, Judging()), python=sys.executable)
+        found = compose_run(line, own_measurements(wanted=True))
+        planned = plan(judge_run(found, Judging()), python=sys.executable)
         content = lock.build(planned, job_as_dict(planned.job), found.overrides)
     rows = content.get("losses") or []
     text = lock.as_text({key: value for key, value in content.items() if key != "losses"}, rows)
     return Output(document={"schema": 1, "recipe": dict(content)}, text=text.removesuffix("\n"))
 
 
-def listed() -> Output:
+def list_recipes() -> Output:
     """Every recipe with its model, GPUs, strategy and predicted peak."""
     catalog, facts = Catalog(folder=folder()), machine.facts()
     rows = [_row_of(name, catalog, facts) for name in catalog.groups["recipe"]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.actions.requests import JudgeRequest, assessed, composed, measured
+from launcher.actions.requests import JudgeRequest, compose_run, judge_run, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
@@ -72,24 +72,24 @@ def question_of(options: RehearseRequest) -> Request:
     )
 
 
-def judged(request: RehearseRequest) -> Assessment:
+def judge_rehearsed(request: RehearseRequest) -> Assessment:
     """The pre-flight's answer about a valid run, wherever it is for.
 
     Raises:
         ConfigErrors: The configuration is wrong.
     """
-    line, own = request.command_line(), measured(wanted=request.measured)
+    line, own = request.command_line(), own_measurements(wanted=request.measured)
     require_trust(line, trusted=request.trust)
-    found = composed(line, own)
+    found = compose_run(line, own)
     with checking(assess.judge if request.native else None) as native:
-        assessment = assessed(found, Judging(native=native, python=job_python.asked, measured=own))
+        assessment = judge_run(found, Judging(native=native, python=job_python.asked, measured=own))
     script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
     if assessment.errors or script:
         raise ConfigErrors((*assessment.errors, *script))
     return assessment
 
 
-def here(assessment: Assessment, request: Request, told_to: Callable[[str], None]) -> Rehearsed:
+def rehearse_here(assessment: Assessment, request: Request, told_to: Callable[[str], None]) -> Rehearsed:
     """Rehearse a valid run on this machine, and keep the answer as evidence for it.
 
     Raises:
@@ -110,10 +110,10 @@ def here(assessment: Assessment, request: Request, told_to: Callable[[str], None
     except OSError as error:
         where = getattr(error, "filename", None) or "the folder of rehearsals"
         raise SubmitError(f"{where} cannot be written: {unreadable(error)}") from None
-    return answer(assessment, rehearsal)
+    return answer_of(assessment, rehearsal)
 
 
-def answer(assessment: Assessment, rehearsal: Any) -> Rehearsed:
+def answer_of(assessment: Assessment, rehearsal: Any) -> Rehearsed:
     """The answer with the run as it is judged beside it."""
     evidence = assessment.rehearsed if rehearsal.stands_in else rehearsal.evidence
     return Rehearsed(rehearsal=rehearsal, assessment=replace(assessment, rehearsed=evidence))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.actions.find_runs import find
-from launcher.actions.rehearse import answer
+from launcher.actions.rehearse import answer_of
 from launcher.actions.requests import JudgeRequest, Output, folder
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
@@ -67,7 +67,7 @@ def submit(asked: JudgeRequest, assessment: Assessment, request: Request, *, aga
         rehearsal = stored.read(earlier)
         if rehearsal is not None:
             say(f"launch: this is the answer of {earlier}; --again measures anew")
-            return answer(assessment, rehearsal)
+            return answer_of(assessment, rehearsal)
         row = status.read(earlier)
         if row.state in _LIVE:
             return _job(row, assessment)
@@ -164,7 +164,7 @@ def _job(row: RunState, assessment: Assessment) -> Output:
     return Output(document=document, text=f"job {row.job_id}  {row.directory}", said=(said,))
 
 
-def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:
+def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
     """The answer of a rehearsal that was submitted, kept as evidence for its run; its job while it waits or runs.
 
     Args:
@@ -195,7 +195,7 @@ def answered(run: str, words: Sequence[str]) -> Rehearsed | Output:
             stored.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")
-    return answer(assessment, rehearsal)
+    return answer_of(assessment, rehearsal)
 
 
 def _question(directory: Path) -> dict[str, Any]:

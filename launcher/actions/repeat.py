@@ -48,7 +48,7 @@ _POLL_S = 0.1
 _SHOWN = 12
 
 
-def from_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
+def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
     """The request of ``launch run --from``: the lock's run, with keys set over it; what differs here is said.
 
     Raises:
@@ -172,7 +172,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
                 say(f"launch: interrupted; the run in {directory} is told to end")
             raise
         finally:
-            interrupts.ended(status.name_of(directory, folder()))
+            interrupts.note_ended(status.name_of(directory, folder()))
     rows = results.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
@@ -214,7 +214,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str
     return "\n".join([*text, "what differs from the lock:", *why])
 
 
-def difference(first: str, second: str) -> Output:
+def diff(first: str, second: str) -> Output:
     """The differences in meaning between two recipes, locks or runs."""
     (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
     rows = lock.spec_differences(spec_a, spec_b)

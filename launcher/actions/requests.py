@@ -1,8 +1,8 @@
 """From the options of a verb to a judged run.
 
 The verbs and the Python API make an :class:`JudgeRequest` of their options. Its words are read once, as a
-:class:`~launcher.config.request.CommandLine`; :func:`composed` makes a specification of them, and
-:func:`assessed` judges it.
+:class:`~launcher.config.request.CommandLine`; :func:`compose_run` makes a specification of them, and
+:func:`judge_run` judges it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def as_model(path: Path) -> str:
     return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"
 
 
-def composed(line: CommandLine, own: Measured | None) -> Request:
+def compose_run(line: CommandLine, own: Measured | None) -> Request:
     """Compose the one run of a command line, with the best layout in place of ``plan=best``, which is said.
 
     The axes of its recipe are left aside, which is said, too.
@@ -108,9 +108,9 @@ def composed(line: CommandLine, own: Measured | None) -> Request:
     """
     words, has_best = synonyms.without_best(line.words)
     if has_best:
-        from launcher.actions.layout_search import laid_out  # Late, because few command lines ask for a layout.
+        from launcher.actions.layout_search import choose_layout  # Late, because few command lines ask for a layout.
 
-        line = replace(line, words=laid_out(words, line.catalog, own))
+        line = replace(line, words=choose_layout(words, line.catalog, own))
     found = request_of(line)
     if not found.errors and line.recipe is not None and line.recipe[1].sweep:
         axes = ", ".join(line.recipe[1].sweep)
@@ -127,7 +127,7 @@ def memory_engine(engine: Engine) -> Refinement | None:
     return traced.traced
 
 
-def measured(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
+def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
     """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
     own = Measured() if wanted else None
     if own is not None and cluster is not None:
@@ -136,7 +136,7 @@ def measured(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | 
     return own
 
 
-def assessed(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
+def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
     """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
 
     Args:
@@ -175,7 +175,7 @@ def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
     return found.spec, found.errors
 
 
-def draw(path: Path | None, assessment: Assessment) -> None:
+def draw_figure(path: Path | None, assessment: Assessment) -> None:
     """Draw the figure, if one was asked for and there is an estimate."""
     if path is None or assessment.errors:
         return

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.actions.requests import assessed, folder
+from launcher.actions.requests import folder, judge_run
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
@@ -89,7 +89,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
     return resubmit(directory, then.spec, before=record), then.spec
 
 
-def planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
+def plan_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> Plan:
     """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
     directory = directory.absolute()
     with contextlib.chdir(submit.working_folder(directory, texts)):
@@ -242,7 +242,7 @@ def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, 
     """
     asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
     refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
-    assessment = assessed(asked, Judging(refined=refined, measured=Measured()), resumed=resumed)
+    assessment = judge_run(asked, Judging(refined=refined, measured=Measured()), resumed=resumed)
     lacks = obstacles(assessment.spec, machine.facts())
     started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
     errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]

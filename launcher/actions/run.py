@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.actions import run_data
-from launcher.actions.requests import JudgeRequest, assessed, composed, draw, folder, measured, memory_engine
+from launcher.actions.requests import (
+    JudgeRequest,
+    compose_run,
+    draw_figure,
+    folder,
+    judge_run,
+    memory_engine,
+    own_measurements,
+)
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base import machine
@@ -91,7 +99,7 @@ class Ready:
     tokens: TokenFolder | None
 
 
-def ready(request: RunRequest, *, quiet: bool) -> Ready:
+def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
     """Judge one run, and make its token ids on this machine.
 
     Raises:
@@ -101,26 +109,26 @@ def ready(request: RunRequest, *, quiet: bool) -> Ready:
     if request.lock is not None and request.hf is not None:
         rule = "--from repeats the run of a lock, and that has a model"
         raise ConfigErrors([ConfigError("--hf", str(request.hf), rule, [f"model.weights={request.hf}"])])
-    line, own = request.command_line(), measured(wanted=request.measured)
+    line, own = request.command_line(), own_measurements(wanted=request.measured)
     if request.lock is None:
         require_trust(line, trusted=request.trust)
-        found = composed(line, own)
+        found = compose_run(line, own)
     else:
-        from launcher.actions.repeat import from_lock
+        from launcher.actions.repeat import request_of_lock
 
-        found = from_lock(request.lock, line.words, trusted=request.trust)
+        found = request_of_lock(request.lock, line.words, trusted=request.trust)
     with checking(assess.judge if request.native else None) as native:
         refined = memory_engine(request.engine)
         judging = Judging(refined=refined, native=native, python=job_python.asked, measured=own)
-        assessment = assessed(found, judging)
+        assessment = judge_run(found, judging)
     if request.rehearsed and not assessment.errors:
         assessment = judge_by_rehearsal(assessment, shlex.join(line.words))
-    draw(request.plot, assessment)
+    draw_figure(request.plot, assessment)
     _refuse(assessment, request)
     for remark in found.said:
         say(f"launch: {remark}")
     planned = plan(assessment, python=sys.executable)
-    samples = run_data.previews(planned.spec)
+    samples = run_data.read_previews(planned.spec)
     tokens = _token_ids(planned, quiet=quiet)
     return Ready(
         plan=planned,
@@ -132,7 +140,7 @@ def ready(request: RunRequest, *, quiet: bool) -> Ready:
     )
 
 
-def recorded(found: Ready) -> Recorded:
+def record_run(found: Ready) -> Recorded:
     """Record a run that is ready, which takes no time.
 
     Raises:
@@ -191,7 +199,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
         return None
     from launcher.actions import run_data
 
-    found, _ = run_data.make(spec, quiet=quiet)
+    found, _ = run_data.make_token_ids(spec, quiet=quiet)
     if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")
     return found
@@ -220,22 +228,22 @@ def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None)
     return follow(directory, planned.spec, show=show)
 
 
-def seen_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
+def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
     """Wait for the end of a run on this machine, for a program that is to go on only where it went well.
 
     Raises:
         JobFailed: It failed.
         KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
     """
-    from launcher.actions.follow import table, watched
+    from launcher.actions.follow import summary_table, watch_run
 
-    if watched(directory, spec, quiet=show is None):
+    if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt
     ending = status.read(directory)
     if ending.state in ("failed", "lost"):
         raise JobFailed(f"{ending.reason}; its logs: launch logs {shlex.quote(ending.id)}")
     if show is not None:
-        show(table(directory))
+        show(summary_table(directory))
 
 
 def _watched(rank: subprocess.Popen[bytes]) -> int:

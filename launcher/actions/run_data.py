@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _MOMENT_S = 1.0
 
 
-def root(spec: RunSpec) -> Path:
+def token_root(spec: RunSpec) -> Path:
     """The cache that the run's token ids go to."""
     return token_folder.root(spec, {**os.environ, **spec.cluster.environment}, folder(), None)
 
 
-def make(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
+def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
     """The token ids of a run's data, and whether they were made just now.
 
     Raises:
@@ -45,7 +45,7 @@ def make(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
     """
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
-    place, made = root(spec), False
+    place, made = token_root(spec), False
     with _bar(quiet) as bar:
 
         def tell(progress: Progress) -> None:
@@ -89,7 +89,7 @@ _READ = ("white on grey23", "white on grey37")
 """Styles of neighbouring tokens, by turns."""
 
 
-def previews(spec: RunSpec) -> list[Preview]:
+def read_previews(spec: RunSpec) -> list[Preview]:
     """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them.
 
     Raises:
@@ -113,14 +113,14 @@ def previews(spec: RunSpec) -> list[Preview]:
     return []
 
 
-def as_json(document: dict[str, Any], found: Sequence[Preview]) -> dict[str, Any]:
+def with_previews(document: dict[str, Any], found: Sequence[Preview]) -> dict[str, Any]:
     """The document of a check with the samples under ``data``."""
     if not found:
         return document
     return document | {"data": (document.get("data") or {}) | {"preview": [each.as_dict() for each in found]}}
 
 
-def show(found: Sequence[Preview]) -> None:
+def show_previews(found: Sequence[Preview]) -> None:
     """Print the samples; without colours what is trained stands in brackets."""
     if not found:
         return

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.actions.requests import assessed, composed, folder, measured
+from launcher.actions.requests import compose_run, folder, judge_run, own_measurements
 from launcher.config.request import CommandLine
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json
@@ -70,13 +70,13 @@ class Shown:
         return _text(self.job, self.sbatch)
 
 
-def shown(line: CommandLine) -> Shown:
+def translate_run(line: CommandLine) -> Shown:
     """Translate a run, also one that does not fit.
 
     Raises:
         ConfigErrors: The configuration is wrong.
     """
-    planned = plan(assessed(composed(line, measured(wanted=True)), Judging()), python=sys.executable)
+    planned = plan(judge_run(compose_run(line, own_measurements(wanted=True)), Judging()), python=sys.executable)
     spec = planned.spec
     named = spec.run.name is not None or spec.run.directory is not None
     if named:

@@ -75,8 +75,8 @@ def _stop_jobs(rows: Sequence[RunState]) -> None:
     for row in rows:
         _request(Path(row.directory))
     try:
-        refused = jobs.tell((str(row.job_id) for row in rows if row in save), "USR2")
-        refused |= jobs.end(str(row.job_id) for row in rows if row not in save)
+        refused = jobs.signal_jobs((str(row.job_id) for row in rows if row in save), "USR2")
+        refused |= jobs.end_jobs(str(row.job_id) for row in rows if row not in save)
     except SubmitError as error:
         if not all(row in train and lease.fresh(Path(row.directory)) for row in rows):
             raise

@@ -21,7 +21,7 @@ from typing import Any
 
 from launcher.actions import layout_search
 from launcher.actions.follow import follow
-from launcher.actions.requests import JudgeRequest, folder, measured
+from launcher.actions.requests import JudgeRequest, folder, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
@@ -42,7 +42,7 @@ from launcher.submission import interrupts
 from launcher.submission.slurm_jobs import NoJob
 from launcher.submission.submit import one_at_a_time, settle, submit, submit_all
 from launcher.sweeping import outcomes, samplers, sweep
-from launcher.sweeping.point import Point, name_points, unequal
+from launcher.sweeping.point import Point, differences, name_points
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Sweep
 from launcher.views import sweep_table
@@ -63,7 +63,7 @@ type Show = Callable[[str], None]
 """Takes what is to be shown of a result while the rest is waited for."""
 
 
-def judged(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
+def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
     """Every point of a grid with its verdict; nothing is started.
 
     Args:
@@ -90,7 +90,7 @@ def judged(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
 
 
 def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
-    line, own = request.command_line(), measured(wanted=request.measured)
+    line, own = request.command_line(), own_measurements(wanted=request.measured)
     return sweep.read(
         line.words,
         catalog=line.catalog,
@@ -105,12 +105,12 @@ def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
 def _search(own: Measured | None, *, quiet: bool) -> Callable[[Question], Plan]:
     """The search for ``plan=best`` by the user's own measured runs, with its progress unless that is to be quiet."""
     judge = Preflight(own)
-    return partial(planning.plan, judge=judge) if quiet else partial(layout_search.watched, judge=judge)
+    return partial(planning.plan, judge=judge) if quiet else partial(layout_search.search, judge=judge)
 
 
 def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
     """Name what is not alike between points that are compared, and that nobody swept."""
-    for sentence in unequal(points, [axis.key for axis in asked.axes.swept]):
+    for sentence in differences(points, [axis.key for axis in asked.axes.swept]):
         say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
@@ -134,7 +134,7 @@ def left_out_text(points: Sequence[Point]) -> str:
     )
 
 
-def started(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
+def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
     """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
 
     Args:
@@ -150,10 +150,10 @@ def started(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, l
     elif not asked.axes.swept:
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
     proposals = asked.axes.grid() if asked.settings.sweep.sampler == "grid" else ()
-    return asked, *begun(asked, proposals, show=show)
+    return asked, *begin_sweep(asked, proposals, show=show)
 
 
-def begun(
+def begin_sweep(
     asked: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
 ) -> tuple[Path, list[Point], int]:
     """Start a sweep whose first points are these.
@@ -161,11 +161,11 @@ def begun(
     Args:
         asked: The sweep.
         proposals: The points' own overrides; a sampler draws further ones.
-        show: As of :func:`started`.
+        show: As of :func:`start_sweep`.
         kind: The folder's name behind the time, where the words name none.
 
     Returns:
-        As :func:`started`, without the sweep.
+        As :func:`start_sweep`, without the sweep.
     """
     directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
     points = list[Point]()

@@ -1,7 +1,8 @@
 """The gate of the verbs: where the settings of a command line come from, and what of a foreign file is let act.
 
 ``run``, ``prepare`` and ``doctor`` refuse until the user has said ``--trust`` (:func:`require_trust`). ``check`` asks
-for nothing: it judges all settings, but hands none that could load code to an engine's own validator (:func:`judge`).
+for nothing: it judges all settings, but hands none that could load code to an engine's own validator
+(:func:`careful_validator`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def _sources(line: CommandLine) -> list[Source]:
     )
 
 
-def judge(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> Callable[[RunSpec], Judgement]:
+def careful_validator(
+    line: CommandLine, imported: Sequence[Source], typed: Sequence[str]
+) -> Callable[[RunSpec], Judgement]:
     """The engine's own validator, which is handed nothing that a file from elsewhere could load code by.
 
     Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.

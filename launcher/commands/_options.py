@@ -168,6 +168,6 @@ def settle(options: argparse.Namespace) -> None:
     Raises:
         ConfigErrors: A word is no run, or is several and nobody can be asked.
     """
-    from launcher.actions.find_runs import settled  # Late, because check needs no runs.
+    from launcher.actions.find_runs import resolve_names  # Late, because check needs no runs.
 
-    options.runs = settled(options.runs, ask=not options.json)
+    options.runs = resolve_names(options.runs, ask=not options.json)

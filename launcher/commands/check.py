@@ -13,8 +13,8 @@ from typing import Any
 
 from launcher.actions import points as _points
 from launcher.actions import run_data
-from launcher.actions.check import CheckRequest, checked, files_of
-from launcher.actions.requests import draw, measured
+from launcher.actions.check import CheckRequest, check_run, files_of
+from launcher.actions.requests import draw_figure, own_measurements
 from launcher.actions.trust_gate import may_preview, require_trust
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
@@ -72,20 +72,20 @@ def run(options: argparse.Namespace) -> int:
     require_one_run(options, several)
     if options.points is not None:
         _require_nothing_beside_points(options)
-        return _check_points(options.points, measured(wanted=options.measured))
+        return _check_points(options.points, own_measurements(wanted=options.measured))
     if options.multirun:
         return _check_sweep(options)
     request = request_from(CheckRequest, options)
     foreign = files_of(request)
     sources = [file.source(request.typed) for file in foreign]
-    found = checked(request, foreign)
+    found = check_run(request, foreign)
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
     readable = found.spec is not None and not found.errors and may_preview(request.command_line(), found.spec, sources)
-    samples = run_data.previews(found.spec) if found.spec is not None and readable else []
+    samples = run_data.read_previews(found.spec) if found.spec is not None and readable else []
     if options.json:
-        document = run_data.as_json(found.as_dict(), samples)
+        document = run_data.with_previews(found.as_dict(), samples)
         print_json(document | _in_detail(document, options, found, explanation))
     elif explanation is not None or (options.speed and found.speed is not None):
         print(_told(options, found, explanation))
@@ -93,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
             print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
-        run_data.show(samples)
+        run_data.show_previews(samples)
     if found.assessment is not None:
-        draw(options.plot, found.assessment)
+        draw_figure(options.plot, found.assessment)
     return _STATUS[found.verdict]
 
 
@@ -107,7 +107,7 @@ def _check_sweep(options: argparse.Namespace) -> int:
     request = request_from(sweep.SweepRequest, options)
     if request.trust:
         require_trust(request.command_line(), trusted=True)
-    points = sweep.judged(request)
+    points = sweep.judge_points(request)
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:

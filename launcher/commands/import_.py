@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.importing import read, refused, variables_of
+from launcher.actions.importing import read, refusals, variables_of
 from launcher.actions.requests import write_new
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -51,9 +51,8 @@ def run(options: argparse.Namespace) -> int:
     except ConfigErrors as error:
         return _refused(None, error.errors, options)
     _report(imported, options)
-    refusals = refused(imported, options.file, partial=options.partial)
-    if refusals:
-        return _refused(imported, refusals, options)
+    if errors := refusals(imported, options.file, partial=options.partial):
+        return _refused(imported, errors, options)
     privileged = _privileged(imported)
     for setting in privileged:
         say(f"launch: look at this before you run it: {setting}")

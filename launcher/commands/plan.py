@@ -91,7 +91,7 @@ def _measured_runs(options: argparse.Namespace) -> int:
 
     _plan_options.require_listing_alone(options)
     words = options.overrides
-    found = measured_runs.listed(words) if options.forget is None else measured_runs.forget(words, options.forget)
+    found = measured_runs.list_runs(words) if options.forget is None else measured_runs.forget(words, options.forget)
     return print_output(found, as_json=options.json)
 
 
@@ -170,7 +170,7 @@ def _draw(path: Path, question: Question, found: Plan, measured: Measured | None
     from launcher.planner.frontier import frontier
     from launcher.views.plan import plot
 
-    with layout_search.shown() as show:
+    with layout_search.show_progress() as show:
         layouts = frontier(question, found, measured=measured, progress=show)
     plot.write(path, layouts)
     say(f"launch: the figure is in {path}")

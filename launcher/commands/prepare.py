@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from launcher.actions import run_data
-from launcher.actions.requests import JudgeRequest, composed, measured
+from launcher.actions.requests import JudgeRequest, compose_run, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.base.terminal import say
 from launcher.base.units import gib
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Make or find the token ids, or remove all that are kept; print what there is and where."""
     line = request_from(JudgeRequest, options).command_line()
     require_trust(line, trusted=options.trust)
-    spec = composed(line, measured(wanted=True)).require()
+    spec = compose_run(line, own_measurements(wanted=True)).require()
     document = _cleared(spec) if options.clear else _made(spec, quiet=options.json)
     if options.json:
         print_json({"schema": 1, "prepare": document})
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cleared(spec: RunSpec) -> dict[str, Any]:
-    cleared = token_folder.clear(run_data.root(spec))
+    cleared = token_folder.clear(run_data.token_root(spec))
     removed = cleared.removed
     say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
     if cleared.busy:
@@ -54,7 +54,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         say(f"launch: nothing to tokenise: {what}")
         return {"made": False, "folder": None, "busy": 0, "cache": None}
     began = time.monotonic()
-    found, made = run_data.make(spec, quiet=quiet)
+    found, made = run_data.make_token_ids(spec, quiet=quiet)
     seconds = time.monotonic() - began
     kept = token_folder.kept(found.path.parent)
     if not quiet:

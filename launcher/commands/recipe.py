@@ -69,13 +69,13 @@ def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> O
 
     match action:
         case "list":
-            return recipes.listed()
+            return recipes.list_recipes()
         case "show":
             return recipes.show(words[0])
         case "lock":
             return recipes.lock_of(words, options.script_args)
         case "diff":
-            return repeat.difference(*words)
+            return repeat.diff(*words)
         case "verify":
             return repeat.verify(Path(words[0]), words[1:], steps=options.steps, trusted=options.trust)
         case "save":

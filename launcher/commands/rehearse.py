@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from launcher.actions.rehearse import RehearseRequest, here, judged, question_of
+from launcher.actions.rehearse import RehearseRequest, judge_rehearsed, question_of, rehearse_here
 from launcher.actions.requests import Output
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
@@ -74,11 +74,11 @@ def _found(options: argparse.Namespace) -> Rehearsed | Output:
     if options.results is not None:
         from launcher.actions import rehearse_on_slurm
 
-        return rehearse_on_slurm.answered(options.results, options.overrides)
+        return rehearse_on_slurm.read_answer(options.results, options.overrides)
     asked = request_from(RehearseRequest, options)
-    question, assessment = question_of(asked), judged(asked)
+    question, assessment = question_of(asked), judge_rehearsed(asked)
     if assessment.spec.cluster.kind == "slurm":
         from launcher.actions import rehearse_on_slurm
 
         return rehearse_on_slurm.submit(asked, assessment, question, again=options.again)
-    return here(assessment, question, say)
+    return rehearse_here(assessment, question, say)

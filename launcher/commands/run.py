@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from launcher.actions import run_data
-from launcher.actions.run import RunRequest, Unfit, debug, ready, recorded, start
+from launcher.actions.run import RunRequest, Unfit, debug, prepare_run, record_run, start
 from launcher.actions.trust_gate import require_trust
 from launcher.base.terminal import say, width
 from launcher.commands._options import (
@@ -57,17 +57,17 @@ def run(options: argparse.Namespace) -> int:
         return _run_sweep(options)
     request, show = request_from(RunRequest, options), None if options.json else print
     try:
-        found = ready(request, quiet=options.json)
+        found = prepare_run(request, quiet=options.json)
     except Unfit as refused:
         say(as_text(refused.assessment, width()))
         if options.json:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
         raise
     with interrupts.held():  # From the record on the run is started, or removed.
-        one = recorded(found)
+        one = record_run(found)
         try:
             if show is not None:
-                run_data.show(one.samples)
+                run_data.show_previews(one.samples)
             interrupts.look()
             started = debug(one.directory, one.job) if request.debug else start(one.plan, one.directory, show=show)
         except KeyboardInterrupt:
@@ -78,7 +78,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json and not options.debug:
         row = status.read(one.directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({"schema": 1, "run": facts, "check": run_data.as_json(as_json(one.plan.assessment), one.samples)})
+        print_json({
+            "schema": 1,
+            "run": facts,
+            "check": run_data.with_previews(as_json(one.plan.assessment), one.samples),
+        })
     return started
 
 
@@ -88,7 +92,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
     request = request_from(sweep.SweepRequest, options)
     require_trust(request.command_line(), trusted=request.trust)
-    asked, directory, points, exit_status = sweep.started(request, show=None if options.json else print)
+    asked, directory, points, exit_status = sweep.start_sweep(request, show=None if options.json else print)
     if options.json:
         place = {"id": directory.name, "directory": str(directory)}
         print_json({"schema": 1, "sweep": place, "points": sweep.point_rows(directory, points)})

@@ -10,7 +10,7 @@ import argparse
 import textwrap
 
 from launcher.actions.requests import JudgeRequest, folder
-from launcher.actions.show import shown
+from launcher.actions.show import translate_run
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
             options_of = textwrap.fill(f"{group}= {' '.join(catalog.groups[group])}", width(), subsequent_indent="  ")
             print(f"{options_of}\n\n{_keys(catalog, group)}".rstrip("\n"))
         return 0
-    found = shown(request_from(JudgeRequest, options).command_line())
+    found = translate_run(request_from(JudgeRequest, options).command_line())
     if options.json:
         print_json(found.as_dict())
     else:

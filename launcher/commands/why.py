@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.actions.diagnosis import explained
+from launcher.actions.diagnosis import explain_end
 from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         _of_sweep(swept, find(options.runs), as_json=options.json)
         return 0
     [directory] = find(options.runs)[:1]
-    found = explained(directory)
+    found = explain_end(directory)
     if options.json:
         print_json({"schema": 1, "why": found.as_dict()})
     else:

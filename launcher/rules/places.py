@@ -89,7 +89,7 @@ def _directory(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _of_slurm(spec: RunSpec) -> Iterator[ConfigError]:
-    """Other patterns of Slurm's are escaped in the batch script (``launcher.slurm.script.escaped``)."""
+    """Other patterns of Slurm's are escaped in the batch script (``launcher.slurm.script.escape_percent``)."""
     if spec.cluster.kind != "slurm":
         return
     named = {

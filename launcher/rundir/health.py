@@ -69,7 +69,7 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> di
     Args:
         rank: Of the job.
         beat: Its last heartbeat.
-        taken: Its process as it was found (``launcher.submission.stacks.Taken``).
+        taken: Its process as it was found (``launcher.submission.stacks.RankStacks``).
         at: The time of the heartbeat's clock.
         begun: False where it has no heartbeat of its own yet.
     """

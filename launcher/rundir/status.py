@@ -67,7 +67,7 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
     silent: str | None = None
     open_runs = [run for run, files_say in told.items() if files_say.on_slurm]
     try:
-        comments = jobs.commented() if any(_is_unnoted(run) for run in open_runs) else {}
+        comments = jobs.jobs_by_comment() if any(_is_unnoted(run) for run in open_runs) else {}
         ids = {run: adopted(run, comments) for run in open_runs}
         known = jobs.look(job for job in ids.values() if job is not None)
     except SubmitError as error:
@@ -102,7 +102,7 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
     content = contents.read(run, contents.STATE) or {}
     job_id: str | None = content.get("job_id")
     if job_id is None:
-        job_id = (jobs.commented() if comments is None else comments).get(submission.get("comment", ""))
+        job_id = (jobs.jobs_by_comment() if comments is None else comments).get(submission.get("comment", ""))
     if job_id is None:
         return None
     if "index" in submission:
@@ -267,7 +267,7 @@ def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None
         return keeper.from_elsewhere(run, "queued" if content is None else content["state"])
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
-    word, reason = states.translated(job, started=content is not None)
+    word, reason = states.translate(job, started=content is not None)
     if job.state == "OUT_OF_MEMORY":
         out_of_memory.note_of_slurm(run)
     if job.state == "FAILED":

@@ -99,7 +99,7 @@ def waiting(ids: Iterable[str]) -> dict[str, Waiting]:
     }
 
 
-def commented() -> dict[str, str]:
+def jobs_by_comment() -> dict[str, str]:
     """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id.
 
     Raises:
@@ -109,7 +109,7 @@ def commented() -> dict[str, str]:
     return {comment: job for job, _, comment in sorted(rows, key=lambda row: _number(row[0]))}
 
 
-def end(ids: Iterable[str]) -> dict[str, str]:
+def end_jobs(ids: Iterable[str]) -> dict[str, str]:
     """End jobs; return Slurm's words about each that it refused.
 
     Raises:
@@ -118,7 +118,7 @@ def end(ids: Iterable[str]) -> dict[str, str]:
     return _cancelled(list(ids))
 
 
-def tell(ids: Iterable[str], signal: str) -> dict[str, str]:
+def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
     """Send the processes that srun runs for jobs a signal; return Slurm's words about each that it refused.
 
     It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the

@@ -56,7 +56,7 @@ def parameters(
     }
 
 
-def escaped(text: str, folder: str) -> str:
+def escape_percent(text: str, folder: str) -> str:
     """The batch script with ``%`` of the folder's own name doubled in names of log files.
 
     Slurm replaces ``%j`` and its like there, and ``%%`` by one ``%`` (sbatch(1), "filename pattern"); elsewhere in a

@@ -85,7 +85,7 @@ _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
 
 
-def translated(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
+def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
     """Our word for a job's state, and its reason.
 
     Args:

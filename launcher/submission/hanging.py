@@ -42,7 +42,7 @@ _GATHER_S = 8.0
 _NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 
-def attempts_here(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
+def watches(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
     """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it.
 
     Args:
@@ -191,7 +191,7 @@ class Watch:
         """Leave what is found of this node's ranks; the first node says it of all, and what follows."""
         scripted = self._lines is not None
         asked = [replace(each, beat=None) for each in ranks] if scripted else ranks
-        found = stacks.take(self.folder, asked, self._program)
+        found = stacks.take_stacks(self.folder, asked, self._program)
         rows = [
             health.rank_row(each.rank, each.beat or _NOT_BEGUN, found[each.rank], now, begun=each.beat is not None)
             for each in ranks

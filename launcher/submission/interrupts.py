@@ -140,12 +140,12 @@ def happened() -> bool:
     return _noted.raised_s is not None
 
 
-def begun(name: str) -> None:
+def note_begun(name: str) -> None:
     """Note that a run or sweep of this name has been started, and goes on without this command."""
     _noted.begun[name] = True
 
 
-def ended(name: str) -> None:
+def note_ended(name: str) -> None:
     """Note that it goes on no more."""
     _noted.begun[name] = False
 

@@ -75,9 +75,9 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     if place is None and ending.asked_to_end(directory):  # On several nodes none must stay away from the others.
         return ending.conclude(directory, 0, place)
     attempt = str(os.getpid()) if place is None else place.attempt
-    before = preparing.job(directory, job, attempt)
+    before = preparing.preparing_job(directory, job, attempt)
     if before is not None:
-        with processes.started(directory, before, facts, place) as process:
+        with processes.start_agent(directory, before, facts, place) as process:
             _running(directory, process, place, reason="making token ids of the data")
             preparing.wait(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
@@ -85,8 +85,8 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
     superseded, killing = False, Killing(directory)
-    for watch in hanging.attempts_here(directory, place):
-        with processes.started(directory, job, facts, place, watch.environment) as process:
+    for watch in hanging.watches(directory, place):
+        with processes.start_agent(directory, job, facts, place, watch.environment) as process:
             _running(directory, process, place)
             superseded = _wait(process, directory, place, watch, killing)
             killing.read(watch.folder)
@@ -133,11 +133,11 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
         JobFailed: The data cannot be used; no rank has begun.
     """
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
-    if not preparing.arrived(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
+    if not preparing.wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
     superseded, killing = False, Killing(directory)
-    for watch in hanging.attempts_here(directory, place):
-        with processes.started(directory, job, facts, place, watch.environment) as process:
+    for watch in hanging.watches(directory, place):
+        with processes.start_agent(directory, job, facts, place, watch.environment) as process:
             superseded = _wait(process, directory, place, watch, killing)
             killing.read(watch.folder)
         processes.end_leftovers(directory)

@@ -26,7 +26,7 @@ _UNSEEN_S = 60.0
 """Seconds after which a folder that another node has written is seen on any file system that nodes share."""
 
 
-def job(directory: Path, ranks: dict[str, Any], attempt: str) -> dict[str, Any] | None:
+def preparing_job(directory: Path, ranks: dict[str, Any], attempt: str) -> dict[str, Any] | None:
     """The job that makes the token ids, in the ranks' own Python; None where the run needs none, or has them.
 
     No rank computes yet, so the tokenizer may have all cores.
@@ -60,7 +60,7 @@ def failure(directory: Path, attempt: str, returncode: int) -> str | None:
     return None
 
 
-def arrived(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:
+def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:
     """On another node: wait for what the first one makes; False where the job was told to stop meanwhile.
 
     Raises:

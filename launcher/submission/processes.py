@@ -46,7 +46,7 @@ class SlurmPlace:
 
 
 @contextlib.contextmanager
-def started(
+def start_agent(
     directory: Path,
     job: dict[str, Any],
     facts: Mapping[str, str],

@@ -68,7 +68,7 @@ def submit_run(directory: Path, cluster: ClusterSpec) -> str:
             raise
         files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
         events.add(directory, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-        interrupts.begun(status.name_of(directory, Path.cwd()))
+        interrupts.note_begun(status.name_of(directory, Path.cwd()))
     return job_id
 
 
@@ -134,7 +134,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
             for run, job_id in zip(recorded, ids, strict=True):
                 files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
                 events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-            interrupts.begun(status.name_of(sweep, Path.cwd()))
+            interrupts.note_begun(status.name_of(sweep, Path.cwd()))
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]
@@ -163,7 +163,7 @@ def _submitted(
             return [str(job.job_id) for job in executor.map_array(NodeTask(), directories)]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             text = " ".join(str(error).split())
-            base = jobs.commented().get(parameters["comment"]) if client.is_away(text) else None
+            base = jobs.jobs_by_comment().get(parameters["comment"]) if client.is_away(text) else None
             if base is None:
                 kind = SubmitError if client.is_away(text) else NoJob
                 raise kind(f"{text}; the run is recorded in {directories[0]}") from None
@@ -201,7 +201,7 @@ def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str
     own = script.python(str(seen), cluster)
     command = f"{own} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     text: str = _make_sbatch_string(command=command, folder=folder, **parameters)
-    return script.escaped(text, str(folder))
+    return script.escape_percent(text, str(folder))
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class RankStacks:
     """What was found of one rank.
 
     Attributes:
@@ -68,7 +68,7 @@ class Taken:
     collectives: Sequence[dict[str, Any]] | None = None
 
 
-def take(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, Taken]:
+def take_stacks(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, RankStacks]:
     """Ask all ranks at once; what each answered within seconds.
 
     Args:
@@ -83,7 +83,7 @@ def take(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, Tak
         stacks = list(pool.map(lambda each: _stack(folder, each, program, until), processes))
     _wait(lambda: all(_collectives(folder, each.rank, asked.get(each.rank)) is not None for each in able), until)
     return {
-        each.rank: Taken(
+        each.rank: RankStacks(
             state=_STATES.get(_state(each.pid)),
             source=source,
             stack=frames(text),

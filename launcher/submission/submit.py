@@ -156,7 +156,7 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
             process.send(signal.SIGKILL)
             (directory / state.SUBMISSION).unlink(missing_ok=True)
             raise
-        interrupts.begun(status.name_of(directory, Path.cwd()))
+        interrupts.note_begun(status.name_of(directory, Path.cwd()))
     return job_id
 
 

@@ -52,7 +52,7 @@ class Point:
         return self.overrides[: len(self.overrides) - len(self.layout)]
 
     def as_dict(self) -> dict[str, Any]:
-        """A point of ``sweep.json``; :func:`of_record` reads it."""
+        """A point of ``sweep.json``; :func:`read_point` reads it."""
         names = [each.name for each in fields(self) if each.name not in ("overrides", "layout")]
         words = {"overrides": list(self.overrides), "layout": list(self.layout)}
         return {**{name: getattr(self, name) for name in names}, **words}
@@ -71,7 +71,7 @@ def invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) 
     )
 
 
-def of_record(directory: Path, row: dict[str, Any]) -> Point:
+def read_point(directory: Path, row: dict[str, Any]) -> Point:
     """A point of a sweep's folder.
 
     Raises:
@@ -110,7 +110,7 @@ _SHOWN = 4
 _FORMATS = ("parameters", "gradients", "reduce", "master")
 
 
-def unequal(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> list[str]:
+def differences(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> list[str]:
     """A sentence for each thing that differs between points.
 
     Args:

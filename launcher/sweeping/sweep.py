@@ -36,7 +36,7 @@ from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, signature, state, status
 from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
-from launcher.sweeping.point import Point, invalid, of_record
+from launcher.sweeping.point import Point, invalid, read_point
 
 MEASUREMENT = "measurement"
 """The key of ``sweep.json`` that says of a sweep that it measures layouts, and which question they answer."""
@@ -285,4 +285,4 @@ def points(directory: Path) -> list[Point]:
         BadRecord: ``sweep.json`` does not hold what it should.
     """
     rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
-    return [of_record(directory, row) for row in rows]
+    return [read_point(directory, row) for row in rows]

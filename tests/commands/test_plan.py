@@ -92,7 +92,7 @@ def test_a_terminal_is_shown_the_best_so_far(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(layout_search, "_OFTEN_S", 0.0)
-    planned = layout_search.planned(ask(FEW), Preflight())
+    planned = layout_search.search_interruptibly(ask(FEW), Preflight())
     shown = " ".join(capsys.readouterr().err.split())
     assert "best so far" in shown
     assert planned.finished
@@ -114,7 +114,7 @@ def test_a_watched_judge_judges_as_its_own_and_tells_each_run() -> None:
 
 def test_where_nobody_looks_nothing_is_watched() -> None:
     judge = Preflight()
-    with layout_search.watching(judge) as watched:
+    with layout_search.watch_judge(judge) as watched:
         assert watched is judge
 
 

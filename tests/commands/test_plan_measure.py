@@ -56,7 +56,7 @@ def test_at_a_terminal_the_gpu_hours_are_said_and_asked_about(
         asked.append(sweep)
         return Path("runs", "m"), [], 0
 
-    monkeypatch.setattr(_sweeping, "begun", begun)
+    monkeypatch.setattr(_sweeping, "begin_sweep", begun)
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     monkeypatch.setattr("launcher.commands.plan._can_ask", lambda options: True)
     answer = launch(*MEASURE, "2")

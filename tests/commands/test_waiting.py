@@ -86,7 +86,7 @@ def test_the_sign_is_there_while_the_engines_own_validator_is_waited_for(
         raise ConfigErrors([ConfigError("model", None, "enough is seen")])
 
     on_a_terminal(monkeypatch, Late)
-    monkeypatch.setattr(verb, "assessed", asked)
+    monkeypatch.setattr(verb, "judge_run", asked)
     cli.main([str(verb.__name__).rpartition(".")[2], "model=tiny"])  # type: ignore[attr-defined]
     assert seen == [True]
 

@@ -13,7 +13,7 @@ from launcher.job.memory import ran_out
 from launcher.rundir import status
 from launcher.rundir.failure import explain, never_began
 from launcher.slurm.jobs import QueuedJob
-from launcher.slurm.states import translated
+from launcher.slurm.states import translate
 
 
 def recorded(run: Path, errors: Mapping[int, Mapping[str, str]] | None = None, **logs: str) -> Path:
@@ -245,6 +245,6 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
     ids=lambda value: value.state if isinstance(value, QueuedJob) else "",
 )
 def test_slurms_words_in_ours(job: QueuedJob, started: bool, word: str, reason: str | None) -> None:
-    found, said = translated(job, started=started)
+    found, said = translate(job, started=started)
     assert found == word
     assert said == reason if reason is None else str(said).startswith(reason)

@@ -148,7 +148,7 @@ def test_a_sweep_is_cancelled_in_as_few_words_to_slurm_as_a_run(cluster: Cluster
         (tmp_path / "bin" / name).chmod(0o755)
     os.environ["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
     job = str(status.read(first).job_id).removesuffix("_0")
-    refused = jobs.tell([f"{job}_0", "1000000000"], "CONT")
+    refused = jobs.signal_jobs([f"{job}_0", "1000000000"], "CONT")
     assert refused == {"1000000000": "scancel: error: Kill job error on job id 1000000000: Invalid job id specified"}
     (tmp_path / "said").unlink()
     assert launch("cancel", "s").err == "launch: s/000 saves a checkpoint and ends; cancel it again to end it at once\n"

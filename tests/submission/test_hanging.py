@@ -108,7 +108,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_and_collectives_of_those_that_w
     (run / "job.json").write_text('{"argv": ["python"], "gpus_per_node": 2}')
     monkeypatch.setenv("PATH", "")  # No py-spy: the ranks have to answer.
     [port] = training.free_ports(1)
-    with contextlib.closing(hanging.attempts_here(run, None)) as attempts:
+    with contextlib.closing(hanging.watches(run, None)) as attempts:
         watch = next(attempts)
         environment = {**training.environment(), **watch.environment}
         place = {"imports": train_many.with_fsdp, "count": 2, "environment": environment, "log": tmp_path / "log"}

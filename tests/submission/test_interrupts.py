@@ -13,7 +13,7 @@ import pytest
 
 from launcher.actions import follow
 from launcher.actions import run as run_verb
-from launcher.actions.requests import assessed
+from launcher.actions.requests import judge_run
 from launcher.base import files
 from launcher.rundir import state
 from launcher.rundir.record import record as recording
@@ -65,7 +65,7 @@ def test_between_the_record_and_the_start_nothing_is_left(
 
 
 def test_while_the_run_is_judged_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_verb, "assessed", then_signal(assessed))
+    monkeypatch.setattr(run_verb, "judge_run", then_signal(judge_run))
     assert (launch(*LOCAL).status, (tmp_path / "runs").exists()) == (130, False)
 
 
@@ -75,7 +75,7 @@ def test_an_error_that_an_import_has_made_of_the_signal_is_an_interruption_too(m
             signal.raise_signal(signal.SIGINT)
         raise SystemError("initialization of _extension raised unreported exception")
 
-    monkeypatch.setattr(run_verb, "assessed", broken)
+    monkeypatch.setattr(run_verb, "judge_run", broken)
     answer = launch(*LOCAL)
     assert (answer.status, answer.err) == (130, NOTHING)
 
@@ -110,9 +110,9 @@ def test_a_sweep_that_is_judged_leaves_nothing(monkeypatch: pytest.MonkeyPatch, 
 def test_a_closed_terminal_leaves_the_run_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", now="running")
     monkeypatch.setattr(follow, "_news", then_signal(lambda directory: [[]], signal.SIGHUP))
-    interrupts.begun("a")
+    interrupts.note_begun("a")
     with pytest.raises(interrupts.Interrupted):
-        follow.watched(run, composed_once("model=tiny"), quiet=True)
+        follow.watch_run(run, composed_once("model=tiny"), quiet=True)
     assert not (run / state.CANCEL_REQUEST).exists()
 
 

@@ -113,7 +113,7 @@ def test_a_request_to_end_while_ids_are_made_is_no_failure(
         return {**ranks, "argv": [sys.executable, "-c", f"import os; open({cancel!r}, 'w').close(); {ending}"]}
 
     cancel = str(run / state.CANCEL_REQUEST)
-    monkeypatch.setattr(preparing, "job", step)
+    monkeypatch.setattr(preparing, "preparing_job", step)
     node.run(run)
     ended = files.read_json(run / "state.json") or {}
     assert (ended["state"], ended["reason"]) == ("cancelled", "stopped")
@@ -130,6 +130,6 @@ def test_a_request_that_comes_before_anybody_can_find_the_ranks_ends_them(
     def late(directory: Path, ranks: dict[str, Any], attempt: str) -> None:
         (run / state.CANCEL_REQUEST).touch()
 
-    monkeypatch.setattr(preparing, "job", late)
+    monkeypatch.setattr(preparing, "preparing_job", late)
     node.run(run)
     assert (files.read_json(run / "state.json") or {})["state"] == "cancelled"

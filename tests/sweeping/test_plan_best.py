@@ -15,7 +15,7 @@ from launcher.planner import best
 from launcher.rundir import contents
 from launcher.rundir.contents import BadRecord
 from launcher.sweeping import outcomes, sweep
-from launcher.sweeping.point import Point, of_record
+from launcher.sweeping.point import Point, read_point
 from launcher.sweeping.sweep import Sweep
 from tests.support.helpers import CPU_HOST
 
@@ -126,8 +126,8 @@ def test_a_sampler_knows_its_proposals_without_their_layouts(
 
 def test_sweeps_from_before_there_was_a_plan_are_read_and_a_wrong_layout_is_not(tmp_path: Path) -> None:
     row: dict[str, Any] = {"id": "000", "verdict": "fits", "overrides": ["a.b=1", "c.d=2"]}
-    assert of_record(tmp_path, row).layout == ()
-    assert of_record(tmp_path, row | {"layout": ["c.d=2"]}).proposed == ("a.b=1",)
+    assert read_point(tmp_path, row).layout == ()
+    assert read_point(tmp_path, row | {"layout": ["c.d=2"]}).proposed == ("a.b=1",)
     for wrong in ("c.d=2", ["a.b=1"], ["x", "a.b=1", "c.d=2"]):
         with pytest.raises(BadRecord):
-            of_record(tmp_path, row | {"layout": wrong})
+            read_point(tmp_path, row | {"layout": wrong})
