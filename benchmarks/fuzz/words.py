@@ -15,7 +15,7 @@ from benchmarks.fuzz.case import Case
 from launcher.base.package import shipped
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
-from launcher.planner.space import SEARCHED
+from launcher.planner.keys import SEARCHED
 from launcher.spec.parse import kinds
 
 _SHELL = ("cluster.setup", "cluster.modules", "script")

@@ -9,7 +9,7 @@ from benchmarks.speed.row import Row
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import Preflight
-from launcher.planner.space import SEARCHED
+from launcher.planner.keys import SEARCHED
 from launcher.preflight import assess, findings, verdict
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec

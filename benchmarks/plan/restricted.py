@@ -9,8 +9,9 @@ from benchmarks.plan.judges import OfRows
 from benchmarks.plan.problems import Problem
 from benchmarks.speed.row import Row
 from launcher.planner.judge import Judge
+from launcher.planner.keys import SEARCHED
 from launcher.planner.parallel_search import searched
-from launcher.planner.space import SEARCHED, Space
+from launcher.planner.space import Space
 from launcher.spec import RunSpec
 
 

@@ -1,7 +1,7 @@
 """The planner in the whole space of an engine: is the layout that was measured fastest among its best ideas?
 
 A problem fixes model, GPUs, batch, sequence and precision, and the winner's row the framework that stands in for the
-engine, with its kernels; all else is searched. Two layouts are the same idea where ``launcher.planner.result.Idea`` is
+engine, with its kernels; all else is searched. Two layouts are the same idea where ``launcher.planner.result.Kind`` is
 the same: what is sharded, the degrees of tensor, pipeline, context and expert parallelism, what is offloaded.
 """
 
@@ -14,16 +14,17 @@ from typing import Literal
 from benchmarks.plan.judges import OfFramework
 from benchmarks.plan.problems import Problem
 from launcher.planner.judge import Judge
+from launcher.planner.keys import SEARCHED
 from launcher.planner.parallel_search import searched
-from launcher.planner.result import Idea
-from launcher.planner.space import SEARCHED, Space
+from launcher.planner.result import Kind
+from launcher.planner.space import Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed, value_at
 
 _DEGREES = (
     "parallel.tensor", "parallel.pipeline", "parallel.context", "parallel.expert", "train.micro_batch_size",
 )  # fmt: skip
-"""What a frame sets of a layout as the files state it."""
+"""Keys that degrees set of a layout as the files state it."""
 
 _SHARDED = ("zero.stage", "parallel.replicate", "zero.offload_optimizer", "zero.offload_parameters")
 
@@ -84,21 +85,21 @@ def _in_common(problem: Problem) -> frozenset[str]:
 def _standing(winner: RunSpec, shown: list[RunSpec], space: Space, judge: Judge) -> Standing:
     if any(_same(winner, spec) for spec in shown):
         return "shown"
-    if Idea.of(winner) in map(Idea.of, shown):
+    if Kind.of(winner) in map(Kind.of, shown):
         return "idea"
-    if not any(_same(winner, core) for core in _cores(winner, space, judge)):
+    if not any(_same(winner, variant) for variant in _variants(winner, space, judge)):
         return "outside"
     return "slower" if judge.verdict(winner).name == "fits" else "unfit"
 
 
-def _cores(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:
+def _variants(winner: RunSpec, space: Space, judge: Judge) -> Iterator[RunSpec]:
     """The layouts of the space with the winner's degrees, with its recomputation where that is allowed."""
-    if winner.checkpointing.mode not in space.relief.modes:
+    if winner.checkpointing.mode not in space.savings.modes:
         return
-    for frame in space.frames(judge.errors):
-        if all(frame.settings[path] == value_at(winner, path) for path in _DEGREES):
-            for core in space.cores(frame, judge.errors):
-                yield changed(core, "checkpointing.mode", winner.checkpointing.mode)
+    for degrees in space.degrees(judge.errors):
+        if all(degrees.settings[path] == value_at(winner, path) for path in _DEGREES):
+            for variant in space.variants(degrees, judge.errors):
+                yield changed(variant, "checkpointing.mode", winner.checkpointing.mode)
 
 
 def _same(one: RunSpec, other: RunSpec) -> bool:

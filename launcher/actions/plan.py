@@ -18,12 +18,10 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.planner import document, largest, length, planning, wording
 from launcher.planner.judge import Preflight
+from launcher.planner.planning import require_valid
 from launcher.planner.question import Question, ask
 from launcher.planner.result import Counts, Layout, Length, Plan
-from launcher.planner.sizes import sized
-from launcher.planner.smallest import smallest
-from launcher.planner.validity import require_valid
-from launcher.planner.what_would_fit import nearest
+from launcher.planner.smallest import nearest, sized, smallest
 from launcher.preflight.assess import judge_all, validator
 from launcher.preflight.measured.known import Measured
 from launcher.views.plan import sentences

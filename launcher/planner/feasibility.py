@@ -1,28 +1,27 @@
 """Two questions that take a part of the space alone: does anything fit, and what is fastest.
 
-Memory grows with the micro-batch, with the chunks of a pipeline and with everything that relief leaves out; gradients
-of several micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs
-least has one chunk, 1F1B, the strongest relief, and either one sequence or all of a rank's at once: where none of those
-fits, none at all does. What is typed stays as it is typed.
+Memory grows with the micro-batch, with the chunks of a pipeline and without memory savings; gradients of several
+micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs least has one
+chunk, 1F1B, the strongest savings, and either one sequence or all of a rank's at once: where none of those fits, none
+at all does. What is typed stays as it is typed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import Judge
-from launcher.planner.memory_savings import Settings
-from launcher.planner.parallel_search import frames_of
+from launcher.planner.keys import SEARCHED, MemorySavings, Settings
+from launcher.planner.parallel_search import degrees_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
-from launcher.planner.space import SEARCHED, Space
+from launcher.planner.space import Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
@@ -103,7 +102,7 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
         judge: Rules and estimates.
     """
     spaces = spaces_of(question, judge)
-    for found in Search(spaces, judge).run(frames_of(spaces, judge)):
+    for found in Search(spaces, judge).run(degrees_of(spaces, judge)):
         if found.best:
             return layout_of(question, min(found.best.values()), judge)
     return None
@@ -114,9 +113,9 @@ def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
     chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):
         space = _Small.of(opening.spec, opening.fixed, {**question.choices, **chunks}, judge.errors)
-        for frame in space.frames(judge.errors):
-            for core in space.cores(frame, judge.errors):
-                spec = _strongest(core, space, judge)
+        for degrees in space.degrees(judge.errors):
+            for variant in space.variants(degrees, judge.errors):
+                spec = _strongest(variant, space.savings, judge)
                 if spec is not None:
                     yield number, spec
 
@@ -130,11 +129,11 @@ class _Small(Space):
         yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])
 
 
-def _strongest(core: RunSpec, space: Space, judge: Judge) -> RunSpec | None:
-    """The core with the strongest relief that is valid with it."""
-    for mode, loss in product(range(len(space.relief.modes) - 1, -1, -1), range(len(space.relief.losses) - 1, -1, -1)):
-        for settings in reversed(space.relief.at(mode, loss)):
-            spec = changed_at(core, settings)
+def _strongest(variant: RunSpec, savings: MemorySavings, judge: Judge) -> RunSpec | None:
+    """The variant with the strongest savings that are valid with it."""
+    for mode, loss in reversed(savings.places):
+        for settings in reversed(savings.at(mode, loss)):
+            spec = changed_at(variant, settings)
             if next(iter(judge.errors(spec)), None) is None:
                 return spec
     return None

@@ -1,17 +1,20 @@
-"""The plan: a question searched, and the layouts as they are typed."""
+"""The plan: a question searched, the layouts as they are typed, and words that no layout is valid with refused."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import slower_because
 from launcher.planner.judge import Judge, Preflight
+from launcher.planner.keys import SEARCHED
 from launcher.planner.parallel_search import Progress, searched
 from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
 from launcher.planner.search import Candidate, Found
-from launcher.planner.space import SEARCHED, Space
+from launcher.planner.space import Space
+from launcher.preflight import findings
 from launcher.spec.edit import override, value_at
 
 
@@ -80,3 +83,32 @@ def _typed(question: Question, found: Candidate) -> Iterator[str]:
         value = value_at(found.spec, path)
         if path in question.choices or value != value_at(opening.spec, path):
             yield override(path, value)
+
+
+def require_valid(question: Question, found: Plan) -> None:
+    """Refuse words that are wrong with every layout.
+
+    Where none is valid the errors are those that the words have with all engines, as they are typed; where these have
+    none in common, those with each.
+
+    Args:
+        question: The question.
+        found: Its answer.
+
+    Raises:
+        ConfigErrors: They are wrong.
+    """
+    errors: tuple[ConfigError, ...] = ()
+    if found.layouts:
+        errors = findings.errors(found.layouts[0].spec)  # Of names, places and secrets no layout is asked.
+    elif found.finished and found.counts.considered == found.counts.invalid:
+        errors = _as_typed(question)
+    if errors:
+        raise ConfigErrors(errors)
+
+
+def _as_typed(question: Question) -> tuple[ConfigError, ...]:
+    by_engine = [{error.path: error for error in findings.errors(each.spec)} for each in question.openings]
+    every = {path: error for errors in by_engine for path, error in errors.items()}
+    shared = every.keys() & set.intersection(*(set(errors) for errors in by_engine))
+    return tuple(error for path, error in every.items() if path in shared or not shared)

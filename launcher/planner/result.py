@@ -12,8 +12,8 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import override
 
 
-class Idea(NamedTuple):
-    """The part of a layout by which two of them are different ideas, and not two sizes of one."""
+class Kind(NamedTuple):
+    """The kind of a layout: two of one kind differ in sizes alone, such as the micro-batch."""
 
     engine: str
     sharding: str
@@ -26,10 +26,10 @@ class Idea(NamedTuple):
     precision: str
 
     @classmethod
-    def of(cls, spec: RunSpec) -> Idea:
-        """The idea of a run."""
+    def of(cls, spec: RunSpec) -> Kind:
+        """The kind of a run."""
         parallel, zero = spec.parallel, spec.zero
-        fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one idea.
+        fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one kind.
         sharding = fully if parallel.shard else f"zero{zero.stage}"
         return cls(
             engine=spec.backend.name,
@@ -67,9 +67,9 @@ class Layout:
     loses: str = ""
 
     @property
-    def idea(self) -> Idea:
-        """The idea that it is a size of."""
-        return Idea.of(self.spec)
+    def kind(self) -> Kind:
+        """The kind of the layout."""
+        return Kind.of(self.spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Plan:
     Attributes:
         words: The question, as typed.
         assumptions: Words that were taken where nothing was said.
-        layouts: One of each idea, the fastest first.
+        layouts: One of each kind, the fastest first.
         others: The fastest of each engine that has none among these.
         tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
         counts: What became of all layouts.

@@ -1,10 +1,10 @@
-"""The search: the fastest layout of each of the best ideas, exactly, with as few estimates as that takes.
+"""The search: the fastest layout of each of the best kinds, exactly, with as few estimates as that takes.
 
-A heap holds what is not decided yet, by a bound below the time of all layouts in it: first frames, by the passes of
-their slowest stage alone; then cores, by their time without relief, which only adds time; then layouts, by their time.
-The smallest is taken and refined: a frame into its cores, a core into its layouts, unless it does not fit even with the
-strongest relief. A layout that is taken and fits is the fastest of its idea, since all that is left is slower, and its
-idea is done. The search ends with the last idea that is shown.
+A heap holds what is not decided yet, by a bound below the time of all layouts in it: first degrees, by the passes of
+their slowest stage alone; then variants, by their time without memory savings, which only add time; then layouts, by
+their time. The smallest is taken and refined: degrees into their variants, a variant into its layouts, unless it does
+not fit even with the strongest savings. A layout that is taken and fits is the fastest of its kind, since all that is
+left is slower, and its kind is done. The search ends with the last kind that is shown.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from itertools import islice
 from typing import NamedTuple
 
 from launcher.planner.judge import Judge
-from launcher.planner.memory_savings import MODES
-from launcher.planner.result import Counts, Idea
-from launcher.planner.space import Frame, Space
+from launcher.planner.keys import MODES
+from launcher.planner.result import Counts, Kind
+from launcher.planner.space import Degrees, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
 SHOWN = 10
-"""Ideas that an answer has."""
+"""Kinds of layouts that an answer has."""
 
 _TRIED = 500
-"""Cores that are looked at for a first result."""
+"""Variants that are looked at for a first result."""
 
 _ROUNDING = 1 - 1e-9
 """A sum of floating-point numbers in another order may be larger by so little."""
@@ -42,7 +42,7 @@ class Candidate:
     Attributes:
         seconds: Seconds of a step; 0 where they are unknown.
         effort: How much it does beside training.
-        order: Its number among those of its search; the other half of a search counts for itself.
+        order: Its number among those of its search; each process of a search counts for itself.
         opening: The number of its engine's opening.
         spec: The run.
         verdict: The verdict on its memory.
@@ -64,9 +64,9 @@ class Candidate:
         return self.place < other.place
 
     @property
-    def idea(self) -> Idea:
-        """The idea that it is a size of."""
-        return Idea.of(self.spec)
+    def kind(self) -> Kind:
+        """The kind of the layout."""
+        return Kind.of(self.spec)
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Found:
     """What a search has found so far.
 
     Attributes:
-        best: The fastest layout of each idea that fits.
+        best: The fastest layout of each kind that fits.
         tight: The fastest of each that fits within the estimate's error alone.
         early: A layout that fits, found at once; there may be faster ones.
         considered: Layouts.
@@ -83,8 +83,8 @@ class Found:
         judged: Estimates of memory that were made.
     """
 
-    best: dict[Idea, Candidate] = field(default_factory=dict)
-    tight: dict[Idea, Candidate] = field(default_factory=dict)
+    best: dict[Kind, Candidate] = field(default_factory=dict)
+    tight: dict[Kind, Candidate] = field(default_factory=dict)
     early: Candidate | None = None
     considered: int = 0
     invalid: int = 0
@@ -97,7 +97,7 @@ class Found:
         return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
-        """The best of each idea, the fastest first; tight ones only where nothing fits for certain."""
+        """The best of each kind, the fastest first; tight ones only where nothing fits for certain."""
         return sorted((self.best or self.tight).values())[:SHOWN]
 
     def others(self) -> list[Candidate]:
@@ -109,10 +109,10 @@ class Found:
         return [each for engine, each in fastest.items() if engine not in shown]
 
     def merge(self, other: Found) -> None:
-        """Take over what a search of other frames has found."""
+        """Take over the results of a search of other degrees."""
         for own, theirs in ((self.best, other.best), (self.tight, other.tight)):
-            for idea, candidate in theirs.items():
-                own[idea] = min(candidate, own.get(idea, candidate))
+            for kind, candidate in theirs.items():
+                own[kind] = min(candidate, own.get(kind, candidate))
         self.considered += other.considered
         self.invalid += other.invalid
         self.unfit += other.unfit
@@ -131,32 +131,32 @@ class Found:
 
 
 class _Node(NamedTuple):
-    """Something undecided; of equal bounds frames come first, then cores, so that a layout that is taken is least."""
+    """Something undecided; of equal bounds degrees come first, then variants: a layout that is taken is least."""
 
     bound: float
-    kind: int
+    depth: int
     effort: tuple[int, ...]
     order: int
     opening: int
     content: object
 
 
-class _Relief(NamedTuple):
-    """Layouts of a core that take the same time, since they differ in the allocator alone.
+class _Saving(NamedTuple):
+    """Layouts of a variant that take the same time, since they differ in the allocator alone.
 
     Attributes:
-        core: The core.
+        variant: The variant.
         mode: The place of its activation checkpointing among the space's.
         loss: The place of its loss.
     """
 
-    core: RunSpec
+    variant: RunSpec
     mode: int
     loss: int
 
 
-type OpenedFrame = tuple[int, Frame]
-"""A frame, with the number of its opening."""
+type OpenedDegrees = tuple[int, Degrees]
+"""Degrees, with the number of their opening."""
 
 
 class Search:
@@ -174,14 +174,14 @@ class Search:
         self._heap: list[_Node] = []
         self._order = 0
 
-    def run(self, frames: Sequence[OpenedFrame]) -> Iterator[Found]:
-        """Search some frames; what has been found so far comes after each step, and the whole answer last.
+    def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
+        """Search some degrees; the results so far come after each step, and the whole answer last.
 
         Args:
-            frames: The frames, each with the number of its opening.
+            opened: The degrees, each with the number of their opening.
         """
-        for opening, frame in frames:
-            self._add_frame(opening, frame)
+        for opening, degrees in opened:
+            self._add_degrees(opening, degrees)
             yield self.found
         self._look_for_one()
         yield self.found
@@ -191,9 +191,9 @@ class Search:
         yield from self._of_the_others()
 
     def _look_for_one(self) -> None:
-        """Look for any layout that fits, among the fastest frames with micro-batches of one sequence."""
-        for opening, core in islice(self._small_cores(), _TRIED):
-            spec = changed_at(core, self._spaces[opening].relief.strongest)
+        """Look for any layout that fits, among the fastest degrees with micro-batches of one sequence."""
+        for opening, variant in islice(self._small_variants(), _TRIED):
+            spec = changed_at(variant, self._spaces[opening].savings.strongest)
             if not self._is_valid(spec):
                 continue
             verdict = self._judge.verdict(spec)
@@ -202,12 +202,13 @@ class Search:
                 self.found.early = Candidate(seconds, effort(spec), 0, opening, spec, verdict)
                 return
 
-    def _small_cores(self) -> Iterator[tuple[int, RunSpec]]:
+    def _small_variants(self) -> Iterator[tuple[int, RunSpec]]:
         for node in sorted(self._heap):
-            frame = node.content
-            if isinstance(frame, Frame) and frame.settings["train.micro_batch_size"] == 1:
+            degrees = node.content
+            if isinstance(degrees, Degrees) and degrees.settings["train.micro_batch_size"] == 1:
                 yield from (
-                    (node.opening, core) for core in self._spaces[node.opening].cores(frame, self._judge.errors)
+                    (node.opening, variant)
+                    for variant in self._spaces[node.opening].variants(degrees, self._judge.errors)
                 )
 
     def _of_the_others(self) -> Iterator[Found]:
@@ -222,45 +223,45 @@ class Search:
                 yield self.found
 
     def _take(self, node: _Node) -> None:
-        if isinstance(node.content, Frame):
-            self._open_frame(node, node.content)
+        if isinstance(node.content, Degrees):
+            self._open_degrees(node, node.content)
         elif isinstance(node.content, RunSpec):
-            self._open_core(node, node.content)
-        elif isinstance(node.content, _Relief):
-            self._judge_relief(node, node.content)
+            self._open_variant(node, node.content)
+        elif isinstance(node.content, _Saving):
+            self._judge_saving(node, node.content)
 
-    def _push(self, opening: int, kind: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
+    def _push(self, opening: int, depth: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
         self._order += 1
-        heapq.heappush(self._heap, _Node(bound, kind, effort, self._order, opening, content))
+        heapq.heappush(self._heap, _Node(bound, depth, effort, self._order, opening, content))
 
-    def _add_frame(self, opening: int, frame: Frame) -> None:
-        self.found.considered += frame.size
+    def _add_degrees(self, opening: int, degrees: Degrees) -> None:
+        self.found.considered += degrees.size
         space = self._spaces[opening]
-        core = next(space.cores(frame, self._judge.errors), None)
-        if core is None:
-            self.found.invalid += frame.size
+        variant = next(space.variants(degrees, self._judge.errors), None)
+        if variant is None:
+            self.found.invalid += degrees.size
             return
-        bound = self._judge.least_seconds(changed_at(core, space.relief.mildest), space.chunkings(frame))
-        self._push(opening, 0, _ROUNDING * (bound or 0.0), frame)
+        bound = self._judge.least_seconds(changed_at(variant, space.savings.mildest), space.chunkings(degrees))
+        self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
-    def _open_frame(self, node: _Node, frame: Frame) -> None:
+    def _open_degrees(self, node: _Node, degrees: Degrees) -> None:
         space, valid = self._spaces[node.opening], 0
-        for core in space.cores(frame, self._judge.errors):
+        for variant in space.variants(degrees, self._judge.errors):
             valid += 1
-            if Idea.of(core) not in self.found.best:
-                fastest = changed_at(core, space.relief.mildest)
-                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), core)
-        self.found.invalid += frame.size - valid * space.relief.size
+            if Kind.of(variant) not in self.found.best:
+                fastest = changed_at(variant, space.savings.mildest)
+                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), variant)
+        self.found.invalid += degrees.size - valid * space.savings.size
 
-    def _open_core(self, node: _Node, core: RunSpec) -> None:
-        if Idea.of(core) in self.found.best:
+    def _open_variant(self, node: _Node, variant: RunSpec) -> None:
+        if Kind.of(variant) in self.found.best:
             return
         space = self._spaces[node.opening]
-        strongest = changed_at(core, space.relief.strongest)
+        strongest = changed_at(variant, space.savings.strongest)
         if self._is_valid(strongest) and not self._fits(strongest):
-            self.found.unfit += space.relief.size
+            self.found.unfit += space.savings.size
             return
-        self._push(node.opening, 2, node.bound, _Relief(core, 0, 0), effort(core))
+        self._push(node.opening, 2, node.bound, _Saving(variant, 0, 0), effort(variant))
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None
@@ -269,24 +270,24 @@ class Search:
         self.found.judged += 1
         return self._judge.verdict(spec).may_start
 
-    def _judge_relief(self, node: _Node, relief: _Relief) -> None:
-        """Judge the layouts of a relief; where none fits, go on with those that save more and take longer."""
-        idea = Idea.of(relief.core)
-        if idea in self.found.best or self._take_fitting(node, relief, idea):
+    def _judge_saving(self, node: _Node, saving: _Saving) -> None:
+        """Judge the layouts with some savings; where none fits, go on with those that save more and take longer."""
+        kind = Kind.of(saving.variant)
+        if kind in self.found.best or self._take_fitting(node, saving, kind):
             return
-        space, (core, mode, loss) = self._spaces[node.opening], relief
-        further = [_Relief(core, mode, loss + 1), *([_Relief(core, mode + 1, 0)] if loss == 0 else [])]
+        space, (variant, mode, loss) = self._spaces[node.opening], saving
+        further = [_Saving(variant, mode, loss + 1), *([_Saving(variant, mode + 1, 0)] if loss == 0 else [])]
         for each in further:
-            if each.mode < len(space.relief.modes) and each.loss < len(space.relief.losses):
-                spec = changed_at(core, space.relief.at(each.mode, each.loss)[0])
+            if each.mode < len(space.savings.modes) and each.loss < len(space.savings.losses):
+                spec = changed_at(variant, space.savings.at(each.mode, each.loss)[0])
                 self._push(node.opening, 2, self._judge.seconds(spec) or 0.0, each, effort(spec))
 
-    def _take_fitting(self, node: _Node, relief: _Relief, idea: Idea) -> bool:
-        """Take the layout of a relief that fits and does least; False where none fits for certain."""
+    def _take_fitting(self, node: _Node, saving: _Saving, kind: Kind) -> bool:
+        """Take the layout with some savings that fits and does least; False where none fits for certain."""
         fitting: Candidate | None = None
-        layouts = self._spaces[node.opening].relief.at(relief.mode, relief.loss)
+        layouts = self._spaces[node.opening].savings.at(saving.mode, saving.loss)
         for left, settings in reversed(list(enumerate(layouts, 1))):
-            spec = changed_at(relief.core, settings)
+            spec = changed_at(saving.variant, settings)
             if not self._is_valid(spec):
                 self.found.invalid += 1
                 continue
@@ -299,9 +300,9 @@ class Search:
             if verdict.name == "fits":
                 fitting = candidate
             elif fitting is None:
-                self.found.tight.setdefault(idea, candidate)
+                self.found.tight.setdefault(kind, candidate)
         if fitting is not None:
-            self.found.best[idea] = fitting
+            self.found.best[kind] = fitting
         return fitting is not None
 
 

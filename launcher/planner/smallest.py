@@ -1,29 +1,49 @@
-"""The smallest cluster: the fewest GPUs that train a model, or that train it in time.
+"""Sizes of a cluster: the smallest that trains a model, or trains it in time, and what helps where nothing fits.
 
-Every size is looked at, the smallest first, so that the answer is exact among the sizes of ``launcher.planner.sizes``.
-A size whose layouts all need too much is told in a fraction of a search. Where there is a limit on time, a size is left
-out without one if not even its products, attention and memory-bound kernels end in time, spread over all GPUs with
-nothing between them; else the fastest layout of it decides.
+Sizes of one node are the divisors of its GPUs; beyond it come whole nodes: every number of them up to 16, then those in
+steps of at most an eighth (18, 20, ... 32, 36, ...), which are the numbers with four binary digits and zeros.
+``cluster.gpus_per_node`` alone says what a node is, so that whole nodes are searched; ``cluster.nodes`` says how many
+there are at most.
+
+Every size is looked at, the smallest first, so that the answer is exact among them. A size whose layouts all need too
+much is told in a fraction of a search. Where there is a limit on time, a size is left out without one if not even its
+products, attention and memory-bound kernels end in time, spread over all GPUs with nothing between them; else the
+fastest layout of it decides.
+
+Changes of the run that would help where nothing fits are those that ``check`` finds, from the layout that lacks least.
+All that a layout may do was tried there already, so what they change is more than that: the optimizer's states, the
+precision, the sequence, the training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import duration
+from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import StepPart
 from launcher.planner import feasibility, length
 from launcher.planner.judge import Judge
+from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
-from launcher.planner.result import Layout, Size
-from launcher.planner.sizes import MOST_IN_TIME, MOST_NODES, sized, sizes
+from launcher.planner.result import GPUS, NODES, Assumption, Layout, Nearest, Size
+from launcher.preflight import assess, fixes, pricing, verdict
+from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at
+from launcher.spec.edit import changed_at, override
+from launcher.spec.nearest import divisors
+
+MOST_NODES, MOST_IN_TIME = 2**10, 2**14
+"""Nodes of the largest cluster that is looked at: for memory alone, where more of them no longer help, and for time,
+with 131,072 GPUs in nodes of eight more than any that is known of."""
+
+_STEPS = 8
+"""Sizes between a power of two and the next."""
 
 _PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
 """Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""
@@ -101,11 +121,11 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
     place = first_enough(question, judge, ladder, days)
     if place is None:
         valid = (size for size in reversed(ladder) if feasibility.is_valid(sized(question, size), judge))
-        return Smallest(size=None, smaller=_told(question, judge, next(valid, ladder[0]), days))
+        return Smallest(size=None, smaller=_step(question, judge, next(valid, ladder[0]), days))
     return Smallest(
         size=ladder[place],
-        smaller=_told(question, judge, ladder[place - 1], days) if place else None,
-        larger=_told(question, judge, ladder[place + 1], days) if place + 1 < len(ladder) else None,
+        smaller=_step(question, judge, ladder[place - 1], days) if place else None,
+        larger=_step(question, judge, ladder[place + 1], days) if place + 1 < len(ladder) else None,
         on_devices=_on_devices(question, judge, ladder[place:]) if days is None else None,
     )
 
@@ -144,7 +164,7 @@ def _alone(spec: RunSpec, judge: Judge) -> float:
     return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
 
 
-def _told(question: Question, judge: Judge, size: Size, days: float | None) -> Step:
+def _step(question: Question, judge: Judge, size: Size, days: float | None) -> Step:
     """A size with its fastest layout, or the reason why there is none that is enough."""
     question = sized(question, size)
     if lacks := feasibility.lacks(question, judge):
@@ -169,3 +189,90 @@ def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size]) -> Siz
     here = dict.fromkeys(_ON_HOST, ("none",))
     place = first_enough(replace(question, choices={**question.choices, **here}), judge, ladder, None)
     return ladder[place] if place else None
+
+
+def size_of(question: Question) -> Size:
+    """The size that a question has."""
+    cluster = question.openings[0].spec.cluster
+    return Size(cluster.nodes, cluster.gpus_per_node)
+
+
+def sizes(question: Question, *, most: int = MOST_NODES, beyond: bool = False) -> Iterator[Size]:
+    """The sizes that a question may be asked of, the smallest first.
+
+    Args:
+        question: The question.
+        most: Nodes of the largest.
+        beyond: True to look at more nodes than the words say, too.
+    """
+    own = size_of(question)
+    typed = NODES in question.fixed and not beyond
+    most = own.nodes if typed else most
+    if GPUS not in question.fixed or NODES in question.fixed:
+        yield from (Size(1, gpus) for gpus in divisors(own.gpus_per_node) if gpus < own.gpus_per_node)
+    whole = {nodes for nodes in _nodes() if nodes <= most} | ({most} if typed else set())
+    yield from (Size(nodes, own.gpus_per_node) for nodes in sorted(whole))
+
+
+def _nodes() -> Iterator[int]:
+    """Every number to 16, then those with four binary digits and zeros."""
+    yield from range(1, 2 * _STEPS)
+    step = 2
+    while _STEPS * step <= MOST_IN_TIME:
+        yield from (digits * step for digits in range(_STEPS, 2 * _STEPS))
+        step *= 2
+
+
+def sized(question: Question, size: Size) -> Question:
+    """The same question of another cluster: the training stays, its global batch among it.
+
+    Args:
+        question: The question.
+        size: The size.
+    """
+    settings = {NODES: size.nodes, GPUS: size.gpus_per_node}
+    kept = [each for each in question.assumptions if each.override.partition("=")[0] not in settings]
+    before = dict(zip(settings, size_of(question), strict=True))
+    words = [
+        Assumption(override=override(path, value), why="the cluster's size that is looked at")
+        for path, value in settings.items()
+        if path not in question.fixed or value != before[path]
+    ]
+    openings = tuple(replace(opening, spec=changed_at(opening.spec, settings)) for opening in question.openings)
+    return replace(question, assumptions=(*words, *kept), openings=openings)
+
+
+def nearest(question: Question, judge: Judge) -> Nearest:
+    """Look for what would help.
+
+    Args:
+        question: A question that no layout answers.
+        judge: Rules and estimates.
+    """
+    closest = feasibility.closest(question, judge)
+    own = closest and layout_of(question, closest, judge)
+    ladder = tuple(sizes(question, beyond=True))
+    place = first_enough(question, judge, ladder, None)
+    size = None if place is None else ladder[place]
+    return Nearest(
+        closest=own or None,
+        rule="" if own else feasibility.lacks(question, judge),
+        size=size,
+        layout=None if size is None else feasibility.fastest(sized(question, size), judge),
+        fixes=_fixes(own, judge) if own else (),
+    )
+
+
+def _fixes(closest: Layout, judge: Judge) -> tuple[Fix, ...]:
+    """Changes with which a layout fits on no more GPUs."""
+
+    def judged(spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
+        if next(iter(judge.errors(spec)), None) is not None:
+            return None
+        return judge.verdict(spec) if roughly else verdict.judge(spec, needs(spec, **assess.parts(spec)))
+
+    spec, parts = closest.spec, assess.parts
+    # Speeds over one another, each by the shipped constants: a measured one would be in the first of them alone.
+    before = pricing.predicted(spec, parts, closest.verdict).speed
+    found = pricing.priced(fixes.search(spec, judged), spec, before, parts)
+    return tuple(fix for fix in found.found if fix.spec.gpus <= closest.spec.gpus)

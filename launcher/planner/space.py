@@ -1,8 +1,8 @@
 """The space of layouts: every key that the search may set, and the values that it tries.
 
-A *core* is a layout without its *relief*: activation checkpointing, the loss in pieces and the allocator, which cost
-time or nothing and save memory. Cores with the same degrees and micro-batch have one *frame*, since their stages take
-the same time. The space is complete in what follows; beyond it nothing is tried:
+A *variant* is a layout without its *memory savings*: activation checkpointing, the loss in pieces and the allocator,
+which cost time or nothing. Variants with the same *degrees* and micro-batch have stages that take the same time. The
+space is complete in what follows; beyond it nothing is tried:
 
 - tensor ranks: divisors of the GPUs that NVLink or a node joins;
 - pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
@@ -29,19 +29,9 @@ from launcher import backends
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.speed.network import network_of
-from launcher.planner import memory_savings
-from launcher.planner.memory_savings import ALLOCATORS, LOSSES, MODES, Relief, Settings
+from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, MemorySavings, Settings
 from launcher.spec import RunSpec, nearest
 from launcher.spec.edit import changed_at, value_at
-
-SEARCHED = (
-    "parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.virtual_pipeline",
-    "parallel.first_stage_layers", "parallel.last_stage_layers", "parallel.schedule", "parallel.context",
-    "parallel.ulysses", "parallel.expert", "parallel.expert_tensor", "parallel.replicate", "zero.stage", "zero.hpz",
-    "zero.offload_optimizer", "zero.offload_parameters", "backend.reshard_after_forward", "train.micro_batch_size",
-    "checkpointing.mode", "train.loss", "train.allocator", "backend.extra",
-)  # fmt: skip
-"""The keys that a layout sets."""
 
 _FEWEST_TOKENS = 1024
 """Tokens of a sequence that a rank keeps at least."""
@@ -61,7 +51,7 @@ type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Degrees:
     """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch.
 
     Attributes:
@@ -121,8 +111,8 @@ class Space:
             return self.choices[path]
         return (value_at(self.base, path),) if path in self.fixed else candidates
 
-    def frames(self, refused: Refused) -> Iterator[Frame]:
-        """Every frame that no error stands against, in an order that is always the same.
+    def degrees(self, refused: Refused) -> Iterator[Degrees]:
+        """All degrees that no error stands against, in an order that is always the same.
 
         Args:
             refused: The errors of a run.
@@ -130,21 +120,21 @@ class Space:
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
-            yield Frame(settings=settings, size=variants * self.relief.size)
+            yield Degrees(settings=settings, size=variants * self.savings.size)
 
-    def cores(self, frame: Frame, refused: Refused) -> Iterator[RunSpec]:
-        """The layouts of a frame without memory savings, in an order that is always the same.
+    def variants(self, degrees: Degrees, refused: Refused) -> Iterator[RunSpec]:
+        """The variants of some degrees, in an order that is always the same.
 
         Args:
-            frame: The frame.
+            degrees: The degrees.
             refused: The errors of a run.
         """
-        for settings in self._extended(frame.settings, self._inner, (), refused):
+        for settings in self._extended(degrees.settings, self._inner, (), refused):
             yield changed_at(self.base, settings)
 
     @property
     def _inner(self) -> Steps:
-        """The steps from a frame to a core: the time of a stage's passes does not depend on them."""
+        """The steps from degrees to a variant: the time of a stage's passes does not depend on them."""
         return self._sharding, self._chunks
 
     def _extended(self, settings: Settings, steps: Steps, ahead: Steps, refused: Refused) -> Iterator[Settings]:
@@ -159,7 +149,7 @@ class Space:
             first = self._completed(chosen, (*later, *ahead))
             if first is None:
                 continue
-            open_keys = memory_savings.KEYS | _OF_MODES | (first.keys() - chosen.keys())
+            open_keys = SAVING_KEYS | _OF_MODES | (first.keys() - chosen.keys())
             open_keys |= _BATCH if ahead or later else set()
             if all(error.path in open_keys for error in refused(changed_at(self.base, first))):
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
@@ -174,18 +164,18 @@ class Space:
         return settings
 
     @cached_property
-    def relief(self) -> Relief:
+    def savings(self) -> MemorySavings:
         """What saves memory at the cost of time or of nothing."""
         allocators = ALLOCATORS if self.base.hardware.device == "cuda" else ALLOCATORS[:1]
-        return Relief.of(
+        return MemorySavings.of(
             self.values("checkpointing.mode", MODES),
             self.values("train.loss", self.losses),
             self.values("train.allocator", allocators),
         )
 
-    def chunkings(self, frame: Frame) -> list[tuple[str, int]]:
-        """The schedules of a frame's layouts, each with its model chunks on a stage."""
-        found = self._chunks(frame.settings)
+    def chunkings(self, degrees: Degrees) -> list[tuple[str, int]]:
+        """The schedules of the layouts of some degrees, each with its model chunks on a stage."""
+        found = self._chunks(degrees.settings)
         return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
 
     @cached_property

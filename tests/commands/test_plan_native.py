@@ -65,4 +65,4 @@ def test_a_run_that_was_refused_is_in_no_later_answer() -> None:
     judge.refuse(first.spec, ConfigError("backend.name", "megatron", "refused"))
     after = plan(question, judge=judge).layouts
     assert first.spec not in [each.spec for each in after]
-    assert {each.idea for each in others} <= {each.idea for each in after}
+    assert {each.kind for each in others} <= {each.kind for each in after}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 import pytest
 
 from launcher.planner import feasibility, planning
 from launcher.planner.judge import Preflight
-from launcher.planner.memory_savings import Settings
+from launcher.planner.keys import Settings
 from launcher.planner.question import Question
 from launcher.planner.space import Space
 from launcher.spec import RunSpec
@@ -23,17 +22,17 @@ def fits_at_all(question: Question) -> bool:
     """True if any layout of the whole space fits for certain."""
     for opening in question.openings:
         space = Space.of(opening.spec, opening.fixed, question.choices, JUDGE.errors)
-        for frame in space.frames(JUDGE.errors):
-            for core in space.cores(frame, JUDGE.errors):
-                if any(is_certain(changed_at(core, settings)) for settings in reliefs(space)):
+        for degrees in space.degrees(JUDGE.errors):
+            for variant in space.variants(degrees, JUDGE.errors):
+                if any(is_certain(changed_at(variant, settings)) for settings in all_savings(space)):
                     return True
     return False
 
 
-def reliefs(space: Space) -> Iterator[Settings]:
+def all_savings(space: Space) -> Iterator[Settings]:
     """All of what saves memory, in every combination."""
-    for mode, loss in product(range(len(space.relief.modes)), range(len(space.relief.losses))):
-        yield from space.relief.at(mode, loss)
+    for place in space.savings.places:
+        yield from space.savings.at(*place)
 
 
 def is_certain(spec: RunSpec) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from launcher.planner import feasibility
 from launcher.planner.judge import Preflight
-from launcher.planner.sizes import sized
-from launcher.planner.what_would_fit import nearest
+from launcher.planner.smallest import nearest, sized
 from tests.support.questions import asked, card
 
 JUDGE = Preflight()

@@ -17,7 +17,7 @@ from launcher.planner import parallel_search
 from launcher.planner.judge import Preflight
 from launcher.planner.parallel_search import searched
 from launcher.planner.question import Question, ask
-from launcher.planner.result import Idea
+from launcher.planner.result import Kind
 from launcher.planner.search import SHOWN, Candidate, Found, Search, effort
 from launcher.planner.space import Space
 from launcher.preflight import assess, findings, verdict
@@ -55,15 +55,15 @@ def spaces(question: Question) -> list[Space]:
 
 
 def every_layout(space: Space) -> Iterator[RunSpec]:
-    """All combinations of all steps and reliefs, valid or not, with nothing pruned."""
+    """All combinations of all steps and savings, valid or not, with nothing pruned."""
     for degrees in space._degrees({}):
         for experts in space._experts(degrees):
             for size in space._micro_batches({**degrees, **experts}):
                 settings = {**degrees, **experts, **size}
                 for sharding, chunks in itertools.product(space._sharding(settings), space._chunks(settings)):
-                    core = changed_at(space.base, {**settings, **sharding, **chunks})
-                    for mode, way in itertools.product(range(len(space.relief.modes)), range(len(space.relief.losses))):
-                        yield from (changed_at(core, relief) for relief in space.relief.at(mode, way))
+                    variant = changed_at(space.base, {**settings, **sharding, **chunks})
+                    for place in space.savings.places:
+                        yield from (changed_at(variant, saving) for saving in space.savings.at(*place))
 
 
 def wholly_judged(spec: RunSpec) -> tuple[Verdict, float] | None:
@@ -84,13 +84,13 @@ def by_brute_force(question: Question) -> Found:
             answer = wholly_judged(spec)
             if answer is not None and answer[0].name == "fits":
                 candidate = Candidate(answer[1], effort(spec), order, number, spec, answer[0])
-                known = found.best.get(Idea.of(spec))
-                found.best[Idea.of(spec)] = min(candidate, known) if known else candidate
+                known = found.best.get(Kind.of(spec))
+                found.best[Kind.of(spec)] = min(candidate, known) if known else candidate
     return found
 
 
-def fastest(found: Found) -> list[tuple[float, Idea]]:
-    return [(each.seconds, each.idea) for each in found.shown()]
+def fastest(found: Found) -> list[tuple[float, Kind]]:
+    return [(each.seconds, each.kind) for each in found.shown()]
 
 
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
@@ -99,9 +99,9 @@ def test_the_search_finds_what_brute_force_finds(words: str) -> None:
     found, best = searched(spaces(question), Preflight()), by_brute_force(question)
     assert best.considered > 400
     assert len(best.best) >= SHOWN / 2
-    assert [idea for _, idea in fastest(found)] == [idea for _, idea in fastest(best)]
+    assert [kind for _, kind in fastest(found)] == [kind for _, kind in fastest(best)]
     assert [seconds for seconds, _ in fastest(found)] == pytest.approx([seconds for seconds, _ in fastest(best)])
-    engines = {idea.engine for idea in best.best}
+    engines = {kind.engine for kind in best.best}
     assert {each.spec.backend.name for each in (*found.shown(), *found.others())} == engines
     for each in found.others():
         own = min(other for other in best.best.values() if other.spec.backend.name == each.spec.backend.name)
@@ -121,8 +121,8 @@ def test_a_first_layout_is_found_before_all_are_bounded() -> None:
     question = ask(QUESTIONS["long sequences"].split())
     listed = spaces(question)
     search = Search(listed, Preflight())
-    frames = [(number, frame) for number, space in enumerate(listed) for frame in space.frames(Preflight().errors)]
-    early = next(found.first for found in search.run(frames) if found.first is not None)
+    opened = [(number, each) for number, space in enumerate(listed) for each in space.degrees(Preflight().errors)]
+    early = next(found.first for found in search.run(opened) if found.first is not None)
     assert early.verdict.name == "fits"
     assert early.seconds >= searched(listed, Preflight()).shown()[0].seconds
 
@@ -141,10 +141,10 @@ def test_what_saves_memory_never_shortens_a_step_of_uneven_stages(offload: str) 
     words = f"{UNEVEN} zero.stage=3 zero.offload_optimizer={offload} zero.offload_parameters={offload}"
     (space,) = spaces(ask(words.split()))
     judge = Preflight()
-    for frame in space.frames(judge.errors):
-        for core in space.cores(frame, judge.errors):
-            places = itertools.product(range(len(space.relief.modes)), range(len(space.relief.losses)))
-            seconds = {at: judge.seconds(changed_at(core, space.relief.at(*at)[0])) or 0.0 for at in places}
+    for degrees in space.degrees(judge.errors):
+        for variant in space.variants(degrees, judge.errors):
+            places = space.savings.places
+            seconds = {at: judge.seconds(changed_at(variant, space.savings.at(*at)[0])) or 0.0 for at in places}
             assert len(seconds) > 3
             for mode, loss in seconds:
                 assert seconds[mode, loss] >= seconds[max(0, mode - 1), loss]
@@ -165,7 +165,7 @@ def test_a_second_process_that_is_killed_leaves_its_half_to_the_first(monkeypatc
 
 
 @cache
-def runs_of_two_ideas() -> list[RunSpec]:
+def runs_of_two_kinds() -> list[RunSpec]:
     words = QUESTIONS["long sequences"]
     return [
         ask(f"{words} {layout}".split()).openings[0].spec
@@ -178,7 +178,7 @@ def candidates() -> st.SearchStrategy[list[Candidate]]:
     few = st.integers(0, 1)
     one = st.builds(
         lambda seconds, effort, order, opening, run: Candidate(
-            float(seconds), (effort,), order, opening, runs_of_two_ideas()[run], Verdict(name="fits")
+            float(seconds), (effort,), order, opening, runs_of_two_kinds()[run], Verdict(name="fits")
         ),
         *(few, few, few, few),
         st.integers(0, 2),
@@ -189,7 +189,7 @@ def candidates() -> st.SearchStrategy[list[Candidate]]:
 def half(listed: list[Candidate]) -> Found:
     found = Found()
     for each in listed:
-        found.best[each.idea] = found.tight[each.idea] = min(each, found.best.get(each.idea, each))
+        found.best[each.kind] = found.tight[each.kind] = min(each, found.best.get(each.kind, each))
     return found
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
+from launcher.planner.keys import SEARCHED
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
 from launcher.planner.shortlist import SAFETY, START_S, Shortlist, shortlist
-from launcher.planner.space import SEARCHED
 from launcher.spec.edit import value_at
 from tests.support.helpers import CPU_HOST, make_spec
 from tests.support.measured_layouts import WORDS, answered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 
-from launcher.planner.sizes import MOST_IN_TIME, size_of, sized, sizes
+from launcher.planner.smallest import MOST_IN_TIME, size_of, sized, sizes
 from tests.support.questions import asked
 
 

@@ -8,8 +8,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.planner import feasibility, length
 from launcher.planner.judge import Preflight
 from launcher.planner.question import ask
-from launcher.planner.sizes import sized, sizes
-from launcher.planner.smallest import least_gpu_seconds, smallest
+from launcher.planner.smallest import least_gpu_seconds, sized, sizes, smallest
 from tests.support.helpers import CPU_HOST
 from tests.support.questions import asked, card
 

@@ -6,9 +6,8 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.planner.planning import plan
+from launcher.planner.planning import plan, require_valid
 from launcher.planner.question import ask
-from launcher.planner.validity import require_valid
 from tests.support.helpers import CPU_HOST
 
 SMALL = ("model=tiny", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per_node=2")

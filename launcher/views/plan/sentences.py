@@ -8,8 +8,7 @@ from launcher.base.units import count, duration, gib, rounded
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
 from launcher.planner.result import Layout, Length, Nearest, Plan
-from launcher.planner.sizes import MOST_NODES
-from launcher.planner.smallest import Smallest, Step
+from launcher.planner.smallest import MOST_NODES, Smallest, Step
 
 _FIXES = 3
 """Changes that are told."""

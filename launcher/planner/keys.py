@@ -1,24 +1,35 @@
-"""What saves memory at the cost of time or of nothing: activation checkpointing, the loss in pieces, the allocator.
+"""The keys that a layout sets, and those of them that save memory at the cost of time or of nothing.
 
-Along each of the three the time only grows and the memory only shrinks, which the search rests on.
+Along activation checkpointing, the loss in pieces and the allocator the time only grows and the memory only shrinks,
+which the search rests on.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+SEARCHED = (
+    "parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.virtual_pipeline",
+    "parallel.first_stage_layers", "parallel.last_stage_layers", "parallel.schedule", "parallel.context",
+    "parallel.ulysses", "parallel.expert", "parallel.expert_tensor", "parallel.replicate", "zero.stage", "zero.hpz",
+    "zero.offload_optimizer", "zero.offload_parameters", "backend.reshard_after_forward", "train.micro_batch_size",
+    "checkpointing.mode", "train.loss", "train.allocator", "backend.extra",
+)  # fmt: skip
+"""The keys that a layout sets."""
 
 MODES = ("none", "selective", "full")
 LOSSES = ("fused", "full", "chunked")
 ALLOCATORS = ("default", "expandable")
 
-KEYS = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
+SAVING_KEYS = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 
 type Settings = Mapping[str, Any]
 
 
-class Relief(NamedTuple):
-    """The relief that the layouts of a space may have, what takes least time and saves least first.
+class MemorySavings(NamedTuple):
+    """The memory savings that the layouts of a space may have, what takes least time and saves least first.
 
     Attributes:
         modes: Activation checkpointing.
@@ -31,7 +42,7 @@ class Relief(NamedTuple):
     allocators: Sequence[str]
 
     @classmethod
-    def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> Relief:
+    def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> MemorySavings:
         """Values in any order."""
         return cls(
             sorted(modes, key=MODES.index), sorted(losses, key=LOSSES.index), sorted(allocators, key=ALLOCATORS.index)
@@ -51,6 +62,11 @@ class Relief(NamedTuple):
     def strongest(self) -> Settings:
         """That which takes most time and saves most."""
         return self.at(-1, -1)[-1]
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The places of every mode with every loss, as :meth:`at` takes them."""
+        return list(itertools.product(range(len(self.modes)), range(len(self.losses))))
 
     def at(self, mode: int, loss: int) -> tuple[Settings, ...]:
         """The settings of one mode and one loss, by their places, for each allocator."""
