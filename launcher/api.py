@@ -36,12 +36,12 @@ from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataErr
 from launcher.base.terminal import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
-from launcher.rehearsing.answer import Rehearsed
-from launcher.rehearsing.request import MINUTES, STEPS
+from launcher.rehearsing.choice import MINUTES, STEPS
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.point import Point
 from launcher.views.check import Check
 from launcher.views.plan import Plan
+from launcher.views.rehearsal import Rehearsed
 
 __all__ = [
     "Check",

@@ -27,7 +27,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.preflight import assess
 from launcher.rehearsing import choice, device, process
-from launcher.rehearsing.request import Request
+from launcher.rehearsing.choice import Request
 from launcher.spec import RunSpec
 
 COMMON = (

@@ -15,9 +15,9 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.evidence import not_a_script
 from launcher.rehearsing import device, stored
-from launcher.rehearsing.answer import Rehearsed
+from launcher.rehearsing.choice import MINUTES, STEPS, Request
 from launcher.rehearsing.rehearse import Stage, rehearse
-from launcher.rehearsing.request import MINUTES, STEPS, Request
+from launcher.views.rehearsal import Rehearsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,14 @@ import math
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launcher.actions.find_runs import find
 from launcher.actions.rehearse import answer_of
 from launcher.actions.requests import JudgeRequest, Output, folder
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
 from launcher.base.terminal import say
 from launcher.base.units import GIB, bytes_of
@@ -26,8 +27,7 @@ from launcher.preflight import assess, evidence
 from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.plan import Plan, translate
 from launcher.rehearsing import choice, depth, stored
-from launcher.rehearsing.answer import Rehearsed
-from launcher.rehearsing.request import FILE, Request
+from launcher.rehearsing.choice import FILE, Request
 from launcher.rundir import contents, lock, status
 from launcher.rundir.record import directory_for, record
 from launcher.rundir.state import RunState
@@ -35,6 +35,7 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts
+from launcher.views.rehearsal import Rehearsed
 
 _START_MIN = 5
 """Minutes for the start of the job beside those of the rehearsal."""
@@ -98,7 +99,7 @@ def _recorded(words: Sequence[str], assessment: Assessment, request: Request) ->
     """The run directory of the job, and its specification: the run's on one GPU."""
     spec = assessment.spec
     own = on_one_gpu(spec, request)
-    asked = json.dumps({"schema": 1, "spec": to_dict(spec), "request": request.as_dict()}, indent=1)
+    asked = json.dumps({"schema": 1, "spec": to_dict(spec), "request": asdict(request)}, indent=1)
     like = translate(spec, python=sys.executable)
     job = Job(
         argv=(like.argv[0], "-P", "-m", "launcher.rehearsing", "--run", RUN),
@@ -213,7 +214,6 @@ def _spec(directory: Path) -> RunSpec:
 def _asks(directory: Path) -> Request | None:
     """The question of a rehearsal that was submitted; None where it is of another version."""
     try:
-        content = _question(directory)["request"]
-        return Request.of(content) if isinstance(content, dict) else None
-    except (SubmitError, KeyError, TypeError):
+        return typed.read(Request, _question(directory)["request"])
+    except (SubmitError, KeyError, ValueError):
         return None

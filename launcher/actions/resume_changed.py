@@ -28,7 +28,7 @@ from launcher.preflight.assess_here import Judging
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rehearsing.request import FILE as REHEARSAL
+from launcher.rehearsing.choice import FILE as REHEARSAL
 from launcher.rundir import changes, contents, loading, lock, status, unchangeable_settings
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length

@@ -29,8 +29,8 @@ from launcher.commands._options import (
     print_output,
     request_from,
 )
-from launcher.rehearsing.answer import Rehearsed
-from launcher.rehearsing.request import MINUTES, STEPS
+from launcher.rehearsing.choice import MINUTES, STEPS
+from launcher.views.rehearsal import Rehearsed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.units import gib
@@ -186,21 +186,11 @@ def submitted(folder: Path) -> Path | None:
 
 
 def _read(path: Path) -> Evidence | None:
-    content = files.read_json(path)
+    content = files.read_json(path) or {}
     try:
-        return None if content is None else evidence(content["evidence"])
-    except (KeyError, TypeError, AttributeError):
+        return typed.read(Evidence, content.get("evidence"))
+    except typed.Unfit:
         return None
-
-
-def evidence(content: Mapping[str, Any]) -> Evidence:
-    """The evidence of a document.
-
-    Raises:
-        KeyError, TypeError: It is none.
-    """
-    known = {name: content[name] for name in Evidence.__slots__}
-    return Evidence(**{**known, "depths": tuple(content["depths"])})
 
 
 def not_a_script(spec: RunSpec) -> ConfigError:

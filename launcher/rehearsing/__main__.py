@@ -11,12 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.preflight import assess
 from launcher.rehearsing import device, stored
+from launcher.rehearsing.choice import FILE, Request
 from launcher.rehearsing.rehearse import Stage, rehearse
-from launcher.rehearsing.request import FILE, Request
 from launcher.spec.parse import parse
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     directory = parser.parse_args().run
     try:
         content = files.load_json(directory / FILE)
-        spec, request = parse(content["spec"]), Request.of(content["request"])
+        spec, request = parse(content["spec"]), typed.read(Request, content["request"])
         folder = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=directory))
         place = Stage(device=device.here(), folder=folder, say=_said)
         stored.keep(directory, rehearse(spec, assess.estimated(spec), request, place))

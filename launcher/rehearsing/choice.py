@@ -1,12 +1,43 @@
-"""The ranks that are rehearsed: that of the stage which needs the most by the estimate, or those that are asked for."""
+"""The question of a rehearsal, and its ranks: of the stage that needs the most by the estimate, or those asked for."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.rehearsing.request import Request
 from launcher.spec import RunSpec
+
+STEPS = 3
+"""The first two are followed, the rest are timed."""
+
+MINUTES = 15
+"""For all of its ranks and depths together: a rehearsal is to be short."""
+
+FILE = "rehearse.json"
+"""The question in the run directory of a Slurm job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to rehearse of a run.
+
+    Attributes:
+        stage: The pipeline stage; None is that which needs the most by the estimate.
+        rank: The rank, in place of a stage.
+        all_stages: Every stage that holds something else than the others.
+        steps: Training steps.
+        layers: Layers of the models that are built; empty is the whole model, or what the device can hold of it.
+        minutes: The limit on all of it.
+    """
+
+    stage: int | None = None
+    rank: int | None = None
+    all_stages: bool = False
+    steps: int = STEPS
+    layers: tuple[int, ...] = ()
+    minutes: float = MINUTES
 
 
 def ranks(spec: RunSpec, estimate: MemoryEstimate, request: Request) -> tuple[int, ...]:

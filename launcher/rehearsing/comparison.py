@@ -1,23 +1,90 @@
-"""What was measured beside the estimate of the same, and what follows for the whole model from two depths."""
+"""A rank measured beside the estimate of the same, and the whole model by the line through two depths."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from math import ceil
 from pathlib import Path
 
-from launcher.estimate.memory.moments import PHASES
+from launcher.estimate.memory import device
+from launcher.estimate.memory.breakdown import allocated_piles
+from launcher.estimate.memory.estimate import RankTerms, rank_terms
+from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment
+from launcher.estimate.memory.moments import Phase as StepPhase
+from launcher.estimate.memory.terms import OUTSIDE_PILES
 from launcher.job.rehearsal import Measured, Rehearsed
-from launcher.rehearsing.predicted import Predicted
+from launcher.preflight.assess import parts
 from launcher.rehearsing.result import Built, Counters, Phase, Piles
+from launcher.spec import RunSpec
 
 STRAIGHT = 0.02
 """By which the line through two depths may miss the whole model, by the estimate, and still decide: twice the 1% by
 which a rehearsed rank may differ from the same rank of the real run."""
 
+_COMMUNICATORS = "communicators"
+"""A pile that a rank has in the run and not alone."""
 
-def built(rehearsed: Rehearsed, estimate: Predicted, *, rank_layers: int, folder: Path) -> Built:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRank:
+    """The estimate of one rank, phase by phase.
+
+    Attributes:
+        phases: Its peaks by phase.
+        piles: Of each phase the allocated bytes by pile, at its peak.
+        outside_bytes: Context and communicators at its peak.
+        communicators_bytes: Of these the communicators', which a rank that is alone does not have.
+    """
+
+    phases: dict[str, Counters]
+    piles: dict[str, dict[str, int]]
+    outside_bytes: int
+    communicators_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Allocated at the peak."""
+        return max(counters.allocated_bytes or 0 for counters in self.phases.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the process at its peak."""
+        return max(counters.device_bytes or 0 for counters in self.phases.values())
+
+
+def predict(spec: RunSpec, stage: int) -> PredictedRank:
+    """The estimate of a rank of a stage."""
+    rank = next(rank for rank in rank_terms(spec, **parts(spec)) if rank.model.view.stage == stage)
+    moments = {phase: _fullest(rank, phase) for phase in PHASES}
+    communicators = [term.bytes for term in rank.at(rank.peak[1]) if term.pile == _COMMUNICATORS]
+    return PredictedRank(
+        phases={phase: _predicted_counters(rank, moment) for phase, moment in moments.items()},
+        piles={phase: allocated_piles(rank, moment) for phase, moment in moments.items()},
+        outside_bytes=rank.outside_bytes,
+        communicators_bytes=sum(communicators),
+    )
+
+
+def _fullest(rank: RankTerms, phase: StepPhase) -> Moment:
+    return max((moment for moment in MOMENTS if MOMENTS[moment] == phase), key=rank.allocated)
+
+
+def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
+    """The four counters at a moment; what the allocator loses is a share of what is allocated, as at the peak."""
+    spec, allocated = rank.model.spec, rank.allocated(moment)
+    reserved = allocated + device.fragmentation(spec, allocated).bytes
+    outside = sum(term.bytes for term in rank.at(moment) if term.pile in OUTSIDE_PILES and term.pile != _COMMUNICATORS)
+    return Counters(
+        allocated_bytes=allocated,
+        needed_bytes=ceil(allocated * (1 + device.allocator(spec).needed)),
+        reserved_bytes=reserved,
+        device_bytes=reserved + outside,
+    )
+
+
+def built(rehearsed: Rehearsed, estimate: PredictedRank, *, rank_layers: int, folder: Path) -> Built:
     """One model that was built, beside its estimate."""
     order = [*PHASES, *(phase for phase in rehearsed.phases if phase not in PHASES)]
     seconds = rehearsed.step_seconds
@@ -57,7 +124,7 @@ def at(layers: int, depths: Sequence[int], values: Sequence[float]) -> float:
     return low + (high - low) / (second - first) * (layers - first)
 
 
-def extrapolated(models: Sequence[Built], estimate: Predicted, layers: int) -> tuple[Phase, ...]:
+def extrapolated(models: Sequence[Built], estimate: PredictedRank, layers: int) -> tuple[Phase, ...]:
     """The phases of the whole model from two depths, beside its own estimate.
 
     Args:
@@ -85,7 +152,7 @@ def _through(depths: tuple[int, int], counters: tuple[Counters, Counters], layer
     return Counters(**{field.name: value(field.name) for field in fields(Counters)})
 
 
-def bent(depths: Sequence[int], estimates: Sequence[Predicted], whole: Predicted, layers: int) -> float:
+def bent(depths: Sequence[int], estimates: Sequence[PredictedRank], whole: PredictedRank, layers: int) -> float:
     """By which the estimate of the whole model differs from the line through the estimates of two depths."""
     straight = at(layers, depths, [estimate.peak_bytes for estimate in estimates])
     return whole.peak_bytes / straight - 1
@@ -109,7 +176,7 @@ def fullest(phases: Sequence[Phase]) -> Phase | None:
 
 
 def piles(
-    phase: Phase | None, estimate: Predicted, models: Sequence[Rehearsed], depths: Sequence[int], layers: int
+    phase: Phase | None, estimate: PredictedRank, models: Sequence[Rehearsed], depths: Sequence[int], layers: int
 ) -> tuple[Piles, ...]:
     """The piles of a phase; of two depths the measured ones are extrapolated, and none is less than nothing."""
     if phase is None:

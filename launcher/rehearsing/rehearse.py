@@ -16,10 +16,10 @@ from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.rehearsal import Rehearsed
 from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, comparison, depth, device, process
+from launcher.rehearsing.choice import Request
+from launcher.rehearsing.comparison import PredictedRank, predict
 from launcher.rehearsing.device import Device
-from launcher.rehearsing.predicted import Predicted, predicted
 from launcher.rehearsing.process import Rehearse
-from launcher.rehearsing.request import Request
 from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
@@ -94,7 +94,7 @@ class _Rank:
         for number in layers:
             spec = depth.at(self.ready, number)
             folder = self.place.folder / f"rank{self.rank}-layers{number}"
-            said = predicted(spec, self.stage)
+            said = predict(spec, self.stage)
             self._say(number, said)
             found = self.place.run(
                 spec,
@@ -118,7 +118,7 @@ class _Rank:
         threads = {"OMP_NUM_THREADS": "1", **device.environment(self.spec, self.place.device)}
         return _Depths(self.ready, self.stage, self.place.device, self.request.steps, seconds, threads).best()
 
-    def _say(self, layers: int, said: Predicted) -> None:
+    def _say(self, layers: int, said: PredictedRank) -> None:
         whole = self.ready.model.num_hidden_layers
         depth_ = f"{layers} of {whole} layers" if layers < whole else f"{whole} layers"
         at = f"rank {self.rank} of {self.spec.gpus}"
@@ -128,10 +128,10 @@ class _Rank:
         )
 
     def _answer(
-        self, models: Sequence[Built], documents: Sequence[Rehearsed], estimates: Sequence[Predicted]
+        self, models: Sequence[Built], documents: Sequence[Rehearsed], estimates: Sequence[PredictedRank]
     ) -> RankRehearsed:
         whole_layers = depth.layers_of(self.ready, self.stage)
-        whole = predicted(self.ready, self.stage)
+        whole = predict(self.ready, self.stage)
         two = len(models) > 1
         phases = comparison.extrapolated(models, whole, whole_layers) if two else models[-1].phases
         fullest, depths = comparison.fullest(phases), [model.rank_layers for model in models]
@@ -158,7 +158,13 @@ class _Rank:
         )
 
     def _evidence(
-        self, models: Sequence[Built], document: Rehearsed, phases: Sequence[Phase], said: Predicted, *, decides: bool
+        self,
+        models: Sequence[Built],
+        document: Rehearsed,
+        phases: Sequence[Phase],
+        said: PredictedRank,
+        *,
+        decides: bool,
     ) -> Evidence:
         measured = [phase for phase in phases if phase.measured.allocated_bytes is not None]
         peak = max((phase.measured.allocated_bytes or 0 for phase in measured), default=None)
@@ -190,7 +196,7 @@ class _Rank:
         return self.place.device.memory_bytes if given is None else given
 
 
-def _needs(phases: Sequence[Phase], said: Predicted) -> tuple[int, int]:
+def _needs(phases: Sequence[Phase], said: PredictedRank) -> tuple[int, int]:
     """Bytes that the run takes at least, and with all that its allocator keeps, on the rank's device.
 
     What a rank that is alone does not have, or has not done, is added by the estimate: the communicators, the context
@@ -246,15 +252,15 @@ class _Depths:
             return 0.0
         built = [depth.at(self._spec, number) for number in depths]
         layers = [depth.layers_of(spec, self._stage) for spec in built]
-        estimates = [predicted(spec, self._stage) for spec in built]
+        estimates = [predict(spec, self._stage) for spec in built]
         whole = depth.layers_of(self._spec, self._stage)
-        return abs(comparison.bent(layers, estimates, predicted(self._spec, self._stage), whole))
+        return abs(comparison.bent(layers, estimates, predict(self._spec, self._stage), whole))
 
     def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
         """Why these cannot be rehearsed, empty where they can, and the ways out."""
         smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
         deepest = depth.at(self._spec, depths[-1])
-        said = predicted(deepest, self._stage)
+        said = predict(deepest, self._stage)
         own = said.outside_bytes - said.communicators_bytes
         on_cpu = self._place.kind == "cpu"
         own += processes.of_engine(self._spec.backend.name).rank_bytes if on_cpu else 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from launcher.base.files import JsonObject
-from launcher.preflight.evidence import Evidence, Measured, evidence
+from launcher.preflight.evidence import Evidence, Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,32 +167,3 @@ class Rehearsal:
         worst = {**self.worst.as_dict(), "evidence": asdict(self.evidence)}
         own = {name: getattr(self, name) for name in ("world", "stands_in", "method", "tokens", "covers")}
         return {**worst, **own, "ranks": [one.as_dict() for one in self.ranks]}
-
-
-def read(content: Mapping[str, Any]) -> Rehearsal:
-    """The answer of a document.
-
-    Raises:
-        KeyError, TypeError, AttributeError: It is of another version.
-    """
-    own = {name: content[name] for name in Rehearsal.__slots__ if name != "ranks"}
-    return Rehearsal(ranks=tuple(map(_rank, content["ranks"])), **own)
-
-
-def _rank(content: Mapping[str, Any]) -> RankRehearsed:
-    return RankRehearsed(**{
-        **content,
-        "phases": tuple(map(_phase, content["phases"])),
-        "piles": tuple(Piles(**pile) for pile in content["piles"]),
-        "built": tuple(_built(built) for built in content["built"]),
-        "evidence": evidence(content["evidence"]),
-    })
-
-
-def _built(content: Mapping[str, Any]) -> Built:
-    return Built(**{**content, "phases": tuple(map(_phase, content["phases"]))})
-
-
-def _phase(content: Mapping[str, Any]) -> Phase:
-    counters = {name: Counters(**content[name]) for name in ("predicted", "measured")}
-    return Phase(phase=content["phase"], **counters)

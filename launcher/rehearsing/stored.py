@@ -8,10 +8,9 @@ import shutil
 import time
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.files import JsonObject
 from launcher.preflight import evidence
-from launcher.rehearsing import result
 from launcher.rehearsing.result import Rehearsal
 from launcher.spec import RunSpec
 
@@ -85,8 +84,8 @@ def note_submitted(spec: RunSpec, directory: Path) -> None:
 
 def read(folder: Path) -> Rehearsal | None:
     """The answer in a folder; None where there is none yet, or one of another version."""
-    content = files.read_json(folder / evidence.RESULT)
+    content = files.read_json(folder / evidence.RESULT) or {}
     try:
-        return None if content is None else result.read(content["rehearse"])
-    except (KeyError, TypeError, AttributeError):
+        return typed.read(Rehearsal, content.get("rehearse"))
+    except typed.Unfit:
         return None

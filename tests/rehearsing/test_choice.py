@@ -7,7 +7,7 @@ import pytest
 from launcher.base.errors import ConfigErrors
 from launcher.preflight.assess import estimated
 from launcher.rehearsing import choice
-from launcher.rehearsing.request import Request
+from launcher.rehearsing.choice import Request
 from launcher.spec import RunSpec
 from tests.support.helpers import composed_once
 

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base import typed
 from launcher.base.errors import ConfigErrors
 from launcher.base.units import GIB
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
-from launcher.rehearsing import comparison, result
-from launcher.rehearsing.answer import Rehearsed
+from launcher.rehearsing import comparison
+from launcher.rehearsing.choice import Request
 from launcher.rehearsing.device import Device
 from launcher.rehearsing.rehearse import rehearse
-from launcher.rehearsing.request import Request
 from launcher.rehearsing.result import Rehearsal
+from launcher.views.rehearsal import Rehearsed
 from tests.support.helpers import composed_once
 from tests.support.rehearsed_ranks import CPU, H100, Worker, stage
 
@@ -179,7 +180,7 @@ def test_a_rank_that_ran_out_does_not_fit_on_a_device_of_that_size(tmp_path: Pat
 def test_the_document_is_read_back_as_it_was(tmp_path: Path) -> None:
     _, found, _ = _rehearse(tmp_path, PIPELINE, Worker(cuda=True), H100, Request(all_stages=True))
     content = json.loads(json.dumps(found.as_dict()))
-    assert result.read(content) == found
+    assert typed.read(Rehearsal, content) == found
     phase = content["phases"][1]
     assert set(phase) == {"phase", "predicted", "measured", "predicted_bytes", "measured_bytes"}
     assert set(phase["predicted"]) == {"allocated_bytes", "needed_bytes", "reserved_bytes", "device_bytes"}

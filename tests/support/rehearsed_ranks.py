@@ -10,8 +10,8 @@ from launcher.job import versions
 from launcher.job.rehearsal import Measured, Rehearsed
 from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, rehearse
+from launcher.rehearsing.comparison import predict
 from launcher.rehearsing.device import Device
-from launcher.rehearsing.predicted import predicted
 from launcher.rehearsing.rehearse import Stage
 from launcher.spec import RunSpec
 
@@ -58,7 +58,7 @@ class Worker:
         self.asked.append((rank, spec.model.num_hidden_layers))
         self.specs.append(spec)
         stage = choice.stage_of(spec, rank)
-        peaks = {phase: counters.allocated_bytes or 0 for phase, counters in predicted(spec, stage).phases.items()}
+        peaks = {phase: counters.allocated_bytes or 0 for phase, counters in predict(spec, stage).phases.items()}
         del peaks["checkpoint_save"]
         return Rehearsed(
             rank=rank,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.estimate.memory.result import MemoryEstimate, RankPeak
-from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile
+from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,8 @@ def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Colu
     stage = rank.model.view.stage
     peak, allocated = peaks[stage], rank.allocated(moment)
     terms = tuple(rank.at(moment))
-    piles = _sums(terms)
+    sums = _sums(terms)
+    piles = {pile: sums[pile] for pile in PILES if sums.get(pile)}
     # Rounded up, as the estimate rounds: at the stage's own peak this is its reserved less its allocated bytes.
     lost = -(-(peak.reserved_bytes - peak.allocated_bytes) * allocated // max(peak.allocated_bytes, 1))
     if lost:
@@ -92,8 +93,13 @@ def _column(rank: RankTerms, moment: Moment, peaks: dict[int, RankPeak]) -> Colu
     return Column(phase=MOMENTS[moment], stage=stage, piles=piles, terms=terms)
 
 
-def _sums(terms: Iterable[MemoryTerm]) -> dict[Pile, int]:
-    sums: dict[Pile | HostPile, int] = dict.fromkeys(PILES, 0)
+def allocated_piles(rank: RankTerms, moment: Moment) -> dict[str, int]:
+    """Bytes of each pile of a rank at a moment that torch's allocator has handed out."""
+    return {pile: size for pile, size in _sums(rank.at(moment)).items() if pile not in OUTSIDE_PILES}
+
+
+def _sums(terms: Iterable[MemoryTerm]) -> dict[str, int]:
+    sums: dict[str, int] = {}
     for term in terms:
-        sums[term.pile] += term.bytes
-    return {pile: sums[pile] for pile in PILES if sums[pile]}
+        sums[term.pile] = sums.get(term.pile, 0) + term.bytes
+    return sums

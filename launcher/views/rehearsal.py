@@ -1,14 +1,16 @@
-"""The answer of a rehearsal for a terminal: the verdict, how it was measured, the phases, the piles, and the time."""
+"""A rehearsal as the Python API gives it, and as text: the verdict, how it was measured, phases, piles and time."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.base.files import JsonObject
 from launcher.base.units import GIB, MIB, duration, gib, rounded
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
-from launcher.preflight.assess import Assessment
+from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.evidence import Measured
 from launcher.rehearsing.result import Counters, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
@@ -31,6 +33,40 @@ _STANDS_IN = (
     " does not take it."
 )
 _LEFT_OUT = "A rank alone has no communicators and writes no checkpoint: for the verdict these are the estimate's."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """The answer; ``print`` shows what ``launch rehearse`` prints.
+
+    Attributes:
+        rehearsal: What was measured.
+        assessment: The run, judged, with this rehearsal as evidence.
+    """
+
+    rehearsal: Rehearsal
+    assessment: Assessment
+
+    @property
+    def verdict(self) -> Measured:
+        """The measured verdict: ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` where it decides nothing."""
+        return self.rehearsal.worst.verdict
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the rank that needs the most, each with ``predicted`` and ``measured``."""
+        return self.rehearsal.worst.phases
+
+    def as_dict(self) -> JsonObject:
+        """The document of ``launch rehearse --json`` (docs/contract.md)."""
+        return {"schema": 1, "rehearse": self.rehearsal.as_dict(), "check": as_json(self.assessment)}
+
+    def as_text(self, width: int = 80) -> str:
+        """The text on a terminal of ``width`` columns."""
+        return as_text(self.rehearsal, self.assessment, width)
+
+    def __str__(self) -> str:
+        return self.as_text()
 
 
 def as_text(rehearsal: Rehearsal, assessment: Assessment, width: int = 80) -> str:
