@@ -87,7 +87,8 @@ def _equal(self: Any, other: object) -> Any:
     """True for an instance of the same class with equal fields."""
     if self is other:
         return True
-    values = _compared(type(self))
+    cls: Any = type(self)
+    values = _compared(cls)
     return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from launcher.base import package
 from launcher.data import formats
 from launcher.data.chat import PAIRS, is_conversation
-from launcher.data.files import is_hub_name, local_files
+from launcher.data.files import files_of, stamps
 from launcher.data.formats import Row
 from launcher.data.opening import opened
-from launcher.data.unusable import SKIPPING, BadRows, NotHere, PackageMissing, Unusable, is_text
+from launcher.data.unusable import SKIPPING, BadRows, PackageMissing, Unusable, is_text
 from launcher.spec import DataSpec
 
 SIZE = 1 << 18
@@ -94,31 +94,7 @@ def fingerprint(data: DataSpec) -> list[object]:
     files = files_of(data)
     if not files:
         return [data.column, str(_hub_data_set(data)._fingerprint)]
-    return [data.column, *([str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files)]
-
-
-def files_of(data: DataSpec) -> list[Path]:
-    """The files that hold anything; none for a name on the Hugging Face Hub.
-
-    Raises:
-        NotHere: ``data.path`` matches nothing.
-        Unusable: It matches nothing but empty files.
-    """
-    found = local_files(data)
-    if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
-        return []
-    if not found:
-        rule = "no file matches"
-        if data.source not in ("text", "tokens"):
-            rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
-    try:
-        held = [path for path in found if path.stat().st_size]
-    except OSError as error:
-        raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
-    if not held:
-        raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
-    return held
+    return [data.column, *stamps(files)]
 
 
 def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:

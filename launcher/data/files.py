@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.base import files
-from launcher.data.unusable import Unusable
+from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
 STDLIB = "{stdlib}"
@@ -83,6 +83,36 @@ def other_splits(data: DataSpec) -> dict[str, int]:
             if not _BESIDE_TABLES.match(path.name)
         )
     return {name: number for name, number in sorted(found.items()) if name != data.split}
+
+
+def files_of(data: DataSpec) -> list[Path]:
+    """The files that hold anything; none for a name on the Hugging Face Hub.
+
+    Raises:
+        NotHere: ``data.path`` matches nothing.
+        Unusable: It matches nothing but empty files.
+    """
+    found = local_files(data)
+    if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
+        return []
+    if not found:
+        rule = "no file matches"
+        if data.source not in ("text", "tokens"):
+            rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
+        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
+    try:
+        held = [path for path in found if path.stat().st_size]
+    except OSError as error:
+        raise Unusable("data.path", str(error.filename), f"it cannot be read: {error.strerror}") from None
+    if not held:
+        raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
+    return held
+
+
+def stamps(files: Iterable[Path]) -> list[list[object]]:
+    """Path, size in bytes and time in nanoseconds of each file."""
+    found = ((path, path.stat()) for path in files)
+    return [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in found]
 
 
 def is_hub_name(path: str) -> bool:

@@ -1,36 +1,16 @@
-"""A look at a run's data before it starts: rows, columns, tokens, and what is wrong with them, from a sample.
-
-The number of tokens is a ratio estimate: tokens of a sample over the bytes on disk that it stands for, times all bytes.
-Its error is two standard errors of that ratio, from how the blocks of the sample differ (Cochran, Sampling Techniques,
-3rd ed., 1977, section 6.4); where the start of a file stands for all of it, nothing can tell how the rest differs.
-"""
+"""A look at a run's data before it starts, which takes no time where the same files were looked at before."""
 
 from __future__ import annotations
 
-import array
-import itertools
-import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.base import files as regular
-from launcher.data import documents, formats, sampling
-from launcher.data.files import check_token_type, other_splits
-from launcher.data.opening import told
-from launcher.data.sampling import Block, Sample
-from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
-from launcher.data.unusable import BadRows, PackageMissing, Unusable
+from launcher.base import cache
+from launcher.base.package import __version__
+from launcher.data.files import files_of, other_splits, stamps
+from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
-
-_TOKENISED = 1 << 19
-"""Characters that are tokenised, which a tokenizer does with some millions a second."""
-
-_PIECE = 1 << 14
-_IDS = 1 << 14
-_TYPES = {"uint16": ("H", 2), "uint32": ("I", 4)}
-_NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parquet", "arrow": "Arrow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +59,13 @@ class Survey:
     bad: BadRows = field(default_factory=BadRows)
 
 
+_KEPT = tuple(
+    name
+    for name in Survey.__slots__
+    if name not in ("missing", "samples", "other_splits", "bad")  # Empty in a survey that is kept.
+)
+
+
 def look(data: DataSpec) -> Survey | None:
     """Look at data; None for those of which nothing is on this machine: synthetic ones, or a name of the Hub.
 
@@ -87,38 +74,27 @@ def look(data: DataSpec) -> Survey | None:
     """
     if data.source == "synthetic" or data.path is None:
         return None
-    files = documents.files_of(data)
-    return replace(_of_files(files, data), other_splits=tuple(other_splits(data).items())) if files else None
+    files = files_of(data)
+    return replace(_survey(files, data), other_splits=tuple(other_splits(data).items())) if files else None
 
 
-def _of_files(files: Sequence[Path], data: DataSpec) -> Survey:
-    if data.source == "tokens":
-        return _of_ids(files, data.token_dtype)
-    if data.marked:
-        return _of_conversations(files, data)
-    bad = BadRows.of(data)
-    found = sampling.sample(files, bad, only=[data.column])
-    columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
-    names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
-    texts = [_texts(block, data, names, bad) for block in found.blocks]
-    bad.require_few()
-    whole = found.whole or found.kind != "text"
-    read = [text for block, each in zip(found.blocks, texts, strict=True) if whole or block.documents for text in each]
-    full = [text for text in read if text.strip()]
-    survey = Survey(
-        format=_NAMED.get(found.kind, found.kind),
-        files=len(files),
-        bytes=round(found.weight),
-        columns=columns,
-        rows=found.rows if found.rows is not None else _rows(found),
-        rows_exact=found.rows is not None,
-        seen=len(read),
-        empty=len(read) - len(full),
-        duplicates=len(full) - len(set(map(hash, full))),
-        whole=found.whole,
-        bad=bad,
-    )
-    return _with_tokens(survey, found, texts, data)
+def _survey(files: Sequence[Path], data: DataSpec) -> Survey:
+    """The survey of files, kept by their paths, sizes and times where it depends on nothing else."""
+
+    def found() -> Survey:
+        from launcher.data.survey import survey  # Late, because files that were looked at before need no reader.
+
+        return survey(files, data)
+
+    if data.marked or data.tokenizer != "bytes" or data.on_bad_row != "error":
+        return found()
+    question = [__version__, data.source, data.column, data.token_dtype, stamps(files)]
+    kept = cache.answer("surveys", question, lambda: _kept(found()))
+    return Survey(**kept | {"columns": tuple(kept["columns"])})
+
+
+def _kept(survey: Survey) -> dict[str, object]:
+    return {name: getattr(survey, name) for name in _KEPT}
 
 
 class Remembered:
@@ -142,175 +118,3 @@ class Remembered:
     def forget(self) -> None:
         """Look at everything anew."""
         self._known.clear()
-
-
-def _rows(found: Sample) -> int:
-    """The estimated number of rows."""
-    return round(
-        _ratio(found.weight, [block.weight for block in found.blocks], [block.documents for block in found.blocks])[0]
-    )
-
-
-def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Conversations, each a sample of its own.
-
-    Raises:
-        Unusable: The files hold none, or one cannot be used.
-    """
-    bad = BadRows.of(data)
-    found = sampling.sample(files, bad)
-    if found.kind == "text":
-        raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
-    rows = [str(row) for block in found.blocks for row in block.rows]
-    survey = Survey(
-        format=_NAMED[found.kind],
-        files=len(files),
-        bytes=round(found.weight),
-        columns=formats.columns(files[0], BadRows.of(data)),
-        rows=found.rows if found.rows is not None else _rows(found),
-        rows_exact=found.rows is not None,
-        seen=len(rows),
-        duplicates=len(rows) - len(set(rows)),
-        whole=found.whole,
-        bad=bad,
-    )
-    from launcher.data.look_chat import encoded  # Late, because few runs train on conversations.
-
-    try:
-        those = encoded(found, data, bad)
-        bad.require_few()
-    except PackageMissing as missing:
-        return replace(survey, missing=missing)
-    tokens, error_of_tokens = _ratio(found.weight, those.weights, [float(number) for number in those.tokens])
-    return replace(
-        survey,
-        tokens=round(tokens),
-        tokens_error=0 if found.whole and those.whole else max(1, math.ceil(error_of_tokens)),
-        vocabulary=those.vocabulary,
-        largest=those.largest,
-        empty=those.tokens.count(0),
-        samples=tuple((number, label) for number, label in zip(those.tokens, those.labels, strict=True) if number),
-    )
-
-
-def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> list[str]:
-    """The texts of a block, empty ones among them.
-
-    Raises:
-        Unusable: A row has none, and is not left out.
-    """
-    if block.text is not None:
-        return [block.text]
-    texts = []
-    for row, place in zip(block.rows, block.places, strict=True):
-        try:
-            texts.append(documents.text_of(row, data, next(names)))
-        except Unusable as error:
-            bad.refuse(error, place)
-    return texts
-
-
-def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], data: DataSpec) -> Survey:
-    try:
-        words = quick_tokenizer(data.tokenizer)
-    except PackageMissing as missing:
-        return replace(survey, missing=missing)
-    bytes_alone = isinstance(words, Bytes)
-    units = list(_units(found.blocks, texts, whole=bytes_alone))
-    counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
-    tokens, error = _ratio(found.weight, [unit.weight for unit in units], [float(each.tokens) for each in counted])
-    exact = found.whole and all(unit.exact for unit in units)
-    if bytes_alone and found.kind == "text" and not found.packed:
-        tokens, exact = found.weight, True
-    return replace(
-        survey,
-        tokens=round(tokens),
-        tokens_error=0 if exact else max(1, math.ceil(error)),
-        vocabulary=words.size,
-        largest=max((each.largest for each in counted), default=-1),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """A unit of tokenising: some texts, or a piece of one, with the bytes that they stand for."""
-
-    weight: float
-    texts: Sequence[str]
-    ends: int
-    exact: bool
-
-
-def _units(blocks: Sequence[Block], texts: Sequence[Sequence[str]], *, whole: bool) -> Iterator[_Unit]:
-    """Everything where that is little or asked for, else pieces at equal distances."""
-    total = sum(len(text) for each in texts for text in each)
-    if whole or total <= _TOKENISED:
-        for block, each in zip(blocks, texts, strict=True):
-            full = [text for text in each if text]
-            yield _Unit(block.weight, full, len(full) if block.text is None else block.documents, exact=True)
-        return
-    pieces = [piece for block, each in zip(blocks, texts, strict=True) for piece in _pieces(block, each)]
-    step = math.ceil(total / _TOKENISED)
-    yield from pieces[::step]
-
-
-def _pieces(block: Block, texts: Sequence[str]) -> Iterator[_Unit]:
-    """Pieces of about the same length, each with its share of the block's weight."""
-    chars = sum(map(len, texts)) or 1
-    group: list[str] = []
-    size = ends = 0
-    for text in texts:
-        for start in range(0, len(text), _PIECE):
-            piece = text[start : start + _PIECE]
-            group.append(piece)
-            size += len(piece)
-            ends += start + _PIECE >= len(text) and bool(block.documents)
-            if size >= _PIECE:
-                yield _Unit(block.weight * size / chars, group, ends, exact=False)
-                group, size, ends = [], 0, 0
-    if group:
-        yield _Unit(block.weight * size / chars, group, ends, exact=False)
-
-
-def _ratio(total: float, weights: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The sum over everything, from samples of some weights; and two standard errors of it.
-
-    With r = sum(y) / sum(x) the variance of r X is about X^2 (1 - f) n / (n - 1) sum((y - r x)^2) / sum(x)^2, where f
-    is the part that was sampled. Of a single sample nothing is known: its error is the whole.
-    """
-    sampled, count = sum(weights), len(weights)
-    if not sampled:
-        return 0.0, 0.0
-    ratio = sum(values) / sampled
-    if count < 2:
-        return total * ratio, total * ratio
-    spread = sum((value - ratio * weight) ** 2 for weight, value in zip(weights, values, strict=True))
-    left = max(0.0, 1 - sampled / total)
-    return total * ratio, 2 * total / sampled * math.sqrt(left * count / (count - 1) * spread)
-
-
-def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
-    """Token ids: their number, and the largest of some.
-
-    Raises:
-        Unusable: A file is cut off within an element, or cannot be read.
-    """
-    code, width = _TYPES[dtype]
-    for path in files:
-        with told(path):
-            check_token_type(path, dtype)
-    sizes = [path.stat().st_size for path in files]
-    largest = -1
-    for path, size in zip(files, sizes, strict=True):
-        if size % width:
-            other = next((name for name, (_, bytes_) in _TYPES.items() if size % bytes_ == 0), None)
-            rule = f"{path} has {size} bytes, which is no multiple of the {width} of data.token_dtype={dtype}"
-            raise Unusable("data.path", str(path), rule, [f"data.token_dtype={other}"] if other else ())
-    for path, size, offset in sampling.places(files, sizes):
-        with told(path), regular.opened(path) as file:
-            file.seek(offset - offset % width)
-            ids = array.array(code, file.read(min(_IDS, size) // width * width))
-        if sys.byteorder == "big":
-            ids.byteswap()
-        largest = max(largest, max(ids, default=-1))
-    return Survey(format="token ids", files=len(files), bytes=sum(sizes), tokens=sum(sizes) // width, largest=largest)

@@ -16,7 +16,7 @@ from launcher import backends
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.base.machine import Machine, cxx
-from launcher.data import documents
+from launcher.data.files import files_of
 from launcher.data.unusable import Unusable
 from launcher.job import versions
 from launcher.preflight import job_python
@@ -103,7 +103,7 @@ def _asks_the_hub(spec: RunSpec) -> bool:
     if spec.data.path is None or spec.data.source not in ("huggingface", "chat"):
         return False
     try:
-        return not documents.files_of(spec.data)
+        return not files_of(spec.data)
     except Unusable:  # Which the look at the data says.
         return False
 

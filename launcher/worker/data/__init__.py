@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from launcher.base.errors import LauncherError
 from launcher.data import token_folder
-from launcher.data.documents import files_of
+from launcher.data.files import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
 from launcher.worker.data.corpus import Conversations, Corpus, Synthetic, TokenFiles, split
