@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.reporting import machine, takes_no_option
-from launcher.estimate.memory.processes import MEASURED
+from launcher.estimate.memory.host import MEASURED
 from launcher.rundir.provenance import versions
 
 RUNS = {

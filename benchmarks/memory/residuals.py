@@ -12,8 +12,8 @@ from benchmarks.memory.row import Counter
 from benchmarks.memory.scoring import Judged, predicted
 from benchmarks.reporting import RESULTS
 from launcher import backends
-from launcher.estimate.memory.band import RESIDUALS
 from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.memory.result import RESIDUALS
 from launcher.rundir.provenance import versions
 from launcher.spec import RunSpec
 

@@ -18,7 +18,7 @@ from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
 from launcher.config.request import request
 from launcher.estimate.memory.estimate import Backend
-from launcher.estimate.rank.execution import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
+from launcher.estimate.rank.engine import EXPERT_OVERLAP, AttentionKernel, Dispatcher, Execution
 from launcher.spec import RunSpec
 
 type Line = dict[str, str]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
 
 type Engine = Literal["fsdp", "deepspeed", "megatron"]
 

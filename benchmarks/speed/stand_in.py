@@ -8,8 +8,7 @@ from typing import Any
 
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.terms import MemoryTerm
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import RunSpec

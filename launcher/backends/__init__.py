@@ -16,7 +16,7 @@ from typing import Protocol
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory import estimate
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
 from launcher.job.job import Job
 from launcher.job.versions import Need
 from launcher.spec import RunSpec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from launcher.base.files import JsonObject
-from launcher.estimate.speed import summary
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
 from launcher.planner.result import Layout, Length, Nearest, Plan
@@ -42,7 +41,7 @@ def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
         "line": line(plan, layout),
         "layout": wording.layout(layout.spec),
         "verdict": layout.verdict.name,
-        "speed": None if layout.speed is None else summary.as_dict(layout.spec, layout.speed),
+        "speed": None if layout.speed is None else layout.speed.as_dict(layout.spec),
         "used_bytes": layout.verdict.used_bytes,
         "capacity_bytes": layout.verdict.capacity_bytes,
         "loses": layout.loses,

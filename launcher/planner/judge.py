@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import least_seconds, step_seconds
-from launcher.estimate.speed.result import Constant, SpeedEstimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, findings, pricing, verdict
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.estimate.speed import summary
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.spec.edit import override
@@ -96,11 +95,11 @@ def is_said(question: Question) -> bool:
 def cost_of(layout: Layout) -> Cost | None:
     """Days, GPU-hours and money of the training with a layout; None where its speed is unknown."""
     spec, speed = layout.spec, layout.speed
-    hours = None if speed is None else summary.gpu_hours(spec, speed)
+    hours = None if speed is None else speed.gpu_hours(spec)
     if speed is None or hours is None:
         return None
     seconds = spec.steps * speed.step_seconds
-    return Cost(days=seconds / DAY, gpu_hours=hours, price=summary.price_of(spec, speed))
+    return Cost(days=seconds / DAY, gpu_hours=hours, price=speed.price(spec))
 
 
 def in_time(layout: Layout, days: float | None) -> bool | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import recipes
 from launcher.config.overrides import Override, read
-from launcher.estimate.speed import summary
 from launcher.planner.question import Question
 from launcher.planner.result import Layout
 from launcher.spec import RunSpec
@@ -75,7 +74,7 @@ class Shortlist:
     def gpu_hours(self) -> float | None:
         """Hours of all GPUs for the steps, as predicted, without start-up; None where a speed is unknown."""
         pairs = zip(self.runs, self.layouts, strict=True)
-        hours = [None if layout.speed is None else summary.gpu_hours(run, layout.speed) for run, layout in pairs]
+        hours = [None if layout.speed is None else layout.speed.gpu_hours(run) for run, layout in pairs]
         known = [each for each in hours if each is not None]
         return sum(known) if len(known) == len(hours) else None
 

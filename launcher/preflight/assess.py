@@ -20,7 +20,6 @@ from launcher.estimate import families
 from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.estimate.memory.result import MemoryEstimate, Needs
-from launcher.estimate.speed import summary
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import fixes, pricing, saving, time_limit, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
@@ -305,7 +304,7 @@ def as_json(assessment: Assessment) -> JsonObject:
         **(dict.fromkeys(_FIGURES) if estimate is None else estimate.as_dict()),
         "disk": None if assessment.saves is None else assessment.saves.as_dict(),
         "fixes": [fix.as_dict() for fix in assessment.fixes],
-        "speed": None if assessment.speed is None else summary.as_dict(spec, assessment.speed),
+        "speed": None if assessment.speed is None else assessment.speed.as_dict(spec),
         "data": None if assessment.data is None else assessment.data.as_dict(),
         "rehearsed": None if assessment.rehearsed is None else assessment.rehearsed.as_dict(spec),
     }

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 from launcher.base.files import JsonObject
 from launcher.base.formula import names_in
 from launcher.estimate.memory import device
-from launcher.estimate.memory.band import Band
 from launcher.estimate.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.estimate.memory.moments import MOMENTS
-from launcher.estimate.memory.symbols import SYMBOLS
-from launcher.estimate.memory.terms import MemoryTerm, Pile
+from launcher.estimate.memory.result import Band
+from launcher.estimate.memory.terms import SYMBOLS, MemoryTerm, Pile
 from launcher.preflight.assess import parts
 from launcher.spec import RunSpec
 

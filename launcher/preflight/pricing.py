@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import estimate, unknown
-from launcher.estimate.speed.result import Constant, SpeedEstimate
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec

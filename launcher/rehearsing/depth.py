@@ -15,7 +15,7 @@ from dataclasses import replace
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate import families
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
-from launcher.estimate.speed.work import model_flops
+from launcher.estimate.speed.products import model_flops
 from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import duration, gib
-from launcher.estimate.memory import processes
+from launcher.estimate.memory.host import processes_of
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.rehearsal import Rehearsed
 from launcher.preflight.evidence import Evidence
@@ -263,7 +263,7 @@ class _Depths:
         said = predict(deepest, self._stage)
         own = said.outside_bytes - said.communicators_bytes
         on_cpu = self._place.kind == "cpu"
-        own += processes.of_engine(self._spec.backend.name).rank_bytes if on_cpu else 0
+        own += processes_of(self._spec.backend.name).rank_bytes if on_cpu else 0
         needs = said.peak_bytes + own
         if needs > self._place.memory_bytes:
             text = f"need {gib(needs)}, and {self._place.name} has {gib(self._place.memory_bytes)} to give"

@@ -12,7 +12,7 @@ from benchmarks.speed.models import model_words
 from benchmarks.speed.stand_in import StandIn
 from benchmarks.speed.words import LeftOutError, precision, recompute, sharding
 from launcher.base import registry
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
 from tests.support.measured_speed import LINE
 
 

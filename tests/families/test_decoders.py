@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
-from launcher.estimate.families._decoders import TYPES, checks, values, windows
+from launcher.estimate.families._decoders import TYPES, checks, saved, values
 from launcher.estimate.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
@@ -131,7 +131,7 @@ def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[s
     document = {"model_type": kind, "num_hidden_layers": 14, **more}
     made = transformers.CONFIG_MAPPING[kind](**{key: value for key, value in document.items() if key != "model_type"})
     model = decoders.spec_of(document).model
-    assert [windows.has(model, layer) for layer in range(14)] == [
+    assert [saved.has_window(model, layer) for layer in range(14)] == [
         kind == "sliding_attention" for kind in made.layer_types
     ]
 

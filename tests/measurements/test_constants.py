@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.estimate.speed.calibration import constant
+from launcher.estimate.speed.calibration import Constant, constant
 from launcher.estimate.speed.estimate import estimate
-from launcher.estimate.speed.result import Constant
 from launcher.preflight import assess
 from launcher.preflight.measured.constants import Own, banded, of_rows, why_not
 from launcher.preflight.measured.file import Found, Predicted, Row

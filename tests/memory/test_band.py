@@ -10,8 +10,8 @@ import pytest
 from benchmarks.memory import residuals
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged
-from launcher.estimate.memory import band as module
-from launcher.estimate.memory.band import LEAST_ROWS, RESIDUALS, band
+from launcher.estimate.memory import result as module
+from launcher.estimate.memory.result import LEAST_ROWS, RESIDUALS, band
 from launcher.preflight import assess, explain
 from launcher.views.check.detail import explanation_text
 from tests.support.helpers import make_spec

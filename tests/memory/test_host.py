@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launcher.estimate.memory.processes import MEASURED, of_engine
+from launcher.estimate.memory.host import MEASURED, processes_of
 from launcher.estimate.memory.result import HostMemory
 from launcher.estimate.memory.terms import HostPile
 from launcher.preflight import assess
@@ -32,18 +32,20 @@ def test_every_engine_was_measured_with_what_it_was_measured_by() -> None:
     assert content["command"] == "python -m benchmarks.host_memory"
     assert content["versions"]["torch"]
     for name in content["measured"]:
-        found = of_engine(name)
+        found = processes_of(name)
         assert 2**27 < found.rank_bytes < 2 * GIB, "an interpreter with torch takes some hundreds of MiB"
         assert 0 < found.reader_bytes < found.rank_bytes, "a fork shares what it does not write to"
 
 
 def test_an_engine_that_nobody_measured_counts_as_the_largest() -> None:
-    assert of_engine("new").rank_bytes == max(of_engine(name).rank_bytes for name in ("fsdp", "deepspeed", "megatron"))
+    assert processes_of("new").rank_bytes == max(
+        processes_of(name).rank_bytes for name in ("fsdp", "deepspeed", "megatron")
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_each_rank_has_an_interpreter_and_a_node_the_rest_once(ranks: int) -> None:
-    found = of_engine("fsdp")
+    found = processes_of("fsdp")
     counted = host(make_spec(*CPU, "parallel=fsdp", f"cluster.gpus_per_node={ranks}"))
     once = found.node_bytes + found.library_bytes
     assert size(counted, "processes") == ranks * found.rank_bytes + once
@@ -61,7 +63,7 @@ def test_on_the_cpu_the_tensors_come_beside_the_interpreters_and_on_gpus_they_do
 
 def test_readers_are_processes_and_have_steps_ready() -> None:
     words = ("train.sequence_length=1023", "train.micro_batch_size=4", "train.global_batch_size=64", "data.workers=3")
-    idle, row = of_engine("fsdp").reader_bytes, 1024 * 8
+    idle, row = processes_of("fsdp").reader_bytes, 1024 * 8
     pinned = host(make_spec(*GPU, "parallel=fsdp", *words))
     assert size(pinned, "readers") == 8 * 3 * (idle + 2 * 2 * 8 * row), "8 sequences a rank, twice ahead, and pinned"
     assert size(host(make_spec(*GPU, "parallel=fsdp", *words, "script=train.py")), "readers") == 0

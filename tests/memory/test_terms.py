@@ -11,8 +11,7 @@ import pytest
 from launcher.base import registry
 from launcher.base.formula import names_in
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS
-from launcher.estimate.memory.symbols import SYMBOLS
-from launcher.estimate.memory.terms import MemoryTerm, fullest, term
+from launcher.estimate.memory.terms import SYMBOLS, MemoryTerm, fullest, term
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 

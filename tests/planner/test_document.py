@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 
-from launcher.estimate.speed import summary
 from launcher.planner import document
 from tests.support.layouts import MEGATRON, WORDS, layout, plan_of
 
@@ -16,7 +15,7 @@ def test_a_layout_has_what_it_needs_its_speed_as_check_has_it_and_the_line_to_pa
     document_ = json.loads(json.dumps(document.as_dict(plan_of(FIRST))))
     (found,) = document_["plan"]["layouts"]
     assert FIRST.speed is not None
-    assert found["speed"] == json.loads(json.dumps(summary.as_dict(FIRST.spec, FIRST.speed)))
+    assert found["speed"] == json.loads(json.dumps(FIRST.speed.as_dict(FIRST.spec)))
     assert (found["used_bytes"], found["capacity_bytes"]) == (FIRST.verdict.used_bytes, FIRST.verdict.capacity_bytes)
     assert found["overrides"] == list(FIRST.overrides)
     assert shlex.split(found["line"]) == ["launch", *WORDS, *FIRST.overrides]

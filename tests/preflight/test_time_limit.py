@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.base.errors import ConfigError
-from launcher.estimate.speed.result import Constant, SpeedEstimate
+from launcher.estimate.speed.calibration import Constant
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, saving, time_limit
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec

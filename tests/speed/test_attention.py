@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.estimate.rank.execution import AttentionKernel
+from launcher.estimate.rank.engine import AttentionKernel
 from launcher.estimate.speed import attention
 from launcher.estimate.speed.attention import Sizes
 from launcher.estimate.speed.card import Card

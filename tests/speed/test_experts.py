@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.estimate.rank.execution import UNEVEN, Dispatcher, Execution
+from launcher.estimate.rank.engine import UNEVEN, Dispatcher, Execution
 from launcher.estimate.speed import collectives, experts
 from launcher.estimate.speed.calibration import constant
 from launcher.estimate.speed.card import MEMORY_SHARE

@@ -23,6 +23,6 @@ def test_the_stages_are_after_the_constant_as_the_parts_are() -> None:
 
 
 def test_rounding_errors_are_no_part_of_the_document() -> None:
-    document = speed_of().as_dict()
+    document = speed_of().as_dict(make_spec())
     assert isinstance(document["parts"], list)
     assert "host" not in {part["part"] for part in document["parts"]}

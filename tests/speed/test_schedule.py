@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from launcher.estimate.rank.stages import flow_of, in_flight
-from launcher.estimate.speed import pipeline, schedule
+from launcher.estimate.speed import schedule
 from launcher.estimate.speed.result import StageTime
+from launcher.estimate.speed.stage import bubble
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
 
@@ -151,9 +152,7 @@ def test_the_closed_form_is_the_simulated_step_where_the_last_stage_is_slowest_a
     assume(spec.gradient_accumulation >= count)
     stages = equal(count)
     stages[slow] = replace(stages[slow], forward_seconds=factor * FORWARD, backward_seconds=factor * BACKWARD)
-    closed = (
-        spec.gradient_accumulation * factor * (FORWARD + BACKWARD) + pipeline.bubble(spec, stages, stages[slow]).seconds
-    )
+    closed = spec.gradient_accumulation * factor * (FORWARD + BACKWARD) + bubble(spec, stages, stages[slow]).seconds
     exact = schedule.makespan(simulated(spec, stages))
     if slow == count - 1 or spec.parallel.schedule == "gpipe":
         assert closed == pytest.approx(exact)

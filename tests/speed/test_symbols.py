@@ -6,7 +6,7 @@ import pytest
 
 from launcher.base.formula import evaluated, names_in
 from launcher.estimate.speed.estimate import estimate
-from launcher.estimate.speed.symbols import SYMBOLS
+from launcher.estimate.speed.terms import SYMBOLS
 from launcher.preflight.assess import parts
 from launcher.spec import edit
 from tests.support.helpers import make_spec

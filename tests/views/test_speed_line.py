@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.estimate.speed import summary
 from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, findings
@@ -47,14 +46,14 @@ def test_a_price_turns_the_steps_that_tokens_make_into_money() -> None:
     assert spec.steps == 30_518
     hours = 30_518 * 3.0 * 8 / 3600
     assert sentences(spec, speed_of())[1].endswith(": 25 h 26 min, 203 GPU-hours, cost 509 at 2.5 a GPU-hour")
-    document = summary.as_dict(spec, speed_of())
+    document = speed_of().as_dict(spec)
     assert (document["gpu_hours"], document["price"]) == (pytest.approx(hours), pytest.approx(2.5 * hours))
 
 
 def test_a_script_of_the_users_own_decides_itself_when_it_ends() -> None:
     spec = edit.changed(composed_once(*SEVEN), "script", "train.py")
     assert len(sentences(spec, speed_of())) == 1
-    document = summary.as_dict(spec, speed_of())
+    document = speed_of().as_dict(spec)
     assert (document["gpu_hours"], document["price"]) == (None, None)
 
 

@@ -17,7 +17,7 @@ from benchmarks.speed import frameworks
 from benchmarks.speed.cards import CARDS
 from benchmarks.speed.row import Line, Row, paired
 from benchmarks.speed.stand_in import StandIn
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
 
 FRAMEWORK = "Hugging Face Trainer"
 

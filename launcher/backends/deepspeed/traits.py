@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import lcm
 
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import Dtype, RunSpec
 

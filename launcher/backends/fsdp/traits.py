@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
 from launcher.spec import PrecisionSpec, RunSpec
 

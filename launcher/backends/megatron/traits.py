@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, Execution
+from launcher.estimate.rank.engine import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, EngineTraits, Execution
 from launcher.spec import BackendSpec, RunSpec
 
 VOCABULARY_MULTIPLE = 128

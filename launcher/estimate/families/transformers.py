@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.estimate.families._decoders import TYPES, checks, reading, values, weights, windows
+from launcher.estimate.families._decoders import TYPES, checks, reading, values, weights
 from launcher.estimate.families._decoders import saved as decoder_saved
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
@@ -19,8 +19,8 @@ from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
     experts=True,
-    mask=windows.mask,
-    window=windows.of,
+    mask=decoder_saved.mask,
+    window=decoder_saved.window,
     by_model_type=True,
     not_linear="blocks of more kinds than this version cuts",
     model_types=tuple(TYPES),
@@ -41,12 +41,12 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 def kind(model: ModelSpec, layer: int) -> str:
     """All blocks have equal weights; those with a window may copy keys and values for a mask."""
     mlp = "moe" if model.num_experts else "dense"
-    return f"{mlp} window" if windows.has(model, layer) else mlp
+    return f"{mlp} window" if decoder_saved.has_window(model, layer) else mlp
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by norms, attention and the MLP or the experts, in bytes for one token."""
-    return decoder_saved.block(model, engine, masked=windows.is_masked(model, layer, engine))
+    return decoder_saved.block(model, engine, masked=decoder_saved.is_masked(model, layer, engine))
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:

@@ -17,9 +17,8 @@ from math import ceil
 from typing import Protocol
 
 from launcher.estimate.memory import activations, device, host, logits, scores, states
-from launcher.estimate.memory.band import Band, band
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
-from launcher.estimate.memory.result import MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak
+from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
 from launcher.estimate.rank.counts import outside_blocks, parameter_counts
 from launcher.estimate.rank.engine import EngineTraits, kept

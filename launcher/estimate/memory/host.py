@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from launcher.estimate.memory import processes
 from launcher.estimate.memory.moments import ALWAYS
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
-from launcher.estimate.rank.optimizer_moments import moment_bytes
 from launcher.spec import ClusterSpec, RunSpec
+
+MEASURED = Path(__file__).with_name("processes.json")
+"""Written by ``python -m benchmarks.host_memory``."""
 
 _AHEAD = 2
 """Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``)."""
 
 _ID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """Host bytes of one engine's processes beside their tensors.
+
+    Attributes:
+        rank_bytes: Private bytes of a rank.
+        reader_bytes: Private bytes of a process that reads data ahead for a rank.
+        node_bytes: Private bytes of what a node has once: the launcher's process and torchrun.
+        library_bytes: Pages of libraries, which a node's processes share.
+    """
+
+    rank_bytes: int
+    reader_bytes: int
+    node_bytes: int
+    library_bytes: int
+
+
+@cache
+def processes_of(name: str) -> Processes:
+    """Return the measured bytes of an engine, or of the engine with the largest ranks where it was not measured."""
+    found = json.loads(MEASURED.read_text())["measured"]
+    row = found.get(name) or max(found.values(), key=lambda each: int(each["rank_bytes"]))
+    return Processes(**row)
 
 
 def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemory:
@@ -60,7 +91,7 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
 
 
 def _terms(spec: RunSpec, allocated: int, offloaded: int) -> Iterator[MemoryTerm]:
-    n, found = spec.cluster.gpus_per_node, processes.of_engine(spec.backend.name)
+    n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
     own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
     yield term("tensors", ALWAYS, what, own, "the peak of the worst rank", n=n, size=allocated)

@@ -58,7 +58,7 @@ def _torch(rank: RankModel) -> LogitsBytes:
 
 
 def _bent(rank: RankModel) -> int:
-    """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/language_model.py``)."""
+    """A cap on the logits saves its tanh (Gemma 2, ``launcher/worker/model/__init__.py``)."""
     config = transformers_config(rank.family, rank.spec.model)
     return rank.engine.size if config is not None and config.logits_cap else 0
 

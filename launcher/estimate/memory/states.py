@@ -20,8 +20,8 @@ from launcher.estimate.memory.moments import (
     Moments,
 )
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.formats import MOMENTS_KEPT
 from launcher.estimate.rank.model import NF4_BITS, RankModel
-from launcher.estimate.rank.optimizer_moments import MOMENTS_KEPT
 from launcher.spec import OptimizerSpec
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"

@@ -7,19 +7,19 @@ looks up a family or a strategy again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import lcm
 
-from launcher.estimate.rank import adapters, selective
+from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
-from launcher.estimate.rank.tensors import SavedTensor, Share
+from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.estimate.rank.view import RankView, rounded_up
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
@@ -226,10 +226,54 @@ def _rows(
     saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=layer == 0)
     backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, adapter)
     if keeps_products:
-        saved = (*saved, *selective.products(block, model, adapter, engine, splits_stream=splits_stream))
+        saved = (*saved, *_kept_products(block, model, adapter, engine, splits_stream=splits_stream))
     return saved_if_trained, saved, backward_extra, first_norm_backward
 
 
 @lru_cache(maxsize=1024)
 def _rows_after_blocks(family: Family, model: ModelSpec, engine: EngineTraits) -> _Rows:
     return tuple(family.after_blocks(model, engine))
+
+
+def _kept_products(
+    block: Sequence[Weight], model: ModelSpec, adapter: AdapterSpec, engine: EngineTraits, *, splits_stream: bool
+) -> Iterator[SavedTensor]:
+    """Tensors that per-operator selective checkpointing keeps: the output of every second matrix product.
+
+    Products are counted in the order of the block's weights (``launcher/worker/model/network.py``). Not all of them are
+    tensors that backward needs: the output of the MLP is one that recomputation alone reads. They wait in the
+    checkpoint's cache, which hands each over once, so that recomputation adds what backward needs alone. An adapter
+    makes two products more beside the one of the linear that it wraps. ``splits_stream`` is true where tensor parallel
+    ranks split the tokens of the residual stream.
+    """
+    if engine.library != "transformers":
+        return
+    # The grouped products of routed experts are operations of another name, which are not kept.
+    linears = [weight for weight in block if len(weight.shape) == 2 and weight.split != "expert"]
+    made = [product for weight in linears for product in _products_of(weight, adapter, engine)]
+    if made and adapters.module(linears[-1]) == adapters.module(block[-1]):
+        made[-1] = replace(made[-1], last=True)
+    yield from made[::2]
+    if splits_stream:
+        # Where the sequence is split, the sums over tensor parallel ranks are reduce-scatters, which are kept.
+        row = SavedTensor(
+            name="kept sum",
+            bytes=engine.size * model.hidden_size,
+            share="residual",
+            part="cache",
+            kept_by_selective=True,
+        )
+        yield from (row, replace(row, last=True))
+
+
+def _products_of(weight: Weight, adapter: AdapterSpec, engine: EngineTraits) -> Iterator[SavedTensor]:
+    """The output of a linear, split where its rows are, and the outputs of its adapter's two products."""
+    share: Share = "tensor" if weight.split == "tensor" and weight.dimension == 0 else "token"
+    name, size = adapters.module(weight), engine.size
+    whole = SavedTensor(
+        name="kept product", bytes=size * weight.shape[0], share=share, part="cache", kept_by_selective=True
+    )
+    yield replace(whole, output_of=name)
+    if adapter.name != "none" and name in adapter.targets:
+        yield replace(whole, bytes=size * adapter.rank, share="token")
+        yield whole

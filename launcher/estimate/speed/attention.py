@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.estimate.rank.execution import AttentionKernel
+from launcher.estimate.rank.engine import AttentionKernel
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype

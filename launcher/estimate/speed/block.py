@@ -15,7 +15,7 @@ from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.speed import attention, collectives, experts, gemm
 from launcher.estimate.speed.passes import NOTHING, Pass
-from launcher.estimate.speed.products import Product, products
+from launcher.estimate.speed.products import Product, head_sizes, products
 from launcher.estimate.speed.shape import Shape
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
 
@@ -158,13 +158,6 @@ def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
     return shape.keys, kernel != "sdpa"
 
 
-def head_sizes(model: ModelSpec) -> tuple[int, int]:
-    """Elements of a query head and of a value head."""
-    if model.kv_lora_rank:
-        return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
-    return model.head_size, model.head_size
-
-
 def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> tuple[float, float]:
     """Keys and values sent round the context ranks, ``c - 1`` times; each message hides behind a chunk's attention."""
     if shape.context == 1:
@@ -289,7 +282,7 @@ def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape,
 def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:
     """All but every second product, torch's own attention and the sums over tensor parallel ranks, which are kept.
 
-    ``launcher/worker/model/recompute.py``; the grouped products of experts are not kept.
+    ``launcher/worker/model/network.py``; the grouped products of experts are not kept.
     """
     dense = [one for one in own if not one.experts]
     repeated = (*dense[1::2], *(one for one in own if one.experts))

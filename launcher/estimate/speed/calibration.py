@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from launcher.estimate.speed.result import Constant
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 
 LEAST_ROWS = 5
 """Measured runs below which a constant would be that of one or two configurations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """The factor between measured and predicted speed that a prediction was multiplied with.
+
+    Attributes:
+        value: Measured / predicted tokens a second, the median of ``rows`` runs.
+        low: The lower end of the band around the corrected prediction, as a factor.
+        high: The upper end.
+        rows: The measured runs that it is of; 0 where none was used.
+        whose: The framework and GPU, or the wider group, whose runs they are.
+        here: True if they are the user's own runs on this cluster, and not those of the shipped calibration.
+    """
+
+    value: float
+    low: float
+    high: float
+    rows: int
+    whose: str
+    here: bool = False
+
 
 UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured run")
 

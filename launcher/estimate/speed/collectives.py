@@ -18,7 +18,7 @@ from math import exp2, log2
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from launcher.estimate.speed import tuner, xgmi
+from launcher.estimate.speed import tuner
 from launcher.estimate.speed.network import Group, Network, group_of
 
 __all__ = ["TABLES", "Group", "Kind", "Network", "group_of", "seconds"]
@@ -35,6 +35,22 @@ EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6
 
 EXCHANGE_LOSS = 0.44
 """An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source)."""
+
+XGMI_COLLECTIVE, XGMI_MESSAGE = 0.70, 0.80
+"""Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards.
+
+For those no table of an open licence is at hand. Source of these constants: AMD-AGI/Primus@fd1eeabb (MIT),
+``collective_args.py``, for MI300X.
+"""
+
+XGMI_MESH = 0.88
+"""What is left of it in an all-to-all over the mesh."""
+
+XGMI_FIXED = {"all_reduce": 200e-6, "all_to_all": 150e-6, "all_gather": 100e-6, "reduce_scatter": 100e-6, "send": 0.0}
+"""Seconds of a collective of no bytes. A gather and a scatter, not given, count as the halves of an all-reduce."""
+
+XGMI_NODE = 0.04
+"""Each further node takes this much of the bandwidth of one."""
 
 
 class Table(NamedTuple):
@@ -69,7 +85,7 @@ def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
     if kind == "broadcast":
         return seconds("all_gather", size, group, network) * group.ranks / (group.ranks - 1)
     if network.links == "xgmi":
-        return xgmi.seconds(kind, size, group, network)
+        return _xgmi_seconds(kind, size, group, network)
     if group.domains == 1:
         return _inside(kind, size, group.ranks, _link(group, network), network.links)
     if kind == "send":
@@ -216,3 +232,23 @@ def _tables() -> dict[str, Table]:
         )
         for links, table in content["tables"].items()
     }
+
+
+def _xgmi_seconds(kind: str, size: float, group: Group, network: Network) -> float:
+    """Seconds of one collective of AMD's Instinct cards.
+
+    Inside a node each GPU has one xGMI link to every other, so that a group uses those to its own ranks alone (AMD
+    Instinct MI300X platform data sheet).
+    """
+    nodes, inside, ranks = group.domains, group.inside, group.ranks
+    peers = max(1, network.link_gpus - 1)
+    share = XGMI_MESSAGE if kind == "send" else XGMI_COLLECTIVE
+    within = share * network.link_bandwidth * min(1.0, max(1, inside - 1) / peers)
+    across = share * (network.network_bandwidth or 0.0) / (1 + XGMI_NODE * (nodes - 1))
+    if kind == "send":
+        return XGMI_FIXED[kind] + size / (within if nodes == 1 else across)
+    if kind == "all_to_all":
+        inner = size * (inside - 1) / ranks / (within * XGMI_MESH)
+        return XGMI_FIXED[kind] + (inner if nodes == 1 else max(inner, size * (ranks - inside) / ranks / across))
+    moved = size * (ranks - 1) / ranks * (2 if kind == "all_reduce" else 1)
+    return XGMI_FIXED[kind] + moved / (within if nodes == 1 else min(within, across * inside) if inside > 1 else across)

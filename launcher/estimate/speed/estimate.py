@@ -7,24 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from launcher.estimate.rank import engine as engines
-from launcher.estimate.rank import execution as executions
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_passes
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import RankModel, rank_model
 from launcher.estimate.rank.stages import cut_of, rank_layers
 from launcher.estimate.rank.view import RankView, Strategy, view_of
-from launcher.estimate.speed import attention, experts, gemm, offload, pipeline, states
-from launcher.estimate.speed.calibration import UNCALIBRATED, constant
+from launcher.estimate.speed import attention, experts, gemm, offload, states
+from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
 from launcher.estimate.speed.network import Network, network_of
-from launcher.estimate.speed.result import Constant, SpeedEstimate
+from launcher.estimate.speed.products import model_flops
+from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.shape import shape_of
-from launcher.estimate.speed.stage import Line, Stage, line_of
+from launcher.estimate.speed.stage import Line, Stage, bubble, idle_seconds, line_of, messages
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
-from launcher.estimate.speed.work import model_flops
 from launcher.spec import RunSpec
 
 CROWDED = 0.88
@@ -135,7 +132,7 @@ def estimate(
     terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
     crowded = crowding is not None and crowding >= CROWDED
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
-    bubble = sum(one.exposed_seconds for one in terms if one.part == "bubble")
+    idle = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
         step_seconds=raw / factor.value,
         tokens=spec.global_batch_size * spec.sequence_length,
@@ -143,7 +140,7 @@ def estimate(
         model_flops=needed,
         hardware_flops=max(needed, _computed(spec, timed.line.stages)),
         peak_flops=timed.card.peak(timed.dtypes.compute),
-        bubble=bubble / raw,
+        bubble=idle / raw,
         terms=tuple(one.times(1 / factor.value) for one in terms),
         stages=tuple(
             replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.line.stages)
@@ -196,7 +193,7 @@ def least_seconds(
         return None
     factor, line = _factor(spec, timed, measured, calibrated=calibrated), timed.line
     times = [stage.time for stage in line.stages]
-    idle = min(pipeline.idle(times, schedule, chunks) for schedule, chunks in chunkings)
+    idle = min(idle_seconds(times, schedule, chunks) for schedule, chunks in chunkings)
     return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
 
 
@@ -206,9 +203,9 @@ def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backen
     reason = _unknown(spec, execution, card, network)
     if card is None or network is None or execution is None or reason is not None:
         return None
-    execution, engine, dtypes = executions.kept(execution), engines.kept(backend.engine(spec)), backend.dtypes(spec)
+    execution, engine, dtypes = kept(execution), kept(backend.engine(spec)), backend.dtypes(spec)
     view = view_of(spec, strategies, 0)
-    shape = shape_of(spec, view, dtypes, engine, executions.of_passes(execution), card, network)
+    shape = shape_of(spec, view, dtypes, engine, of_passes(execution), card, network)
     return Timed(execution, engine, dtypes, card, network, view, line_of(spec, family, engine, shape))
 
 
@@ -267,8 +264,8 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
     yield from _passes(spec, stage, m, card, execution)
     if len(timed.line.stages) > 1:
         times = [one.time for one in timed.line.stages]
-        yield pipeline.bubble(spec, times, stage.time)
-        yield pipeline.messages(spec, times, overlaps=execution.pipeline_overlap)
+        yield bubble(spec, times, stage.time)
+        yield messages(spec, times, overlaps=execution.pipeline_overlap)
     compute = states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
     yield from states.accumulation(rank, execution, card, m)
     traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
@@ -289,7 +286,7 @@ def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Executio
     yield from _at_rate("matrix_products", words, products, m, both.product_flops, both.products)
     yield from _at_rate("attention", "attention of both passes", pairs, m, both.attention_flops, both.attention)
     yield from _at_rate("memory_bound", "norms, residuals, activations", passes, m, both.moved, both.memory)
-    yield term("loss", "cross entropy", "m * t_loss", "launcher/estimate/speed/ends.py", m=m, t_loss=both.loss)
+    yield term("loss", "cross entropy", "m * t_loss", "launcher/estimate/speed/stage.py", m=m, t_loss=both.loss)
     yield term("recompute", "computed again", "m * t_again", block, m=m, t_again=again.compute)
     for part in ("tensor", "context", "expert"):
         seconds = getattr(both, part) + getattr(again, part)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import comb
 
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
 from launcher.estimate.speed import collectives, gemm, grouped
 from launcher.estimate.speed.card import MEMORY_SHARE
 from launcher.estimate.speed.passes import NOTHING, Pass

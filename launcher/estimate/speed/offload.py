@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
+from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
-from launcher.estimate.rank.optimizer_moments import moment_bytes
 from launcher.estimate.speed.card import Card
 from launcher.estimate.speed.states import Compute
 from launcher.estimate.speed.terms import SpeedTerm, term

@@ -1,4 +1,7 @@
-"""The matrix products of a block, from its weights: one for each matrix, those of one input joined where engines do."""
+"""The matrix products of a block, from its weights, and the FLOPs that a model needs for one sequence.
+
+There is a product for each matrix; the products of one input are joined where engines do so.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from launcher.estimate.rank import adapters
-from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec
@@ -83,3 +86,31 @@ def _joined(own: Sequence[tuple[Product, str]]) -> Iterator[Product]:
             yield last
             last, place = one, here
     yield last
+
+
+@lru_cache(maxsize=1024)
+def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence: int) -> float:
+    """FLOPs of both passes over one sequence (arXiv:2204.02311, appendix B, with what a causal mask leaves).
+
+    Two for each element of a matrix and token forward, as many for the gradient of the input, and again for that of the
+    matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward. Left
+    out: what is computed again, doubled or masked.
+    """
+    total = 0.0
+    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+        own = products(family, model, adapter, layer, joined=False)
+        matrices = sum(
+            2.0 * one.outputs * one.inputs * (model.num_experts_per_tok if one.experts else 1) * (2 + one.trained)
+            for one in own
+        )
+        window = min(family.traits.window(model, layer) or sequence, sequence)
+        pairs = sequence * window - window**2 / 2
+        total += count * (sequence * matrices + 3 * 2.0 * model.num_attention_heads * pairs * sum(head_sizes(model)))
+    return total + sequence * 2.0 * model.vocab_size * model.hidden_size * (2 + (adapter.name == "none"))
+
+
+def head_sizes(model: ModelSpec) -> tuple[int, int]:
+    """Elements of a query head and of a value head."""
+    if model.kv_lora_rank:
+        return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
+    return model.head_size, model.head_size

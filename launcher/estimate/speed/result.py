@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart
+from launcher.spec import RunSpec
 
 NOISE = 1e-9
 """Seconds below which a term is a rounding error."""
+
+_NAMES = {
+    "memory_bound": "memory-bound",
+    "loss": "loss",
+    "recompute": "recomputation",
+    "host": "launching kernels",
+    "tensor": "tensor parallel",
+    "context": "context parallel",
+    "expert": "expert parallel",
+    "checkpoint": "checkpoints",
+    "waiting": "waiting for stragglers",
+}
+"""Names of parts that are not simply their words."""
+
+_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +51,6 @@ class StageTime:
             backward_seconds=self.backward_seconds * factor,
             send_seconds=self.send_seconds * factor,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """The factor between measured and predicted speed that a prediction was multiplied with.
-
-    Attributes:
-        value: Measured / predicted tokens a second, the median of ``rows`` runs.
-        low: The lower end of the band around the corrected prediction, as a factor.
-        high: The upper end.
-        rows: The measured runs that it is of; 0 where none was used.
-        whose: The framework and GPU, or the wider group, whose runs they are.
-        here: True if they are the user's own runs on this cluster, and not those of the shipped calibration.
-    """
-
-    value: float
-    low: float
-    high: float
-    rows: int
-    whose: str
-    here: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +127,17 @@ class SpeedEstimate:
             if found:
                 yield part, found
 
-    def as_dict(self) -> dict[str, object]:
-        """The part ``speed`` of the document of ``launch check --json``, without what time and money cost."""
+    def gpu_hours(self, spec: RunSpec) -> float | None:
+        """Hours of all GPUs for the steps of the run; None for a script of the user's own."""
+        return None if spec.script is not None else spec.steps * self.step_seconds * spec.gpus / _HOUR
+
+    def price(self, spec: RunSpec) -> float | None:
+        """Money for the steps of the run; None where no price is set."""
+        hours, each = self.gpu_hours(spec), spec.cluster.price_per_gpu_hour
+        return None if hours is None or each is None else hours * each
+
+    def as_dict(self, spec: RunSpec) -> dict[str, object]:
+        """The part ``speed`` of the document of ``launch check --json`` (docs/contract.md)."""
         parts = [
             {
                 "part": part,
@@ -161,6 +167,16 @@ class SpeedEstimate:
             "mfu": self.mfu,
             "model_flops": self.model_flops,
             "bubble": self.bubble,
+            "hfu": self.hfu,
+            "gpu_hours": self.gpu_hours(spec),
+            "price": self.price(spec),
+            "constant": {**asdict(self.constant), "calibration": calibration.version()},
+            "crowded": self.crowded,
             "parts": parts,
             "communication": traffic,
         }
+
+
+def name_of(part: str) -> str:
+    """A part of a step as people say it."""
+    return _NAMES.get(part, part.replace("_", " "))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.view import RankView, rounded_up
 from launcher.estimate.speed.card import Card

@@ -1,25 +1,35 @@
-"""The stages of a pipeline over one micro-batch: blocks, the ends of the model, and the message to the next stage."""
+"""The stages of a pipeline: their passes over one micro-batch, their messages, and the time that the schedule idles.
+
+A stage is its blocks and, at the ends of the model, the embedding, the output projection and the loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 from launcher.estimate.rank.counts import kinds_of, padded
-from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.execution import of_blocks
+from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.stages import Cut, alike, cut_of, rank_layers
-from launcher.estimate.speed import collectives, ends
+from launcher.estimate.speed import collectives, gemm
 from launcher.estimate.speed.block import BlockKey, BlockPasses, block
 from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.result import StageTime
 from launcher.estimate.speed.shape import Shape
+from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
 
 _AUTOGRAD = 2
 """Kernels that autograd's engine starts in the time in which Python starts one."""
+
+_BUBBLE = "arXiv:2104.04473, section 2.2; zero bubble arXiv:2401.10241, table 1"
+_DUALPIPE = "arXiv:2412.19437, table 2"
+
+_IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1), "zero_bubble": Fraction(1, 3)}
+"""Share of 1F1B's bubble that a schedule has: of ZB-H1 a third (arXiv:2401.10241, table 1)."""
 
 
 class LineKey(NamedTuple):
@@ -131,9 +141,9 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
     model, engine = key.model, key.engine
     embedding, head = key.cut.ends(stage)
     if embedding:
-        yield ends.embedding(model, shape)
+        yield _embedding(model, shape)
     if head:
-        yield ends.head(
+        yield _head(
             model,
             padded(model.vocab_size, engine.vocabulary_multiple),
             shape,
@@ -149,3 +159,95 @@ def _send(key: LineKey, shape: Shape) -> float:
     size = shape.residual_tokens * key.model.hidden_size * shape.residual_size
     sent = collectives.seconds("send", size, shape.group(2, key.stride), shape.network)
     return sent + shape.execution.message_seconds
+
+
+@lru_cache(maxsize=4096)
+def _head(
+    model: ModelSpec,
+    vocabulary: int,
+    shape: Shape,
+    *,
+    trained: bool,
+    split: bool,
+    parallel_loss: bool,
+    chunked: bool,
+) -> BlockPasses:
+    """The output projection and the loss: forward, backward, and what is computed again.
+
+    Args:
+        model: The model.
+        vocabulary: Its padded vocabulary.
+        shape: The rank's part of a micro-batch.
+        trained: True if the projection gets a gradient.
+        split: True if tensor parallel ranks share the projection.
+        parallel_loss: True if they share the loss, too; else each has all logits.
+        chunked: True if the loss runs over pieces of the sequence, each of which backward computes again.
+    """
+    n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
+    dtype = "bf16" if shape.dtype == "fp8" else shape.dtype
+    card = shape.card
+    forward = gemm.seconds(m, n, k, dtype, card)
+    backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)
+    flops = 2.0 * m * n * k
+    moved = _loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary)
+    seconds = card.memory_seconds(moved)
+    ahead = Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10)
+    behind = Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14)
+    return BlockPasses(ahead, behind, ahead if chunked else NOTHING)
+
+
+def _loss_bytes(shape: Shape) -> float:
+    """Bytes that the cross entropy reads and writes for one entry of one token's logits, both passes together.
+
+    One kernel reads the logits and writes their gradient in their place. Else an fp32 copy is made (6), its softmax
+    (8), the gradient (8) and that in the compute format (6); Megatron's vocabulary-parallel loss subtracts the maximum,
+    exponentiates, sums and divides one after the other.
+    """
+    if shape.execution.fused_loss:
+        return 4.0 * shape.size
+    if shape.execution.compiled:
+        return 14.0
+    return 44.0 if shape.megatron else 28.0
+
+
+def _embedding(model: ModelSpec, shape: Shape) -> BlockPasses:
+    """The token table: each token's row is read and written, and its gradient added in fp32."""
+    moved = 2.0 * shape.tokens * model.hidden_size * shape.residual_size
+    forward = Pass(moved=moved, memory=shape.card.memory_seconds(moved), launches=3)
+    return BlockPasses(forward, forward.times(2.0), NOTHING)
+
+
+def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> SpeedTerm:
+    """The time in which a stage idles: one micro-batch's way through the other stages, there and back.
+
+    ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
+    uneven ones the sum over the other stages. DualPipe: ``(p / 2 - 1) (f + b)`` of its two stages (arXiv:2412.19437).
+    """
+    others = sum(one.seconds for one in stages) - stage.seconds
+    what = f"filling and draining the pipeline ({spec.parallel.schedule})"
+    if spec.parallel.schedule == "dualpipe":
+        return term("bubble", what, "max(t_others - t, 0) / 2", _DUALPIPE, t_others=others, t=stage.seconds)
+    idle, chunks = float(_IDLE[spec.parallel.schedule]), spec.parallel.virtual_pipeline
+    return term("bubble", what, "idle * t_others / v", _BUBBLE, idle=idle, t_others=others, v=chunks)
+
+
+def idle_seconds(stages: Sequence[StageTime], schedule: str, chunks: int) -> float:
+    """Seconds of :func:`bubble` at least, of stages with these passes under a schedule with so many model chunks.
+
+    DualPipe's stages are pairs of them, so that nothing is counted for it.
+    """
+    seconds = [stage.seconds for stage in stages]
+    return float(_IDLE.get(schedule, Fraction(0))) * (sum(seconds) - max(seconds)) / chunks
+
+
+def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:
+    """Messages that the slowest stage waits for.
+
+    Plain schedules send and receive on the critical path, twice a micro-batch; interleaved ones hide them where the
+    engine overlaps, and have ``v`` times as many. Filling and draining wait for every boundary in any case.
+    """
+    one = max((stage.send_seconds for stage in stages), default=0.0)
+    m, v, p = spec.gradient_accumulation, spec.parallel.virtual_pipeline, len(stages)
+    exposed = 2 * one * (p - 1) if overlaps else None
+    what, source = "messages between stages, there and back", "launcher/estimate/speed/collectives.json"
+    return term("pipeline", what, "2 * t_send * (p - 1 + m * v)", source, exposed=exposed, t_send=one, p=p, m=m, v=v)

@@ -11,14 +11,22 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from launcher.estimate.rank.execution import Execution
+from launcher.estimate.rank.engine import Execution
+from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
-from launcher.estimate.rank.optimizer_moments import moment_bytes
-from launcher.estimate.speed import collectives, overlap
+from launcher.estimate.speed import collectives
 from launcher.estimate.speed.card import MEMORY_SHARE, Card
 from launcher.estimate.speed.collectives import Group, group_of
 from launcher.estimate.speed.network import Network
 from launcher.estimate.speed.terms import SpeedTerm, term
+
+SLOWED = 1.13
+"""Time of a kernel beside a collective, and of the collective, over that of each alone.
+
+PKU-DAIR/Hetu-Galvatron@cea12ffb (Apache-2.0), ``overlap_coefficient.json``, measured. It is what a collective takes of
+the card: 16 to 24 of 132 multiprocessors, 12 to 18% (NVIDIA-NeMo/Megatron-Bridge@067f987d, performance guide;
+deepseek-ai/DeepEP@dd758caf), for which Calculon charges 15% on NVLink.
+"""
 
 _USABLE = 0.75
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
@@ -132,7 +140,7 @@ def _reductions(
 def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -> Iterator[SpeedTerm]:
     """Collectives, one after the other, of which the first hide behind a window of compute."""
     total = sum(one.seconds for one in traffic)
-    share = overlap.exposed(total, window) / total if total else 0.0
+    share = exposed_seconds(total, window) / total if total else 0.0
     for one in traffic:
         yield term(
             "data", what, "n * k / reached", _ZERO, exposed=times * one.seconds * share, moved=times * one.size,
@@ -180,9 +188,9 @@ def _gathered_each_pass(
     ahead, behind, last = layers * gather, layers * again, layers * scatter
     exposed = steps * (ahead + behind) + times * last
     if execution.parameter_overlap:
-        exposed = steps * max(gather, overlap.exposed(ahead, _HIDING * compute.forward))
-        exposed += times * max(again + scatter, overlap.exposed(behind + last, _HIDING * compute.backward))
-        exposed += (steps - times) * max(again, overlap.exposed(behind, _HIDING * compute.backward))
+        exposed = steps * max(gather, exposed_seconds(ahead, _HIDING * compute.forward))
+        exposed += times * max(again + scatter, exposed_seconds(behind + last, _HIDING * compute.backward))
+        exposed += (steps - times) * max(again, exposed_seconds(behind, _HIDING * compute.backward))
     yield term(
         "data", "parameters gathered, gradients scattered", "L * (m * (t_gather + t_again) + n * t_scatter)", _ZERO,
         exposed=exposed, moved=layers * moved, group="data parallel",
@@ -241,3 +249,16 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
         "memory_bound", "gradients added up", "m * k * P / (share * bandwidth)", "torch AccumulateGrad",
         m=steps, k=each, P=added, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
     )  # fmt: skip
+
+
+def exposed_seconds(communication: float, window: float) -> float:
+    """Seconds that a collective adds to the compute that it runs beside.
+
+    While both run, each goes at ``1 / SLOWED`` of its speed: ``c - (2 - s) * min(c, w)``. Hidden whole it costs
+    ``(s - 1) c``; what is left when the window closes runs alone.
+
+    Args:
+        communication: ``c``, seconds of the collective alone.
+        window: ``w``, seconds of compute, alone, that it can run beside.
+    """
+    return communication - (2 - SLOWED) * min(communication, max(0.0, window))

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from launcher import backends
 from launcher.base.units import GIB
 from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.card import card_of
-from launcher.estimate.speed.result import Constant
 from launcher.preflight.measured.file import Row
 from launcher.spec import RunSpec
 

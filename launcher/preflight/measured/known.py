@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.estimate.speed.result import Constant
+from launcher.estimate.speed.calibration import Constant
 from launcher.spec import ClusterSpec, RunSpec
 
 if TYPE_CHECKING:

@@ -13,14 +13,12 @@ from launcher import backends
 from launcher.base import formula
 from launcher.base.files import JsonObject
 from launcher.base.units import gib, rounded
-from launcher.estimate.memory.band import Band
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
+from launcher.estimate.memory.result import Band
 from launcher.estimate.memory.terms import MemoryTerm
-from launcher.estimate.speed.calibration import LEAST_ROWS
-from launcher.estimate.speed.result import Constant, SpeedEstimate, StageTime
-from launcher.estimate.speed.summary import name_of
-from launcher.estimate.speed.symbols import SYMBOLS
-from launcher.estimate.speed.terms import COMMUNICATION, SpeedTerm
+from launcher.estimate.speed.calibration import LEAST_ROWS, Constant
+from launcher.estimate.speed.result import SpeedEstimate, StageTime, name_of
+from launcher.estimate.speed.terms import COMMUNICATION, SYMBOLS, SpeedTerm
 from launcher.preflight.assess import Assessment
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import place

@@ -17,8 +17,7 @@ from launcher.charts.page import Chart, Section, page
 from launcher.estimate.memory.breakdown import Breakdown, Column
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.memory.terms import PILES
-from launcher.estimate.speed.result import SpeedEstimate
-from launcher.estimate.speed.summary import name_of
+from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.preflight.assess import Assessment
 from launcher.preflight.verdict import VerdictName
 from launcher.views.check import gantt as plot_gantt

@@ -14,8 +14,7 @@ from launcher import backends
 from launcher.base import units
 from launcher.base.units import GIB, MIB, count, duration, gib, rounded
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.estimate.speed.result import SpeedEstimate
-from launcher.estimate.speed.summary import gpu_hours, name_of, price_of
+from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS
 from launcher.preflight.assess import Assessment
 from launcher.preflight.verdict import Verdict
@@ -151,10 +150,10 @@ def _shares(speed: SpeedEstimate) -> Iterator[str]:
 
 def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     """Time, GPU-hours and money of the whole run; none of a script of the user's own, which decides when it ends."""
-    hours = gpu_hours(spec, speed)
+    hours = speed.gpu_hours(spec)
     if hours is None:
         return
-    steps, price = spec.steps, price_of(spec, speed)
+    steps, price = spec.steps, speed.price(spec)
     paid = "" if price is None else f", cost {rounded(price)} at {spec.cluster.price_per_gpu_hour:g} a GPU-hour"
     yield (
         f"{units.steps(steps)}, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"

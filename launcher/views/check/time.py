@@ -11,8 +11,7 @@ from typing import Any
 
 from launcher.base.units import rounded
 from launcher.charts.bars import Piece, bars
-from launcher.estimate.speed.result import SpeedEstimate
-from launcher.estimate.speed.summary import name_of
+from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import StepPart
 
 COLOURS: dict[StepPart, str] = {

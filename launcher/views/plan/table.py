@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from launcher import backends
 from launcher.base.units import count, gib, rounded
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
-from launcher.estimate.speed.result import Constant
 from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import slower_because, wording
 from launcher.planner.result import Layout, Plan

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._decoders.description import Decoder, Experts
 
 _BOTH = "attention_bias"  # The key of the biases of all four projections.
 _PLAIN = Decoder(config="", input_bias=_BOTH, output_bias=_BOTH)
@@ -107,3 +107,52 @@ TYPES: dict[str, Decoder] = {
         legal={},
     ),
 }
+
+
+_BOTH = "attention_bias"
+_ROUTED = replace(_PLAIN, experts=Experts())
+_SPARSE = Experts(name="block_sparse_moe", router="router")
+_NO_LOSS: Mapping[str, Any] = {"output_router_logits": (False,)}  # The workers' loss is the cross entropy alone.
+
+EXPERTS: dict[str, Decoder] = {
+    "flex_olmo": replace(_OLMO, config="FlexOlmoConfig", experts=Experts(), legal=_NO_LOSS),
+    "gpt_oss": replace(
+        _ROUTED,
+        config="GptOssConfig",
+        windows="wf",
+        norm_code="gemma",
+        sinks=True,
+        experts=Experts(router="router", router_bias=True, bias=True, transposed=True),
+        attentions=("eager",),
+        legal=_NO_LOSS,
+    ),
+    "granitemoe": replace(
+        _ROUTED, config="GraniteMoeConfig", experts=_SPARSE, logits_divisor="logits_scaling", legal=_NO_LOSS
+    ),
+    "granitemoeshared": replace(
+        _ROUTED,
+        config="GraniteMoeSharedConfig",
+        experts=replace(_SPARSE, shared="shared_mlp", shared_width="shared_intermediate_size", shared_joined=True),
+        logits_divisor="logits_scaling",
+        legal=_NO_LOSS,
+    ),
+    "olmoe": replace(_ROUTED, config="OlmoeConfig", head_norms=_HEADS, head_norm_size="all", legal=_NO_LOSS),
+    "qwen2_moe": replace(
+        _ROUTED,
+        config="Qwen2MoeConfig",
+        input_bias="qkv_bias",
+        output_bias=False,
+        experts=Experts(
+            shared="mlp.shared_expert",
+            shared_width="shared_expert_intermediate_size",
+            shared_gate="mlp.shared_expert_gate",
+        ),
+        legal={
+            **_NO_LOSS,
+            "decoder_sparse_step": (1,),
+            "mlp_only_layers": ([], None),
+            "use_sliding_window": (False,),
+        },
+    ),
+}
+"""Those with routed experts in place of the MLP."""

@@ -1,4 +1,4 @@
-"""Tensors that a decoder's blocks save for their backward pass, bytes for one token, by its description.
+"""Tensors that a decoder's blocks save for their backward pass, bytes for one token, and the masks of its windows.
 
 Counted as in ``families._transformers``, by reading autograd's saved tensors of each class's own modules; a
 test repeats it. Parameters, rotary tables, masks and token ids are left out.
@@ -264,3 +264,45 @@ def _experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 def _clamped(row: SavedTensor) -> SavedTensor:
     """gpt-oss clamps gate and up, and adds one to it: twice as many tensors as of another gate."""
     return replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row
+
+
+def has_window(model: ModelSpec, layer: int) -> bool:
+    """True if a layer has a window: as ``layer_types`` says, else as the class does."""
+    if _window(model) is None:
+        return False
+    kinds = values.value(model, "layer_types")
+    if isinstance(kinds, list):
+        return bool(kinds[layer : layer + 1] == ["sliding_attention"])
+    repeated = values.decoder(model).windows
+    every = values.value(model, "sliding_window_pattern")
+    if isinstance(every, int) and not isinstance(every, bool) and every > 1:
+        repeated = "w" * (every - 1) + "f"
+    return not repeated or repeated[layer % len(repeated)] == "w"
+
+
+def window(model: ModelSpec, layer: int) -> int | None:
+    """Tokens that a layer sees at most; None of one that sees all before."""
+    return _window(model) if has_window(model, layer) else None
+
+
+def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
+    """True if a layer's attention is given a mask (``launcher.worker.model.network.masks``)."""
+    window = _window(model)
+    sees_all = window is None or engine.sequence_length <= window
+    return model.attention == "sdpa" and not sees_all and has_window(model, layer)
+
+
+def mask(model: ModelSpec, engine: EngineTraits) -> int:
+    """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
+    layers = range(model.num_hidden_layers)
+    if engine.scores:
+        return len({has_window(model, layer) for layer in layers}) * _transformers.mask(model, engine)
+    masked = any(is_masked(model, layer, engine) for layer in layers)
+    return engine.size * engine.sequence_length**2 if masked else 0
+
+
+def _window(model: ModelSpec) -> int | None:
+    """Tokens that a layer with a window sees; None where the class has none, or has it switched off."""
+    window = values.value(model, "sliding_window")
+    off = values.value(model, "use_sliding_window") is False
+    return window if isinstance(window, int) and window and not off else None
