@@ -19,7 +19,7 @@ from launcher.spec import RunSpec
 from launcher.sweeping import outcomes, sweep
 from launcher.sweeping.point import Point
 from launcher.views import sweep_table
-from launcher.why.answer import Answer
+from launcher.views.why import Explained
 
 if TYPE_CHECKING:
     import pandas
@@ -84,9 +84,9 @@ class Run:
         files = diagnosis.document(self.status, lines=lines, rank=rank)["files"]
         return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
 
-    def why(self) -> Answer:
+    def why(self) -> Explained:
         """Why it ended as it did, as ``launch why`` says: ``.cause``, ``.pile``, ``.ways``, ``.as_dict()``."""
-        return diagnosis.explain_end(self.directory)
+        return Explained.of(diagnosis.explain_end(self.directory))
 
     def cancel(self) -> bool:
         """Stop it after it has saved a checkpoint; False where it is not running.

@@ -18,8 +18,8 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
 from launcher.commands._options import add_json, add_runs, print_json, settle
 from launcher.rundir import status
+from launcher.views.why import as_line, as_text
 from launcher.why.explain import explain
-from launcher.why.text import as_line, as_text
 
 _BAD = ("failed", "lost", "requeued", "not_visible", "unreadable")
 

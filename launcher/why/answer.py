@@ -106,7 +106,7 @@ class Answer:
         said: Sentences for a person, the first of which is the answer.
         where: The place of the end.
         pile: Which pile grew, or was asked for; None where that is no question, or unknown.
-        piles: Predicted beside measured.
+        piles: PredictedPiles beside measured.
         evidence: Where that stands.
         ways: What would help, the cheapest first.
         ways_title: Above them.
@@ -125,11 +125,6 @@ class Answer:
     ways: Sequence[Way] = ()
     ways_title: str = "what to do:"
     earlier: Sequence[str] = ()
-
-    def __str__(self) -> str:
-        from launcher.why.text import as_text  # Late, because that module reads answers.
-
-        return as_text(self)
 
     def as_dict(self) -> JsonObject:
         """The part ``why`` of the document."""

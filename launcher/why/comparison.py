@@ -14,11 +14,14 @@ from math import ceil
 from typing import Literal
 
 from launcher.estimate.memory import device
-from launcher.estimate.memory.terms import PILES
+from launcher.estimate.memory.breakdown import allocated_piles
+from launcher.estimate.memory.estimate import RankTerms
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moments
+from launcher.estimate.memory.terms import PILES, MemoryTerm
 from launcher.job.memory import OutOfMemory
+from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 from launcher.why.answer import OTHER_PROCESSES, PileRow
-from launcher.why.predicted import Predicted
 
 WITHIN = 0.02
 """Of the prediction: what deviates less is said to agree."""
@@ -29,13 +32,112 @@ _OPERATIONS = {
 }
 """Words of operations that make the buffers of collectives; FSDP2 resizes the storages of gathered parameters."""
 
+_IN_BLOCKS: Moments = BLOCK_BACKWARD | {"forward"}
+
+_BACKWARD_OF: Mapping[int, Moments] = {
+    0: frozenset(("block_backward",)),
+    1: frozenset(("next_block_backward",)),
+}
+"""The moments in the backward pass of the stage's last block, and of the one before it."""
+
+EVALUATION = "evaluation"
+"""A phase that the memory model does not have: a forward pass beside all that lives between two steps."""
+
 type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted", "estimate"]
 """What explains an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedPiles:
+    """The prediction for the moments at which a rank may have been.
+
+    Attributes:
+        piles: The most that each pile has at any of these moments, without what lies outside of torch's allocator.
+        terms: The terms of that stage that are alive at one of them.
+        moments: These moments.
+        total_bytes: The largest sum of piles at one of them.
+    """
+
+    piles: Mapping[str, int]
+    terms: tuple[MemoryTerm, ...]
+    moments: Moments
+    total_bytes: int
+
+    def largest_term(self, pile: str) -> MemoryTerm | None:
+        """The largest term of a pile: how it was predicted."""
+        return max((term for term in self.terms if term.pile == pile), key=lambda term: term.bytes, default=None)
+
+
+def is_judged(spec: RunSpec) -> bool:
+    """True if a run's model is known and it breaks no rule of this version, so that its memory can be estimated."""
+    return not spec.judges_no_model and next(findings.broken_rules(spec), None) is None
+
+
+def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> PredictedPiles:
+    """The prediction for a rank in a phase; of an unknown rank for the stage that has most then.
+
+    Args:
+        spec: A valid run.
+        rank: Of the job; None is unknown.
+        phase: As measured; None is any.
+        layer: The block that was at work, counted from 0; None is none, or unknown.
+    """
+    stages = assess.terms_of(spec)
+    if rank is not None:
+        stages = tuple(each for each in stages if each.model.view.stage == stage_of(spec, rank)) or stages
+    broadly = moments_of(phase)
+    best = max(stages, key=lambda each: max(each.allocated(moment) for moment in broadly))
+    return _at(best, moments_of(phase, layer, best.model.view.layers))
+
+
+def between_steps(spec: RunSpec, rank: int | None) -> PredictedPiles:
+    """The prediction for a rank between two steps; of an unknown rank for the stage that has most then."""
+    of_rank = [each for each in assess.terms_of(spec) if rank is None or each.model.view.stage == stage_of(spec, rank)]
+    return _at(max(of_rank, key=lambda each: each.allocated("idle")), frozenset(("idle",)))
+
+
+def _at(best: RankTerms, moments: Moments) -> PredictedPiles:
+    piles: dict[str, int] = {}
+    for moment in moments:
+        for pile, size in allocated_piles(best, moment).items():
+            piles[pile] = max(piles.get(pile, 0), size)
+    return PredictedPiles(
+        piles=piles,
+        terms=tuple(term for term in best.terms if term.moments & moments),
+        moments=moments,
+        total_bytes=max(best.allocated(moment) for moment in moments),
+    )
+
+
+def moments_of(phase: str | None, layer: int | None = None, layers: Sequence[int] = ()) -> Moments:
+    """The moments at which a rank may be that is in a phase, and there in a block of its stage's ``layers``."""
+    if phase == EVALUATION:
+        found: Moments = FORWARD
+    else:
+        found = frozenset(moment for moment, its in MOMENTS.items() if phase in (None, its))
+    if layer is None:
+        return found or frozenset(MOMENTS)
+    inside = found & _IN_BLOCKS or found or frozenset(MOMENTS)
+    if phase != "backward" or layer not in layers:
+        return inside
+    return found & _BACKWARD_OF.get(len(layers) - 1 - layers.index(layer), _behind(layers.index(layer))) or inside
+
+
+def _behind(index: int) -> Moments:
+    """The moments in the backward pass of a block behind the stage's last two, by its place from the start."""
+    if index > 1:
+        return LATER_BLOCKS_BACKWARD - {"first_layer_backward"}
+    return frozenset(("second_layer_backward",) if index else ("first_layer_backward",))
+
+
+def stage_of(spec: RunSpec, rank: int) -> int:
+    """The pipeline stage of a rank: stages are outermost among the ranks of every engine."""
+    return rank * spec.parallel.pipeline // max(1, spec.gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Predicted and measured piles of one moment.
+    """PredictedPiles and measured piles of one moment.
 
     Attributes:
         kind: What explains the end.
@@ -69,7 +171,7 @@ class Comparison:
         return f"no other pile is above its prediction by more than {percent}% of the whole"
 
 
-def compare(spec: RunSpec, predicted: Predicted, oom: OutOfMemory) -> Comparison:
+def compare(spec: RunSpec, predicted: PredictedPiles, oom: OutOfMemory) -> Comparison:
     """Compare the end of memory on a device with the prediction for that moment.
 
     Args:
@@ -95,7 +197,7 @@ def named(found: Comparison, pile: str) -> Comparison:
     return replace(found, kind="grown", pile=pile)
 
 
-def asked_for(predicted: Predicted, oom: OutOfMemory) -> str | None:
+def asked_for(predicted: PredictedPiles, oom: OutOfMemory) -> str | None:
     """The pile that a request was for, by what asked in which phase; None is unknown.
 
     Where that leaves several, it is the one that lacks most to what was predicted for the moment.

@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 from launcher.base import files
@@ -19,7 +18,7 @@ from launcher.base.files import JsonObject
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, progress, results
 from launcher.spec import edit
-from launcher.why import evidence, host
+from launcher.why import host
 from launcher.why.answer import Answer, Cause, Evidence, Way, Where
 from launcher.why.subject import Subject
 
@@ -59,7 +58,6 @@ def answer(run: Subject) -> Answer:
 
 
 def _killed(run: Subject) -> Answer:
-    directory, rank = run.run, _rank(run)
     said = [run.reason or "a rank was killed"]
     if "SIGKILL" in run.reason:
         said.append(
@@ -67,33 +65,25 @@ def _killed(run: Subject) -> Answer:
             "from an administrator, or from a container that ends"
         )
     found = [
-        *evidence.of_line(directory, directory / "logs" / "node.err", r"exitcode\s*:\s*-\d+"),
-        *(
-            line
-            for path in _submitit(directory)
-            for line in evidence.of_line(directory, path, r"(?i)oom[-_]kill|error:")
-        ),
+        *run.evidence_in("logs/node.err", r"exitcode\s*:\s*-\d+"),
+        *_slurm_evidence(run, r"(?i)oom[-_]kill|error:"),
     ]
     ways = [run.resume(text=run.from_here())]
     if run.settings is not None and run.settings.data.workers and run.takes(("data.workers=0",)):
         ways.append(run.resume("data.workers=0", text="less host memory: no processes that read ahead"))
     node = run.failure.node
     return run.answer(
-        "rank_killed", said, where=Where(rank=rank, step=_last_step(run), node=node), evidence=found, ways=ways
+        "rank_killed", said, where=Where(rank=_rank(run), step=_last_step(run), node=node), evidence=found, ways=ways
     )
 
 
 def _hang(run: Subject) -> Answer:
-    directory = run.run
-    found = [
-        *evidence.of_line(directory, directory / "events.jsonl", r'"kind": "hang"'),
-        *evidence.of_file(directory, directory / failure.HUNG, "why the ranks were ended"),
-    ]
-    stacks = health.stacks(directory)
+    found = [*_hang_event(run), *run.evidence_of(failure.HUNG, "why the ranks were ended")]
+    stacks = health.stacks(run.run)
     if stacks is not None:
-        found += evidence.of_file(directory, stacks, "the Python stacks of all ranks")
-    found += _first_error(run)
-    ranks = _hung_ranks(directory)
+        found += run.evidence_of(stacks, "the Python stacks of all ranks")
+    found += first_error(run)
+    ranks = _hung_ranks(run)
     ways = [
         Way(command=shlex.join(["launch", "logs", run.name]), text="shows the stacks"),
         run.resume(text=run.from_here()),
@@ -107,20 +97,19 @@ def _hang(run: Subject) -> Answer:
 
 
 def _nan(run: Subject) -> Answer:
-    directory, step = run.run, _step_in(run.reason)
     found = [
-        *evidence.of_line(directory, directory / "events.jsonl", r'"kind": "spike"'),
-        *evidence.of_line(directory, directory / "metrics.jsonl", lambda text: '"loss"' in text),
-        *_first_error(run),
+        *run.evidence_in("events.jsonl", r'"kind": "spike"'),
+        *run.evidence_in("metrics.jsonl", lambda text: '"loss"' in text),
+        *first_error(run),
     ]
     said = [run.reason]
-    rows = results.steps(directory)
+    rows = results.steps(run.run)
     if rows:
         last = rows[-1]
         said.append(f"the last loss before was {last['loss']:.4g} in step {last['step']}{_gradient(last)}")
     ways = [] if run.settings is None else list(_calmer(run))
     ways.append(run.resume(text=run.from_here()))
-    return run.answer("nan", said, where=Where(rank=None, step=step), evidence=found, ways=ways)
+    return run.answer("nan", said, where=Where(step=_step_in(run.reason)), evidence=found, ways=ways)
 
 
 def _gradient(last: JsonObject) -> str:
@@ -176,10 +165,7 @@ def _ended_by_slurm(run: Subject, cause: Cause, ways: list[Way]) -> Answer:
         ways = []
     else:
         ways = [run.resume(text=run.from_here()), *ways]
-    found = [*evidence.of_file(run.run, run.run / contents.STATE, run.reason)]
-    found += [
-        line for path in _submitit(run.run) for line in evidence.of_line(run.run, path, r"(?i)time limit|preempt")
-    ]
+    found = [*run.evidence_of(contents.STATE, run.reason), *_slurm_evidence(run, r"(?i)time limit|preempt")]
     return run.answer(cause, said, where=Where(step=_step_in(run.reason) or _last_step(run)), evidence=found, ways=ways)
 
 
@@ -213,7 +199,7 @@ def _error(run: Subject) -> Answer:
     """An error of the program, or of what surrounds it."""
     said = [run.reason or "it failed without a message"]
     where = Where(rank=_rank(run), step=_last_step(run), node=run.errors[0].get("node") if run.errors else None)
-    found = list(frames(run)) + list(_first_error(run)) + list(_last_lines(run))
+    found = list(frames(run)) + list(first_error(run)) + list(_last_lines(run))
     if run.row.state == "lost":
         said.append(
             "nobody was left to write down how it ended: a reboot, a killed session, or a kill of all processes"
@@ -252,10 +238,10 @@ def _traceback(run: Subject) -> tuple[str, str]:
     return ("", "") if logged is None else (logged["message"], logged["traceback"])
 
 
-def _first_error(run: Subject) -> Iterator[Evidence]:
+def first_error(run: Subject) -> Iterator[Evidence]:
+    """The file of the first rank that failed."""
     for error in run.errors[:1]:
-        path = run.run / "logs" / f"error.rank{error['rank']}.json"
-        yield from evidence.of_file(run.run, path, error["message"])
+        yield from run.evidence_of(f"logs/error.rank{error['rank']}.json", error["message"])
 
 
 def _last_lines(run: Subject) -> Iterator[Evidence]:
@@ -263,13 +249,17 @@ def _last_lines(run: Subject) -> Iterator[Evidence]:
     if run.errors:
         return
     log = failure.first_log(run.run) or run.run / "logs" / "node.err"
-    yield from evidence.of_line(run.run, log, r"\S")
+    yield from run.evidence_in(log, r"\S")
 
 
-def _hung_ranks(run: Path) -> list[JsonObject]:
+def _hang_event(run: Subject) -> Iterator[Evidence]:
+    return run.evidence_in("events.jsonl", r'"kind": "hang"')
+
+
+def _hung_ranks(run: Subject) -> list[JsonObject]:
     """The ranks for which the others waited, by the event of the hang."""
-    for found in evidence.of_line(run, run / "events.jsonl", r'"kind": "hang"'):
-        lines = files.last_lines(run / "events.jsonl")
+    for found in _hang_event(run):
+        lines = files.last_lines(run.run / "events.jsonl")
         try:
             content = json.loads(lines[(found.line or 1) - 1])
             return health.suspects(content["ranks"])
@@ -278,8 +268,9 @@ def _hung_ranks(run: Path) -> list[JsonObject]:
     return []
 
 
-def _submitit(run: Path) -> list[Path]:
-    return sorted((run / "logs" / "submitit").glob("*_log.err"))
+def _slurm_evidence(run: Subject, pattern: str) -> Iterator[Evidence]:
+    """The last line that has a pattern in each log of Slurm's."""
+    return (line for path in run.slurm_logs for line in run.evidence_in(path, pattern))
 
 
 def _rank(run: Subject) -> int | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.base.units import duration, steps
 from launcher.job import events
 from launcher.rundir import health
 from launcher.rundir.state import NOT_SUBMITTED
-from launcher.why import endings, evidence, out_of_memory
+from launcher.why import endings, out_of_memory
 from launcher.why.answer import Answer, Evidence, Way
 from launcher.why.subject import Subject, subject
 from launcher.why.ways_out import Takes
@@ -27,14 +28,14 @@ def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
     found = subject(run, folder, takes)
     answer = _answer(found)
     earlier = tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued")))
-    return Answer(**{name: getattr(answer, name) for name in Answer.__slots__} | {"earlier": earlier})
+    return replace(answer, earlier=earlier)
 
 
 def _answer(run: Subject) -> Answer:
     word = run.row.state
     if word == "failed" and run.reason.startswith("its submission failed"):
         way = run.resume(text="submits it again, also with other settings")
-        found = evidence.of_file(run.run, run.run / NOT_SUBMITTED, run.reason)
+        found = run.evidence_of(NOT_SUBMITTED, run.reason)
         return run.answer("error", [run.reason], evidence=tuple(found), ways=(way,))
     if word in ("failed", "lost", "not_visible", "unreadable"):
         oom = out_of_memory.ran_out(run) if word in ("failed", "lost") else None
@@ -68,7 +69,7 @@ def _running(run: Subject) -> Answer:
     for line in health.now(run.run):
         said.append(str(line["text"]))
         kind = line["kind"]
-        found += evidence.of_line(run.run, run.run / events.FILE, rf'"kind": "{kind}"')
+        found += run.evidence_in(events.FILE, rf'"kind": "{kind}"')
         if kind == "hang":
             ways.append(Way(command=shlex.join(["launch", "logs", run.name]), text="the stacks of all ranks"))
         if kind == "memory_growth" and isinstance(line.get("pile"), str):

@@ -13,7 +13,7 @@ from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.why import evidence, ways_out
+from launcher.why import ways_out
 from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, PileRow, Way, Where
 from launcher.why.comparison import WITHIN
 from launcher.why.subject import Subject
@@ -48,7 +48,7 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
         where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node),
         pile=pile,
         piles=rows,
-        evidence=tuple(_evidence(run.run, oom)),
+        evidence=tuple(_evidence(run, oom)),
         ways=ways or (run.resume(text=run.from_here()),),
         ways_title="what would fit on the node, cheapest first:",
     )
@@ -83,7 +83,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
         where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, node=oom.node),
         pile=CHECKPOINTS if oom.phase in (None, "checkpoint_save") else None,
         piles=rows,
-        evidence=tuple(_evidence(run.run, oom)),
+        evidence=tuple(_evidence(run, oom)),
         ways=ways,
         ways_title="what would fit on the disk, cheapest first:",
     )
@@ -172,14 +172,14 @@ def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEsti
     return ways_out.within(spec, "hardware.host_memory_bytes", has - beyond - 1, run.name, run.takes).ways
 
 
-def _evidence(run: Path, oom: OutOfMemory) -> Iterator[Evidence]:
-    yield from evidence.of_file(run, run / "oom.json", f"{oom.kind}: {oom.message}")
+def _evidence(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
+    yield from run.evidence_of("oom.json", f"{oom.kind}: {oom.message}")
     if oom.rank is not None:
-        yield from evidence.of_file(run, run / "logs" / f"error.rank{oom.rank}.json", oom.message)
-    for path in sorted((run / "logs" / "submitit").glob("*_log.err")):
-        yield from evidence.of_line(run, path, r"(?i)oom[-_]kill|out of memory")
+        yield from run.evidence_of(f"logs/error.rank{oom.rank}.json", oom.message)
+    for path in run.slurm_logs:
+        yield from run.evidence_in(path, r"(?i)oom[-_]kill|out of memory")
     if oom.place == "host":
-        for found in evidence.of_line(run, run / "memory.jsonl", r'"host"'):
+        for found in run.evidence_in("memory.jsonl", r'"host"'):
             yield replace(found, text="the last record of memory before")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher.base.units import gib, request
 from launcher.job import memory
@@ -12,10 +11,9 @@ from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, findings
 from launcher.rundir import failure
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
-from launcher.why import comparison, endings, evidence, growth, host, messages, predicted, reasons, ways_out
+from launcher.why import comparison, endings, growth, host, messages, reasons, ways_out
 from launcher.why.answer import Answer, Evidence, PileRow, Way, Where
-from launcher.why.comparison import Comparison
-from launcher.why.predicted import Predicted
+from launcher.why.comparison import Comparison, PredictedPiles
 from launcher.why.subject import Subject
 
 _TITLE = "what would fit, judged with the measured piles, cheapest first:"
@@ -42,12 +40,12 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
     if run.spec is None:
         return _without_prediction(run, oom)
     loads = oom.phase == "load" and run.saved
-    foreseen = predicted.of(assess.going_on(run.spec) if loads else run.spec, oom.rank, oom.phase, oom.layer)
+    foreseen = comparison.predict(assess.going_on(run.spec) if loads else run.spec, oom.rank, oom.phase, oom.layer)
     found = comparison.compare(run.spec, foreseen, oom)
     grows = _growth(run, oom, found)
     if grows is not None:
         found = comparison.named(found, grows.pile)
-    kept = growth.kept(oom, predicted.between_steps(run.spec, oom.rank).piles, found) if grows is None else 0
+    kept = growth.kept(oom, comparison.between_steps(run.spec, oom.rank).piles, found) if grows is None else 0
     ways = _ways(run, oom, found, foreseen, grows=grows is not None, kept=kept)
     said = (asked(oom), *reasons.sentences(run, oom, found, foreseen, grows, kept))
     first = tuple(reasons.first_ways(run, oom, found, grows))
@@ -131,7 +129,7 @@ def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth 
 
 
 def _ways(
-    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, *, grows: bool, kept: int
+    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, *, grows: bool, kept: int
 ) -> ways_out.WaysOut:
     spec = run.spec
     if spec is None or grows:
@@ -154,21 +152,17 @@ def _not_taken(found: ways_out.WaysOut, *, searched: bool) -> Iterator[str]:
 
 def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
     """The files that say so."""
-    directory: Path = run.run
-    yield from evidence.of_file(directory, directory / memory.OUT_OF_MEMORY, f"{oom.kind}: {oom.message}")
+    yield from run.evidence_of(memory.OUT_OF_MEMORY, f"{oom.kind}: {oom.message}")
     of_rank = rf'"rank": {oom.rank}[,}}]' if oom.rank is not None else r'"rank":'
-    for found in evidence.of_line(directory, directory / memory.RECORDS, of_rank):
+    for found in run.evidence_in(memory.RECORDS, of_rank):
         yield Evidence(file=found.file, line=found.line, text="the last record of memory before")
     if oom.snapshot is not None:
-        yield from evidence.of_file(directory, directory / oom.snapshot, "all allocations", line=None)
-    rank = failure.written_errors(directory)[0]["rank"] if run.errors else None
-    if rank is not None:
-        path = directory / "logs" / f"error.rank{rank}.json"
-        yield from evidence.of_file(directory, path, run.errors[0]["message"])
-    log = None if run.errors else failure.first_log(directory)
+        yield from run.evidence_of(oom.snapshot, "all allocations", line=None)
+    yield from endings.first_error(run)
+    log = None if run.errors else failure.first_log(run.run)
     if log is not None and "OutOfMemoryError" in run.reason:
         yield from endings.frames(run)
-        yield from evidence.of_line(directory, log, "OutOfMemoryError")
-    yield from evidence.of_file(directory, directory / PLAN, "the prediction when it was recorded", line=None)
-    if not (directory / memory.RECORDS).is_file():
-        yield from evidence.of_file(directory, directory / MEMORY, "measured peaks by phase and rank", line=None)
+        yield from run.evidence_in(log, "OutOfMemoryError")
+    yield from run.evidence_of(PLAN, "the prediction when it was recorded", line=None)
+    if not (run.run / memory.RECORDS).is_file():
+        yield from run.evidence_of(MEMORY, "measured peaks by phase and rank", line=None)

@@ -9,16 +9,15 @@ from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.why.answer import PileRow, Way
-from launcher.why.comparison import Comparison
+from launcher.why.comparison import EVALUATION, Comparison, PredictedPiles
 from launcher.why.growth import Growth
-from launcher.why.predicted import EVALUATION, Predicted
 from launcher.why.subject import Subject
 
 _OF_TOKENS = ("activations", "logits", "temporary")
 
 
 def sentences(
-    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted, grows: Growth | None, kept: int
+    run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, grows: Growth | None, kept: int
 ) -> Iterator[str]:
     """What explains the end, why it came about as far as that can be told, and what agrees."""
     spec = run.spec
@@ -49,7 +48,9 @@ def checked_tokens(spec: RunSpec) -> int:
     return spec.micro_batch_size * spec.sequence_length // (spec.parallel.context * spec.parallel.ulysses)
 
 
-def _of_a_pile(spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: Predicted, kept: int) -> Iterator[str]:
+def _of_a_pile(
+    spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, kept: int
+) -> Iterator[str]:
     row = found.grown[0]
     with_it = "with the request" if row.pile == found.asked != "temporary" else "measured"
     yield (
@@ -67,7 +68,7 @@ def _of_a_pile(spec: RunSpec, oom: OutOfMemory, found: Comparison, foreseen: Pre
         yield f"{name(other.pile)} grew, too, by {gib(other.grown_bytes)}"
 
 
-def _why(spec: RunSpec, oom: OutOfMemory, row: PileRow, foreseen: Predicted) -> str:
+def _why(spec: RunSpec, oom: OutOfMemory, row: PileRow, foreseen: PredictedPiles) -> str:
     """The reason why a pile grew: a longer batch, an evaluation's, a load or save, else what the formula counts."""
     checked = checked_tokens(spec)
     if row.pile in _OF_TOKENS and oom.tokens is not None and oom.tokens > checked:
@@ -122,7 +123,7 @@ def _as_predicted(run: Subject, oom: OutOfMemory, found: Comparison) -> str:
     )
 
 
-def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predicted) -> Iterator[str]:
+def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles) -> Iterator[str]:
     """Prediction and measurement agree, or nothing was measured, and the prediction was that it fits."""
     spec = run.spec
     if spec is None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.base import files, secret
 from launcher.base.files import JsonObject
+from launcher.base.terminal import visible
 from launcher.rundir import contents, failure, status
 from launcher.rundir.failure import Failure
 from launcher.rundir.state import RunState
 from launcher.spec import RunSpec
-from launcher.why import predicted
-from launcher.why.answer import Answer, Cause, Way
+from launcher.why import comparison
+from launcher.why.answer import Answer, Cause, Evidence, Way
 from launcher.why.ways_out import Takes, resume
 
 _EXIT = 1
 """Of an agent whose exit status nobody has noted: that of a rank that failed."""
+
+_LONGEST = 200
+_MOST_BYTES = 1 << 26
+"""Of a log that is searched for a line; of a longer one the end is read, and its lines have no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +61,7 @@ class Subject:
     @cached_property
     def spec(self) -> RunSpec | None:
         """The same of a run whose memory can be estimated."""
-        return None if self.settings is None or not predicted.is_judged(self.settings) else self.settings
+        return None if self.settings is None or not comparison.is_judged(self.settings) else self.settings
 
     @cached_property
     def plan(self) -> JsonObject:
@@ -69,6 +77,11 @@ class Subject:
     def failure(self) -> Failure:
         """Why its last attempt failed, by the files that are left of it."""
         return failure.explain(self.run, _EXIT)
+
+    @property
+    def slurm_logs(self) -> list[Path]:
+        """The logs that Slurm's own messages are in."""
+        return sorted((self.run / "logs" / "submitit").glob("*_log.err"))
 
     @property
     def reason(self) -> str:
@@ -92,6 +105,30 @@ class Subject:
         """An answer about it."""
         return Answer(id=self.row.id, directory=self.run, state=self.row.state, cause=cause, said=tuple(said), **facts)
 
+    def evidence_of(self, name: str | Path, text: str, line: int | None = 1) -> Iterator[Evidence]:
+        """A file of its directory as a whole, where it exists."""
+        path = self.run / name
+        if path.is_file():
+            yield Evidence(file=self._named(path), line=line, text=_short(text))
+
+    def evidence_in(self, name: str | Path, matches: str | Callable[[str], bool]) -> Iterator[Evidence]:
+        """The last line of a file that has a pattern, or that a function says yes to; none where there is none."""
+        path, test = self.run / name, matches if callable(matches) else _searching(matches)
+        found: tuple[int | None, str] | None = None
+        with contextlib.suppress(OSError), files.opened(path) as file:
+            skipped = path.stat().st_size > _MOST_BYTES
+            if skipped:
+                file.seek(-_MOST_BYTES, 2)
+            for number, raw in enumerate(file, 1):
+                text = raw.decode(errors="replace").rstrip()
+                if test(text):
+                    found = (None if skipped else number, text)
+        if found is not None:
+            yield Evidence(file=self._named(path), line=found[0], text=_short(found[1]))
+
+    def _named(self, path: Path) -> str:
+        return str(path.relative_to(self.run)) if path.is_relative_to(self.run) else str(path)
+
 
 def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
     """The run of a directory.
@@ -103,3 +140,13 @@ def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
     """
     found = Subject(run=run, name=status.name_of(run, folder), row=status.read(run))
     return found if takes is None else Subject(run=run, name=found.name, row=found.row, takes=takes)
+
+
+def _searching(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern)
+    return lambda text: compiled.search(text) is not None
+
+
+def _short(text: str) -> str:
+    line = visible(secret.hidden(" ".join(text.split())))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

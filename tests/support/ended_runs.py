@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.job.memory import MemoryRecord, OutOfMemory, PhaseMemory
 from launcher.rundir import contents, state
-from launcher.why import predicted
+from launcher.why import comparison
 from tests.support import out_of_memory
 from tests.support.recorded_runs import recorded
 
@@ -40,7 +40,7 @@ def without_memory(run: Path, *words: str, grown: Mapping[str, int] | None = Non
     failed(run, *(words or GPUS), reason="rank 3: out of memory; `launch why RUN` says which pile grew")
     content: dict[str, Any] = {"rank": 3, "phase": "backward", "layer": 17, **facts}
     spec = contents.spec_of(run)
-    piles = dict(predicted.of(spec, content["rank"], content["phase"], content["layer"]).piles)
+    piles = dict(comparison.predict(spec, content["rank"], content["phase"], content["layer"]).piles)
     for pile, size in (grown or {}).items():
         piles[pile] = piles.get(pile, 0) + size
     allocated = sum(piles.values())

@@ -15,8 +15,8 @@ from launcher.estimate.memory.result import Needs
 from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec, edit
-from launcher.why import comparison, predicted, ways_out
-from launcher.why.measured_correction import Added, Carried
+from launcher.why import comparison, ways_out
+from launcher.why.ways_out import Added, Carried
 from tests.support.ended_runs import GIB, GPUS
 from tests.support.helpers import composed_once
 
@@ -65,7 +65,7 @@ def rule_of(grown: dict[str, int], *, grows: bool = False, **facts: Any) -> Carr
     """The rule that a run with these differences gives."""
     usual: dict[str, Any] = {"phase": "backward", "layer": 17, "requested_bytes": 0}
     oom = OutOfMemory(**{"kind": "device", "place": "device", "time": 0.0, "rank": 3, "node": None, **usual, **facts})
-    foreseen = predicted.of(SPEC, 3, oom.phase, oom.layer)
+    foreseen = comparison.predict(SPEC, 3, oom.phase, oom.layer)
     piles = {pile: foreseen.piles.get(pile, 0) + grown.get(pile, 0) for pile in {*foreseen.piles, *grown}}
     oom = replace(oom, piles=piles, allocated_bytes=sum(piles.values()))
     found = comparison.compare(SPEC, foreseen, oom)
@@ -73,7 +73,7 @@ def rule_of(grown: dict[str, int], *, grows: bool = False, **facts: Any) -> Carr
 
 
 def test_piles_by_size_keep_their_ratio_and_all_others_their_bytes() -> None:
-    before = predicted.of(SPEC, 3, "backward", 17).piles["activations"]
+    before = comparison.predict(SPEC, 3, "backward", 17).piles["activations"]
     rule = rule_of({"activations": 60 * GIB, "temporary": 3 * GIB})
     assert rule.ratios == {"activations": Fraction(before + 60 * GIB, before)}
     assert [(each.pile, each.bytes) for each in rule.added] == [("temporary", 3 * GIB)]

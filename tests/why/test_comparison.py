@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.job.memory import MemoryRecord, OutOfMemory, PhaseMemory
-from launcher.why import predicted
+from launcher.why import comparison
 from launcher.why.comparison import Comparison, compare, measured_piles
 from tests.support.ended_runs import GIB, GPUS
 from tests.support.helpers import composed_once
@@ -31,7 +31,7 @@ OOM = OutOfMemory(
 def compared(*, grown: dict[str, int] | None = None, words: tuple[str, ...] = (), **facts: Any) -> Comparison:
     """A comparison of a run whose piles are as predicted but for these."""
     spec, oom = composed_once(*GPUS, *words), replace(OOM, **facts)
-    foreseen = predicted.of(spec, oom.rank, oom.phase, oom.layer)
+    foreseen = comparison.predict(spec, oom.rank, oom.phase, oom.layer)
     piles = {pile: foreseen.piles.get(pile, 0) for pile in {*foreseen.piles, *(grown or {})}}
     piles = {pile: max(0, size + (grown or {}).get(pile, 0)) for pile, size in piles.items()}
     return compare(spec, foreseen, replace(oom, piles=piles, allocated_bytes=sum(piles.values())))
@@ -111,7 +111,7 @@ def test_without_piles_of_that_moment_the_last_record_stands_in_with_the_tokens_
 
 
 def test_without_any_piles_nothing_is_said_to_have_been_measured() -> None:
-    foreseen = predicted.of(SPEC, 3, "backward", 17)
+    foreseen = comparison.predict(SPEC, 3, "backward", 17)
     found = compare(SPEC, foreseen, OOM)
     assert {row.measured_bytes for row in found.rows} == {None}
     assert (found.kind, found.grown) == ("estimate", ())

@@ -11,9 +11,9 @@ import pytest
 from launcher.job import events
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import failure, out_of_memory, state
+from launcher.views.why import as_line, as_text
 from launcher.why.answer import Answer
 from launcher.why.explain import explain
-from launcher.why.text import as_line, as_text
 from tests.support.ended_runs import GIB, GPUS, failed, without_memory, write_error, write_records
 from tests.support.helpers import assert_golden
 from tests.support.recorded_runs import line, recorded

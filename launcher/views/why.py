@@ -1,9 +1,10 @@
-"""The answer as text for a terminal: the sentences, the piles, what would help, the evidence, earlier attempts."""
+"""Why a run ended, as text for a terminal: sentences, piles, what would help, the evidence, and earlier attempts."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 from launcher.base.terminal import visible
 from launcher.base.units import gib
@@ -13,6 +14,19 @@ _SMALLEST = 0.005
 """Share of the largest pile below which one is not shown."""
 
 _INDENT = "      "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained(Answer):
+    """The answer of ``Run.why()``; ``print`` shows what ``launch why`` prints."""
+
+    @classmethod
+    def of(cls, answer: Answer) -> Explained:
+        """The same answer, with its text."""
+        return cls(**{field.name: getattr(answer, field.name) for field in fields(answer)})
+
+    def __str__(self) -> str:
+        return as_text(self)
 
 
 def as_text(answer: Answer, width: int = 80) -> str:
