@@ -1,6 +1,6 @@
 """A declarative launcher for distributed LLM training: compose, check, estimate, translate, launch, record.
 
-``import launcher`` loads nothing else: the functions of the Python API (docs/api.md) come with their first use.
+``import launcher`` loads nothing else: the functions of the Python API (docs/python.md) come with their first use.
 """
 
 TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.

@@ -1,4 +1,4 @@
-"""The launcher from Python: the functions behind the verbs, for notebooks and other programs (docs/api.md).
+"""The launcher from Python: the functions behind the verbs, for notebooks and other programs (docs/python.md).
 
 ``import launcher`` has all of them. Each takes the words of a command line as a list and the options as keywords, calls
 what its verb calls, and returns an object in place of printing. :func:`check` answers a wrong configuration with the

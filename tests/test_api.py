@@ -268,8 +268,8 @@ def test_checks_in_threads_agree_and_leave_hydra_as_it_was() -> None:
 
 
 def test_the_contract_names_every_function_keyword_and_member() -> None:
-    contract = (ROOT / "docs" / "contract.md").read_text()
-    said = contract[contract.index("## Python") : contract.index("## The run directory")]
+    page = (ROOT / "docs" / "python.md").read_text()
+    said = page[page.index("## Reference") :]
     for name in ("check", "plan", "show", "run", "submit", "sweep"):
         keywords = list(inspect.signature(getattr(launcher, name)).parameters)[1:]
         assert keywords
@@ -282,12 +282,12 @@ def test_the_contract_names_every_function_keyword_and_member() -> None:
 
 
 def test_the_examples_of_the_documentation_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 7
     assert_golden("api_examples.py", "\n".join(["# fmt: off\n# ruff: noqa\n", *blocks]))  # Read there by mypy.
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "docs/api.md", "exec"), names)
+        exec(compile(block, "docs/python.md", "exec"), names)
     said = capsys.readouterr().out
     assert "DOES NOT FIT" in said
     assert "('model=1b',) fits None" in said

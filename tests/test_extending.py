@@ -1,4 +1,4 @@
-"""Everything that can be added is one new file, in a folder or in an installed package (docs/extending.md)."""
+"""Everything that can be added is one new file, in a folder or in an installed package (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from launcher.base.package import IMPORT_FOLDER
 
-PAGE = (IMPORT_FOLDER / "docs" / "extending.md").read_text()
+PAGE = (IMPORT_FOLDER / "docs" / "architecture.md").read_text()
 LAUNCH = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
 WORLD = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 TINY = ("model=tiny", "parallel=ddp", *WORLD)

@@ -5,9 +5,9 @@
 
 Sources: command lines, questions of ``plan``, recipes, files for the importers, points, run directories, locks. In
 place of some files lie pipes, devices, sockets, links and folders. Every answer must be an exit status of
-docs/contract.md within ``--seconds``, with no traceback, no file written, no character that acts on a terminal, an
-answer for each point, each key of an imported file in one of the four lists, and no value of the input in generated
-shell text unless it is quoted.
+docs/contract/commands.md within ``--seconds``, with no traceback, no file written, no character that acts on a
+terminal, an answer for each point, each key of an imported file in one of the four lists, and no value of the input in
+generated shell text unless it is quoted.
 ``tests/benchmarks/test_fuzz.py`` runs the first hundred, whatever time they take.
 """
 

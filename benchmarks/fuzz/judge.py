@@ -26,7 +26,7 @@ from tests.support.odd_files import no_longer_than
 
 _STATUSES = {"check": (0, 2, 3), "show": (0, 2, 3), "plan": (0, 2, 3), "import": (0, 2)}
 _OTHER_STATUSES = (0, 2, 3, 4, 5)
-"""Of docs/contract.md, without 1, a fault of ``launch`` itself."""
+"""Of docs/contract/commands.md, without 1, a fault of ``launch`` itself."""
 
 _HANGS_S = 300
 """By the clock: what waits for a pipe takes no time of the processor, and never ends."""

@@ -55,7 +55,7 @@ class Shown:
         return dict(self.job.files)
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of ``launch show --json`` (docs/contract.md)."""
+        """The document of ``launch show --json`` (docs/contract/documents.md)."""
         return {
             "schema": 1,
             "world": world_as_json(self.plan.spec),

@@ -1,4 +1,4 @@
-"""Backends: one package each, found by its folder's name, or offered by an installed package (``docs/extending.md``).
+"""Backends: one package each, found by its folder's name, or offered by an installed package (docs/architecture.md).
 
 :class:`Backend` is all that the rest of the launcher knows of one: nothing outside of this folder and of ``worker``
 names a backend. A shipped one is a package ``launcher/backends/<name>`` whose ``__init__`` has every member; one of an

@@ -20,7 +20,7 @@ def unreadable(error: OSError | ValueError) -> str:
 
 
 class LauncherError(Exception):
-    """The root: a message for the user and the exit status of docs/contract.md that goes with it."""
+    """The root: a message for the user and the exit status of docs/contract/commands.md that goes with it."""
 
     exit_status = 1
 

@@ -61,7 +61,7 @@ _LONGEST = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the ``launch`` command and return its exit status (docs/contract.md)."""
+    """Run the ``launch`` command and return its exit status (docs/contract/commands.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["__complete"]:  # Asked at each Tab key, so that nothing else is imported.
         from launcher.cli.completion import answer

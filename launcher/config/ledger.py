@@ -60,7 +60,7 @@ class Imported:
 
     Attributes:
         overrides: Choices and settings as they are typed, choices first.
-        recipe: The same as a recipe (docs/contract.md).
+        recipe: The same as a recipe (docs/contract/commands.md).
         said: Keys that overrides say.
         default: Keys with which a run here is what it is without them.
         kept: Keys that reach the engine as they are, in ``backend.extra`` or ``model.extra``.
@@ -79,7 +79,7 @@ class Imported:
     errors: tuple[ConfigError, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The value of ``import`` in ``launch import --json`` (docs/contract.md)."""
+        """The value of ``import`` in ``launch import --json`` (docs/contract/documents.md)."""
         return {
             "overrides": list(self.overrides),
             "recipe": self.recipe,

@@ -16,7 +16,7 @@ from launcher.config import safe_yaml
 from launcher.spec.training import DEFAULT_STEPS
 
 CPU_RANKS = 2
-"""Ranks of a local run without a GPU (docs/contract.md)."""
+"""Ranks of a local run without a GPU (docs/contract/commands.md)."""
 
 
 ON_A_CPU = {"name": "fp32", "compute": "fp32"}
@@ -34,7 +34,7 @@ THIS_MACHINE = " (this machine)"
 """Behind the product's name in the title of a GPU that NVML named."""
 
 SLURM_GPUS = 8
-"""GPUs of a Slurm node where nothing is said (docs/contract.md)."""
+"""GPUs of a Slurm node where nothing is said (docs/contract/commands.md)."""
 
 _STEPS, _TOKENS = _LENGTHS = "train.steps", "train.tokens"
 

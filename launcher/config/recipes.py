@@ -55,7 +55,7 @@ class Recipe:
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """Put a recipe's overrides before the user's own.
 
-    A group that the user chooses drops what the recipe chose and set inside it (docs/contract.md).
+    A group that the user chooses drops what the recipe chose and set inside it (docs/contract/commands.md).
 
     Raises:
         ConfigErrors: The recipe is broken, or it names what does not exist.

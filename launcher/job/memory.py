@@ -1,8 +1,8 @@
 """Measured memory of a run as files: ``memory.jsonl``, a line a rank and sampled step, and ``oom.json``.
 
 The ranks write them, the node where a rank cannot speak any more, and ``launch why``, ``report`` and ``watch`` read
-them. Bytes everywhere; piles are those of ``launch check`` (docs/contract.md). Whatever an engine or a device does not
-tell is null, and a line that is not whole is passed over.
+them. Bytes everywhere; piles are those of ``launch check`` (docs/contract/documents.md). Whatever an engine or a
+device does not tell is null, and a line that is not whole is passed over.
 """
 
 from __future__ import annotations

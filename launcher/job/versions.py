@@ -26,7 +26,7 @@ OLDEST = {
     "datasets": "3.0",
     "numpy": "1.26",
 }
-"""The first version of each package with which runs were trained (docs/versions.md)."""
+"""The first version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20"}
 """The first version of a package that is not driven any more: its parts inside are called, not only what it offers."""

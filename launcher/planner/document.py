@@ -1,4 +1,4 @@
-"""The answer as the document of ``launch plan --json`` (docs/contract.md)."""
+"""The answer as the document of ``launch plan --json`` (docs/contract/documents.md)."""
 
 from __future__ import annotations
 

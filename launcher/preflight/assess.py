@@ -289,7 +289,7 @@ def invalid_as_json(errors: Iterable[ConfigError], warnings: Iterable[ConfigErro
 
 
 def as_json(assessment: Assessment) -> JsonObject:
-    """The document of ``launch check --json`` (docs/contract.md)."""
+    """The document of ``launch check --json`` (docs/contract/documents.md)."""
     spec, estimate = assessment.spec, assessment.estimate
     if assessment.errors:
         return invalid_as_json(assessment.errors, assessment.warnings)

@@ -41,7 +41,7 @@ class Phase:
         return predicted / measured - 1 if predicted is not None and measured else None
 
     def as_dict(self) -> JsonObject:
-        """With the allocated bytes once more, as docs/contract.md has them."""
+        """With the allocated bytes once more, as docs/contract/documents.md has them."""
         own = {"predicted_bytes": self.predicted.allocated_bytes, "measured_bytes": self.measured.allocated_bytes}
         return {**asdict(self), **own}
 

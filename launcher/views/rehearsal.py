@@ -58,7 +58,7 @@ class Rehearsed:
         return self.rehearsal.worst.phases
 
     def as_dict(self) -> JsonObject:
-        """The document of ``launch rehearse --json`` (docs/contract.md)."""
+        """The document of ``launch rehearse --json`` (docs/contract/documents.md)."""
         return {"schema": 1, "rehearse": self.rehearsal.as_dict(), "check": as_json(self.assessment)}
 
     def as_text(self, width: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""The answer of ``launch why``: as data, and as the document of ``--json`` (docs/contract.md)."""
+"""The answer of ``launch why``: as data, and as the document of ``--json`` (docs/contract/documents.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/versions.md is that of the kept results, and both sets of versions train alike."""
+"""The table of docs/engines.md is that of the kept results, and both sets of versions train alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from benchmarks import versions
 from benchmarks.reporting import RESULTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "versions.md"
+PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
 OLDEST, PINNED = (
     json.loads((RESULTS / f"versions_{torch}.json").read_text())["figures"] for torch in ("2.8.0", "2.15.0")
 )

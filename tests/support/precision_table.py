@@ -14,7 +14,7 @@ _WORDS = ("fp32", "fp16", "bf16", "fp8")
 
 
 def precision_table(spec: RunSpec) -> str:
-    """``docs/precision.md``: what each word of ``precision=`` means for each engine.
+    """The table of docs/engines.md that says what each word of ``precision=`` means for each engine.
 
     Args:
         spec: Any run; only its backend, sharding and precision are varied.
@@ -28,11 +28,6 @@ def precision_table(spec: RunSpec) -> str:
         else:
             engines[name] = chosen
     lines = [
-        "# What `precision=` means",
-        "",
-        "Generated from `launcher/backends/`, which the memory model and the translation read.",
-        "`precision.master=...` and the other keys of the group replace one cell each.",
-        "",
         "| precision | engine | " + " | ".join(name.replace("_", " ") for name in _COLUMNS) + " |",
         "|---|---|" + "---|" * len(_COLUMNS),
     ]

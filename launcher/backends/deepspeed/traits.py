@@ -70,7 +70,7 @@ def execution(spec: RunSpec) -> Execution:
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/precision.md).
+    """Parameters, gradients and their reduction in the word's format, fp32 master and moments (docs/engines.md).
 
     ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
     """

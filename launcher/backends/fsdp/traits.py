@@ -82,7 +82,7 @@ def _bucket_bytes(spec: RunSpec) -> float:
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """FP32 parameters, compute in the word's format, reduction in fp32, no master copy (docs/precision.md).
+    """FP32 parameters, compute in the word's format, reduction in fp32, no master copy (docs/engines.md).
 
     FSDP2 casts each gathered shard (``MixedPrecisionPolicy(param_dtype)``), so its gradients arrive in that format;
     DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients.

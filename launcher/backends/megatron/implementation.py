@@ -142,7 +142,7 @@ def _deferred(spec: RunSpec) -> int:
 
 
 def dtypes(spec: RunSpec) -> Dtypes:
-    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/precision.md).
+    """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/engines.md).
 
     For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
     (Megatron-LM ``training/arguments.py``).

@@ -10,7 +10,7 @@ from launcher.base.errors import ConfigError
 from launcher.config.hub import keys
 
 _OWN_SCRIPT = "script=path/to/train.py"
-"""The way to train a model that no family describes; a family may also be added (docs/extending.md)."""
+"""The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
 
 _BY_HAND = (
     "model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=... model.num_attention_heads=..."

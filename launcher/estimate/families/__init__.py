@@ -1,6 +1,6 @@
 """Model families: all that is known of one is a module of this folder, or of an installed package.
 
-``launcher.estimate.rank.family`` says what is asked of it, and ``docs/extending.md`` shows a whole one.
+``launcher.estimate.rank.family`` says what is asked of it, and ``docs/architecture.md`` shows a whole one.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class MemoryTerm(NamedTuple):
     """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
 
     Attributes:
-        pile: The pile of the report (docs/contract.md) that it is added to.
+        pile: The pile of the report (docs/contract/documents.md) that it is added to.
         moments: When it is alive.
         bytes: The value of the expression, and 0 where that is negative.
         what: Words for it.

@@ -1,4 +1,4 @@
-"""The answer of the model of speed, as frozen data in the shape of ``launch check --json`` (docs/contract.md)."""
+"""The answer of the model of speed, in the shape of ``launch check --json`` (docs/contract/documents.md)."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class SpeedEstimate:
         return None if hours is None or each is None else hours * each
 
     def as_dict(self, spec: RunSpec) -> dict[str, object]:
-        """The part ``speed`` of the document of ``launch check --json`` (docs/contract.md)."""
+        """The part ``speed`` of the document of ``launch check --json`` (docs/contract/documents.md)."""
         parts = [
             {
                 "part": part,

@@ -102,7 +102,7 @@ class Check:
         return self.assessment
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of ``launch check --json`` (docs/contract.md)."""
+        """The document of ``launch check --json`` (docs/contract/documents.md)."""
         return invalid_as_json(self.errors, self.warnings) if self.assessment is None else as_json(self.assessment)
 
     def as_text(self, width: int = 80) -> str:

@@ -145,7 +145,7 @@ def _batch(spec: RunSpec) -> str:
 
 
 def _formats(spec: RunSpec) -> str:
-    """The meaning of the precision for the engine, as docs/precision.md has it for all of them."""
+    """The meaning of the precision for the engine, as docs/engines.md has it for all of them."""
     formats, name = backends.of(spec).dtypes(spec), spec.precision.name
     parts = [f"parameters {formats.parameters}", f"gradients {formats.gradients}", f"reduce {formats.reduce}"]
     parts.append(f"master {formats.master or 'none'}")

@@ -28,7 +28,7 @@ class Plan(result.Plan):
         return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of ``launch plan --json`` (docs/contract.md)."""
+        """The document of ``launch plan --json`` (docs/contract/documents.md)."""
         return document.as_dict(self)
 
     def as_text(self, width: int = 80) -> str:

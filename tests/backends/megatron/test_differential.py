@@ -56,7 +56,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("precision.compute", "computes in", "the target has no such matrix units"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
 )
-"""What is refused although ``validate_args`` takes it: key, part of the rule, reason (docs/megatron-arguments.md)."""
+"""What is refused although ``validate_args`` takes it: key, part of the rule, reason (docs/engines.md)."""
 
 
 TARGETS = ("queue", "no_queue", "grouped", "fused", "bad_word", "queue_again")
@@ -128,6 +128,6 @@ def _is_unsaid(spec: RunSpec, error: ConfigError) -> bool:
 
 
 def test_every_deliberate_refusal_is_documented() -> None:
-    text = Path("docs/megatron-arguments.md").read_text()
+    text = Path("docs/engines.md").read_text()
     rows = re.findall(r"^\| `([a-z_.]+)` \| (.*) \|$", text, re.MULTILINE)
     assert sorted(set(rows)) == sorted({(path, reason) for path, _, reason in DELIBERATE})
