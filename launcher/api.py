@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -23,14 +23,9 @@ from launcher.actions import run as _run
 from launcher.actions import save_layout as _save_layout
 from launcher.actions import show as _show
 from launcher.actions import sweep as _sweep
-from launcher.actions.check import CheckRequest
 from launcher.actions.handles import Run, Sweep
-from launcher.actions.plan import MeasureRequest
-from launcher.actions.rehearse import RehearseRequest
 from launcher.actions.requests import JudgeRequest
-from launcher.actions.run import RunRequest
 from launcher.actions.show import Shown
-from launcher.actions.sweep import SweepRequest
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.base.terminal import heard_by, say
@@ -102,9 +97,9 @@ def check(
         The answer; a configuration that is wrong has the verdict ``invalid`` and its errors.
     """
     try:
-        request = CheckRequest(
+        request = _check.CheckRequest(
             overrides=_words(overrides),
-            script_args=_script_args(script_args),
+            script_args=_texts("script_args", script_args),
             hf=_path(hf),
             deepspeed=_path(deepspeed),
             megatron_args=_path(megatron_args),
@@ -137,14 +132,12 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         ConfigErrors: The configuration is wrong.
         SubmitError: There is a recipe of this name, or it cannot be written.
     """
-    unknown = [group for group in vary if group not in get_args(Vary.__value__)]
-    if unknown:
-        raise ConfigErrors(
-            ConfigError("vary", group, "it is no group that is varied", ["precision"]) for group in unknown
-        )
+    if unknown := [group for group in vary if group not in get_args(Vary.__value__)]:
+        rule = "it is no group that is varied"
+        raise ConfigErrors(ConfigError("vary", group, rule, ["precision"]) for group in unknown)
     began = _plan.clock()
     name = None if save is None else _save_layout.free_name(save)
-    request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
+    request = _plan.MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
     with _heard(quiet=quiet):
         answer = _plan.Search(request, _plan.question_of(request), began=began, quiet=quiet).answer()
         _save_layout.save(request, answer.question, answer.plan)
@@ -184,7 +177,7 @@ def rehearse(
         SubmitError: The folder of rehearsals cannot be written.
         JobFailed: The rehearsal failed, or took too long.
     """
-    request = RehearseRequest(
+    request = _rehearse.RehearseRequest(
         overrides=_words(overrides),
         stage=stage,
         rank=rank,
@@ -230,7 +223,7 @@ def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
         ConfigErrors: The configuration is wrong. A run that does not fit is shown all the same.
     """
     with _heard(quiet=True):
-        asked = JudgeRequest(overrides=_words(overrides), script_args=_script_args(script_args))
+        asked = JudgeRequest(overrides=_words(overrides), script_args=_texts("script_args", script_args))
         return _show.translate_run(asked.command_line())
 
 
@@ -268,18 +261,7 @@ def run(
         JobFailed: The job failed.
         KeyboardInterrupt: It was interrupted; the run has saved a checkpoint and can be resumed.
     """
-    one = submit(
-        overrides,
-        lock=lock,
-        hf=hf,
-        force=force,
-        rehearsed=rehearsed,
-        trust=trust,
-        engine=engine,
-        native=native,
-        script_args=script_args,
-        quiet=quiet,
-    )
+    one = submit(**locals())  # Both have the same keywords.
     if one.spec.cluster.kind == "local":
         with _heard(quiet=quiet):
             _run.see_through(one.directory, one.spec, show=None if quiet else print)
@@ -299,16 +281,10 @@ def submit(
     script_args: Words = (),
     quiet: bool = True,
 ) -> Run:
-    """As :func:`run`, and return as soon as the run was started or queued; ``Run.wait`` waits for its end.
-
-    Raises:
-        ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        DoesNotFit: It does not fit, and was not forced.
-        SubmitError: The submission, the cluster or the run folder failed.
-    """
-    request = RunRequest(
+    """As :func:`run`, and return as soon as the run was started or queued; ``Run.wait`` waits for its end."""
+    request = _run.RunRequest(
         overrides=_words(overrides),
-        script_args=_script_args(script_args),
+        script_args=_texts("script_args", script_args),
         lock=_path(lock),
         hf=_path(hf),
         force=force,
@@ -344,7 +320,7 @@ def sweep(
         SubmitError: The submission, the cluster or the sweep's folder failed.
         KeyboardInterrupt: It was interrupted; ``launch resume`` goes on.
     """
-    request = SweepRequest(overrides=_words(overrides), force=force, trust=trust)
+    request = _sweep.SweepRequest(overrides=_words(overrides), force=force, trust=trust)
     with _heard(quiet=quiet):
         if not start:
             return Sweep(None, _sweep.judge_points(request, quiet=quiet))
@@ -357,12 +333,8 @@ def sweep(
     return Sweep(directory, points)
 
 
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
 def _none_kept(points: Sequence[Point]) -> ConfigErrors | DoesNotFit:
-    """The exception of a sweep of which nothing was started, with the reason of each of its points."""
+    """The exception of a sweep without a point that was started, with the reason of each."""
     unfit = [point for point in points if point.verdict != "invalid"]
     if unfit:
         reasons = "; ".join(f"{' '.join(point.overrides)}: {point.reason}" for point in unfit)
@@ -377,22 +349,22 @@ def _words(overrides: Words) -> tuple[str, ...]:
         TypeError: They are no list of words.
         ConfigErrors: A word is an option of the command line.
     """
-    _require_words("overrides", overrides)
+    found = _texts("overrides", overrides)
     rule = "options are keywords here, as in force=True, and the words after -- are script_args=[...]"
-    typed = [ConfigError(word, None, rule) for word in overrides if word.startswith("-")]
+    typed = [ConfigError(word, None, rule) for word in found if word.startswith("-")]
     if typed:
         raise ConfigErrors(typed)
-    return tuple(overrides)
+    return found
 
 
-def _script_args(words: Words) -> tuple[str, ...]:
-    _require_words("script_args", words)
+def _texts(name: str, words: Words) -> tuple[str, ...]:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise TypeError(f"{name} is a list of words, each as it is typed: ['model=tiny', 'train.steps=20']")
     return tuple(words)
 
 
-def _require_words(name: str, words: Words) -> None:
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise TypeError(f"{name} is a list of words, each as it is typed: ['model=tiny', 'train.steps=20']")
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 @contextmanager
@@ -403,10 +375,7 @@ def _heard(*, quiet: bool) -> Iterator[None]:
         ConfigErrors: The data cannot be used.
     """
     try:
-        if quiet:
-            with heard_by(_log.info):
-                yield
-        else:
+        with heard_by(_log.info) if quiet else nullcontext():
             yield
     except DataError as error:
         raise as_errors(error) from error

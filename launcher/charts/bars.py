@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from launcher.charts.library import LIMIT
+from launcher.base.files import JsonObject
+from launcher.charts.library import LIMIT, coloured, nominal, quantitative
 
 LEAST_WIDTH = 960
 """Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
@@ -67,7 +67,7 @@ def bars(
     mark: Mark | None = None,
     labels: str | None = None,
     ticks: Sequence[float] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """A chart of bars.
 
     Args:
@@ -84,37 +84,23 @@ def bars(
     """
     several = len({piece.of for piece in pieces}) > 1
     rows = list(dict.fromkeys(piece.row for piece in pieces))
-    across = _across(several=several)
+    place = {"domain": False, "ticks": False, "labelLimit": 260, "grid": False}
+    across = {"y": nominal("row", sort=None, title=None, axis=place)}
+    across |= {"yOffset": nominal("of", sort=None)} if several else {}
+    axis = ({"labelExpr": labels} if labels else {}) | ({"values": list(ticks)} if ticks is not None else {})
+    scale = {"domain": [start, top], "nice": False, "zero": False}
     shown = [{**_values(piece, top - start), "_ink": _ink(colours[piece.name])} for piece in pieces]
-    layers = [_stretches(shown, colours, across, _along(title, start, top, labels, ticks))]
-    if any(row["_label"] for row in shown):
-        layers.append(_inside([row for row in shown if row["_label"]], across))
+    layers = [_stretches(shown, colours, {**across, "x": quantitative("_from", title=title, axis=axis, scale=scale)})]
+    if labelled := [row for row in shown if row["_label"]]:
+        layers.append(_inside(labelled, across))
     if ends:
         layers.append(_behind(pieces, ends, across))
-    if limit is not None:
-        layers += _line(*limit)
-    if mark is not None:
-        layers += _band(mark)
+    layers += [*(line(*limit) if limit is not None else ()), *(_band(mark) if mark is not None else ())]
     height = (_PAIR if several else _ROW) * len(rows) + _AROUND
     return {"width": "container", "height": height, "usermeta": {"least": LEAST_WIDTH}, "layer": layers}
 
 
-def _across(*, several: bool) -> dict[str, Any]:
-    axis = {"domain": False, "ticks": False, "labelLimit": 260, "grid": False}
-    channels: dict[str, Any] = {"y": {"field": "row", "type": "nominal", "sort": None, "title": None, "axis": axis}}
-    if several:
-        channels["yOffset"] = {"field": "of", "type": "nominal", "sort": None}
-    return channels
-
-
-def _along(title: str, start: float, top: float, labels: str | None, ticks: Sequence[float] | None) -> dict[str, Any]:
-    axis: dict[str, Any] = {} if labels is None else {"labelExpr": labels}
-    axis |= {} if ticks is None else {"values": list(ticks)}
-    scale: dict[str, Any] = {"domain": [start, top], "nice": False, "zero": False}
-    return {"field": "_from", "type": "quantitative", "title": title, "axis": axis, "scale": scale}
-
-
-def _values(piece: Piece, width: float) -> dict[str, Any]:
+def _values(piece: Piece, width: float) -> JsonObject:
     return {
         "row": piece.row,
         "of": piece.of,
@@ -128,42 +114,28 @@ def _values(piece: Piece, width: float) -> dict[str, Any]:
     }
 
 
-def _stretches(
-    values: Sequence[Mapping[str, Any]], colours: Mapping[str, str], across: Mapping[str, Any], along: Mapping[str, Any]
-) -> dict[str, Any]:
+def _stretches(values: Sequence[JsonObject], colours: Mapping[str, str], places: JsonObject) -> JsonObject:
     plain = ("row", "of", "name", "_from", "_to", "_middle", "_label", "_room", "_ink")
     hover = dict.fromkeys(key for row in values for key in row if key not in plain)
-    used = {row["name"] for row in values}
-    legend = {"orient": "top", "symbolType": "square", "columns": 7} if len(used) > 1 else None
-    known = {name: colour for name, colour in colours.items() if name in used}
-    scale = {"domain": list(known), "range": list(known.values())}
+    more = {"color": coloured("name", values, colours), "tooltip": [nominal(key) for key in hover]}
     return {
         # What a piece has not is empty, which the page leaves out of its tooltip.
         "data": {"values": [{**dict.fromkeys(hover, ""), **row} for row in values]},
         "mark": {"type": "bar", "clip": True},
-        "encoding": {
-            **across,
-            "x": along,
-            "x2": {"field": "_to"},
-            "color": {"field": "name", "type": "nominal", "title": None, "scale": scale, "legend": legend},
-            "tooltip": [{"field": key, "type": "nominal"} for key in hover],
-        },
+        "encoding": {**places, "x2": {"field": "_to"}, **more},
     }
 
 
-def _inside(values: Sequence[Mapping[str, Any]], across: Mapping[str, Any]) -> dict[str, Any]:
-    shown = [{key: row[key] for key in ("row", "of", "_middle", "_label", "_room", "_ink")} for row in values]
+def _inside(values: Sequence[JsonObject], across: JsonObject) -> JsonObject:
     has_room = f"datum._room * width >= {_LETTER} * (length(datum._label) + 1)"
-    return {
-        "data": {"values": shown},
-        "mark": {"type": "text", "fontSize": 10.5, "tooltip": None},
-        "encoding": {
-            **across,
-            "x": {"field": "_middle", "type": "quantitative"},
-            "text": {"condition": {"test": has_room, "field": "_label", "type": "nominal"}, "value": ""},
-            "color": {"field": "_ink", "type": "nominal", "scale": None},
-        },
+    encoding = {
+        "x": quantitative("_middle"),
+        "text": {"condition": {"test": has_room, **nominal("_label")}, "value": ""},
+        "color": nominal("_ink", scale=None),
     }
+    shown = [{key: row[key] for key in ("row", "of", "_middle", "_label", "_room", "_ink")} for row in values]
+    mark = {"type": "text", "fontSize": 10.5, "tooltip": None}
+    return {"data": {"values": shown}, "mark": mark, "encoding": {**across, **encoding}}
 
 
 def _ink(colour: str) -> str:
@@ -172,56 +144,42 @@ def _ink(colour: str) -> str:
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1d1f23"
 
 
-def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across: Mapping[str, Any]) -> dict[str, Any]:
+def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across: JsonObject) -> JsonObject:
     reach: dict[tuple[str, str], float] = {}
     for piece in pieces:
         key = (piece.row, piece.of)
         reach[key] = max(reach.get(key, piece.end), piece.end)
-    values = [
-        {"row": row, "of": of, "_to": reach[row, of], "said": said}
-        for (row, of), said in ends.items()
-        if (row, of) in reach
-    ]
+    known = [(key, said) for key, said in ends.items() if key in reach]
     return {
-        "data": {"values": values},
+        "data": {"values": [{"row": key[0], "of": key[1], "_to": reach[key], "said": said} for key, said in known]},
         "mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 11},
-        "encoding": {
-            **across,
-            "x": {"field": "_to", "type": "quantitative"},
-            "text": {"field": "said", "type": "nominal"},
-        },
+        "encoding": {**across, "x": quantitative("_to"), "text": nominal("said")},
     }
 
 
-def _line(place: float, said: str) -> list[dict[str, Any]]:
+def line(place: float, said: str, *, below: int = 2) -> list[JsonObject]:
+    """A line across a chart at a place of its horizontal axis, such as a capacity, with its name so far below the top.
+
+    Args:
+        place: In the axis' unit.
+        said: Its name.
+        below: Pixels.
+    """
     x = {"datum": place, "type": "quantitative"}
+    one: JsonObject = {"data": {"values": [{"said": said}]}}
     rule = {"type": "rule", "color": LIMIT, "strokeDash": [6, 3], "strokeWidth": 2}
-    text = {
-        "type": "text",
-        "color": LIMIT,
-        "fontWeight": "bold",
-        "align": "right",
-        "baseline": "top",
-        "dx": -5,
-        "dy": 2,
-    }
-    one: dict[str, Any] = {"data": {"values": [{"said": said}]}}
-    return [
-        {**one, "mark": rule, "encoding": {"x": x}},
-        {**one, "mark": text, "encoding": {"x": x, "y": {"value": 0}, "text": {"field": "said", "type": "nominal"}}},
-    ]
+    text = {"type": "text", "color": LIMIT, "fontWeight": "bold", "align": "right", "baseline": "top", "dx": -5}
+    named = {"x": x, "y": {"value": below}, "text": nominal("said")}
+    return [{**one, "mark": rule, "encoding": {"x": x}}, {**one, "mark": text, "encoding": named}]
 
 
-def _band(mark: Mark) -> list[dict[str, Any]]:
-    y = {"field": "row", "type": "nominal", "sort": None, "title": None}
-    data = {
-        "values": [{"row": mark.row, "low": mark.low, "_middle": mark.middle, "high": mark.high, "said": mark.said}]
-    }
-    shown = {"tooltip": [{"field": "said", "type": "nominal", "title": "needed"}]}
-    low, middle = ({"field": name, "type": "quantitative"} for name in ("low", "_middle"))
+def _band(mark: Mark) -> list[JsonObject]:
+    row = {"row": mark.row, "low": mark.low, "_middle": mark.middle, "high": mark.high, "said": mark.said}
+    shared = {"y": nominal("row", sort=None, title=None), "tooltip": [nominal("said", title="needed")]}
     rule = {"type": "rule", "strokeWidth": 2, "yOffset": 13}
     point = {"type": "point", "shape": "diamond", "size": 60, "filled": True, "yOffset": 13}
+    low = {"x": quantitative("low"), "x2": {"field": "high"}}
     return [
-        {"data": data, "mark": rule, "encoding": {"y": y, "x": low, "x2": {"field": "high"}, **shown}},
-        {"data": data, "mark": point, "encoding": {"y": y, "x": middle, **shown}},
+        {"data": {"values": [row]}, "mark": rule, "encoding": {**shared, **low}},
+        {"data": {"values": [row]}, "mark": point, "encoding": {**shared, "x": quantitative("_middle")}},
     ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import JsonObject
 from launcher.charts import library
 from launcher.charts.page import Chart
 
-SUFFIXES = (".png", ".svg", ".html")
+_SUFFIXES = (".png", ".svg", ".html")
 
 _WIDTH = 980
 """Pixels of a picture's charts."""
@@ -26,8 +26,8 @@ def check_path(path: Path) -> None:
     Raises:
         ConfigErrors: The suffix names no format, or the library is not installed.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        rule = f"the name of a figure ends in {', '.join(SUFFIXES)}"
+    if path.suffix.lower() not in _SUFFIXES:
+        rule = f"the name of a figure ends in {', '.join(_SUFFIXES)}"
         raise ConfigErrors([ConfigError("--plot", str(path), rule, [f"--plot {path.with_suffix('.png')}"])])
     library.require("--plot", path)
 
@@ -55,7 +55,7 @@ def write(path: Path, said: Sequence[str], charts: Sequence[Chart], page: Callab
         raise SubmitError(f"--plot: {path} cannot be written: {error.strerror}") from None
 
 
-def drawing(said: Sequence[str], charts: Sequence[Chart]) -> dict[str, Any]:
+def drawing(said: Sequence[str], charts: Sequence[Chart]) -> JsonObject:
     """Charts below each other with their titles and notes, as one specification."""
     lines = [line for sentence in said for line in textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)]
     title = {"text": lines, "anchor": "start", "fontWeight": "normal", "fontSize": 13, "offset": 16}
@@ -68,16 +68,10 @@ def drawing(said: Sequence[str], charts: Sequence[Chart]) -> dict[str, Any]:
     }
 
 
-def _titled(chart: Chart) -> dict[str, Any]:
+def _titled(chart: Chart) -> JsonObject:
     note = textwrap.wrap(chart.note, _COLUMNS, break_on_hyphens=False)
-    title = {
-        "text": chart.title,
-        "subtitle": note,
-        "anchor": "start",
-        "frame": "group",
-        "fontSize": 13,
-        "subtitleFontSize": 11,
-    }
+    look = {"anchor": "start", "frame": "group", "fontSize": 13, "subtitleFontSize": 11}
+    title = {"text": chart.title, "subtitle": note, **look}
     shown = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [{key: value for key, value in layer.items() if key != "params"} for layer in shown.get("layer", ())]
     # A picture cannot be pointed at: points that wait for the pointer are left out.

@@ -83,12 +83,9 @@ def table(
 
 def _row(cells: Sequence[object]) -> Html:
     first, *others = cells
-    return tag("tr", tag("th", first, scope="row"), *map(_cell, others))
-
-
-def _cell(content: object) -> Html:
-    cell = content if isinstance(content, Cell) else Cell(content)
-    return tag("td", cell.inside, class_="wide" if cell.wide else None)
+    wrapped = (content if isinstance(content, Cell) else Cell(content) for content in others)
+    rest = (tag("td", cell.inside, class_="wide" if cell.wide else None) for cell in wrapped)
+    return tag("tr", tag("th", first, scope="row"), *rest)
 
 
 def items(entries: Iterable[object]) -> Html:
@@ -97,5 +94,5 @@ def items(entries: Iterable[object]) -> Html:
 
 
 def details(summary: object, *inside: object) -> Html:
-    """What is folded away until it is asked for."""
+    """Markup that is folded away below a summary."""
     return tag("details", tag("summary", summary), *inside)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,11 +21,14 @@ from typing import Any, Literal
 
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
 
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4), (4, 4), (10, 2, 2, 2, 2, 2))
 """One for each category: pixels drawn and left out by turns."""
+
+LEGEND = {"orient": "top", "symbolType": "square", "columns": 7}
 
 LIMIT = "#c5362c"
 """A capacity, and what is above it: readable on a light and a dark page."""
@@ -33,7 +36,7 @@ LIMIT = "#c5362c"
 _FONT = "system-ui, 'DejaVu Sans', sans-serif"
 
 
-def _config(ink: str, faint: str, edge: str, background: str | None) -> dict[str, Any]:
+def _config(ink: str, faint: str, edge: str, background: str) -> JsonObject:
     text = {"labelColor": ink, "titleColor": ink}
     return {
         "background": background,
@@ -54,6 +57,24 @@ def _config(ink: str, faint: str, edge: str, background: str | None) -> dict[str
 
 LIGHT: Mapping[str, Any] = _config("#1d1f23", "#e0e2e6", "#ffffff", "#ffffff")
 DARK: Mapping[str, Any] = _config("#e7e9ee", "#3b404a", "#aab0bb", "#16181d")
+
+
+def nominal(field: str, **more: object) -> JsonObject:
+    """The channel of a field of names."""
+    return {"field": field, "type": "nominal", **more}
+
+
+def quantitative(field: str, **more: object) -> JsonObject:
+    """The channel of a field of numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def coloured(field: str, rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> JsonObject:
+    """The channel of colours by the names of a field, with a legend of those that occur, in the colours' order."""
+    used = {row[field] for row in rows}
+    known = {name: colour for name, colour in colours.items() if name in used}
+    scale = {"domain": list(known), "range": list(known.values())}
+    return nominal(field, title=None, scale=scale, legend=LEGEND if len(known) > 1 else None)
 
 
 EXTRA = "report"

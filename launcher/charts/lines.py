@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.charts.library import CATEGORIES, DASHES
+from launcher.base.files import JsonObject
+from launcher.charts.library import CATEGORIES, DASHES, LEGEND, coloured, nominal, quantitative
 
 MOST = 2000
 """Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small."""
@@ -19,6 +20,9 @@ _HEIGHT = 220
 
 _BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 """The selection by which ``page.js`` zooms."""
+
+_STEPS: JsonObject = {"axis": {"tickMinStep": 1}, "scale": {"zero": False, "nice": False}}
+"""An axis of whole numbers that begins with the first of them."""
 
 _FEW = 40
 """Steps up to which each of an area is marked by a point."""
@@ -32,7 +36,7 @@ def curves(
     title: str,
     series: str | None = None,
     names: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point.
 
     Args:
@@ -43,8 +47,8 @@ def curves(
         series: The field whose values are a line each.
         names: All values that it has in other charts, too, so that a line looks the same in all of them.
     """
-    up = {"field": y, "type": "quantitative", "title": title, "scale": {"type": "linear", "zero": False}}
-    axes = {"x": {**_along(x), "title": x}, "y": up}
+    up = quantitative(y, title=title, scale={"type": "linear", "zero": False})
+    axes = {"x": quantitative(x, title=x, **_STEPS), "y": up}
     named = {} if series is None else _told_apart([*names, *(row[series] for row in rows)], series)
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 1.6},
@@ -55,26 +59,19 @@ def curves(
     return {"data": {"values": list(rows)}, "width": "container", "height": _HEIGHT, "layer": [line, pointed]}
 
 
-def _along(field: str) -> dict[str, Any]:
-    scale = {"zero": False, "nice": False}
-    return {"field": field, "type": "quantitative", "axis": {"tickMinStep": 1}, "scale": scale}
-
-
-def _told_apart(values: Sequence[str], field: str) -> dict[str, Any]:
+def _told_apart(values: Sequence[str], field: str) -> JsonObject:
     """The channels that tell lines apart, by colour and by dashes, with one legend for both."""
     names = list(dict.fromkeys(values))
     colours = [CATEGORIES[number % len(CATEGORIES)] for number in range(len(names))]
     # Names of one colour have other dashes.
     dashes = [list(DASHES[(number + number // len(CATEGORIES)) % len(DASHES)]) for number in range(len(names))]
     legend = {"orient": "top", "symbolType": "stroke", "symbolSize": 400, "columns": 6}
-    channel = {"field": field, "type": "nominal", "title": None, "sort": None, "legend": legend}
-    return {
-        "color": {**channel, "scale": {"domain": names, "range": colours}},
-        "strokeDash": {**channel, "scale": {"domain": names, "range": dashes}},
-    }
+    channel = nominal(field, title=None, sort=None, legend=legend)
+    looks: dict[str, Sequence[object]] = {"color": colours, "strokeDash": dashes}
+    return {name: {**channel, "scale": {"domain": names, "range": look}} for name, look in looks.items()}
 
 
-def _pointed(encoding: Mapping[str, Any]) -> dict[str, Any]:
+def _pointed(encoding: Mapping[str, Any]) -> JsonObject:
     """Points that are unseen until the pointer is nearest to them.
 
     They show their whole row: Vega-Lite 6 has ``undefined`` for words in a tooltip's channels beside ``nearest``.
@@ -90,7 +87,7 @@ def _pointed(encoding: Mapping[str, Any]) -> dict[str, Any]:
 
 def areas(
     rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str], *, title: str, ranks: Sequence[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Piles stacked over steps, of one rank at a time, which a list below the chart chooses.
 
     Args:
@@ -99,20 +96,16 @@ def areas(
         title: Of the vertical axis.
         ranks: The choices.
     """
-    used = {row["pile"] for row in rows}
-    known = {name: colour for name, colour in colours.items() if name in used}
-    order = {name: number for number, name in enumerate(known)}
-    scale = {"domain": list(known), "range": list(known.values())}
-    legend = {"orient": "top", "symbolType": "square", "columns": 7}
+    order = {name: number for number, name in enumerate(colours)}
     encoding = {
-        "x": _along("step"),
-        "y": {"field": "bytes", "type": "quantitative", "title": title, "stack": "zero"},
-        "color": {"field": "pile", "type": "nominal", "title": None, "scale": scale, "legend": legend},
-        "order": {"field": "order", "type": "quantitative"},
-        "tooltip": [{"field": name, "type": "nominal"} for name in ("step", "pile", "size", "phase", "rank")],
+        "x": quantitative("step", **_STEPS),
+        "y": quantitative("bytes", title=title, stack="zero"),
+        "color": coloured("pile", rows, colours) | {"legend": LEGEND},
+        "order": quantitative("order"),
+        "tooltip": [nominal(name) for name in ("step", "pile", "size", "phase", "rank")],
     }
     mark = {"type": "area", "clip": True, "line": {"strokeWidth": 0.7}}
-    layers: list[dict[str, Any]] = [{"mark": mark, "encoding": encoding, "params": [_BRUSH]}]
+    layers: list[JsonObject] = [{"mark": mark, "encoding": encoding, "params": [_BRUSH]}]
     if len({row["step"] for row in rows}) <= _FEW:
         layers.append({"mark": {"type": "point", "clip": True, "size": 25}, "encoding": encoding})
     chosen = {"name": "shown", "value": ranks[0], "bind": {"input": "select", "options": list(ranks), "name": "rank "}}

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.charts import library
 from launcher.charts.html import Html, details, joined, tag
 from launcher.charts.library import DARK, LIGHT
-
-_HERE = Path(__file__).parent
 
 _ZOOMS = (
     ("in", "+", "zoom in"),
@@ -28,7 +27,7 @@ _ZOOMS = (
     ("right", "\N{RIGHTWARDS ARROW}", "later"),
     ("all", "all", "show everything"),
 )
-"""Of the buttons: what ``page.js`` does, what they show, and what they say."""
+"""Buttons: the action of ``page.js``, the sign on the button, and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,55 +69,46 @@ class Section:
     parts: Sequence[Chart | Html | str]
 
 
-def page(
-    title: str,
-    lead: Html,
-    sections: Sequence[Section],
-    *,
-    scripts: Sequence[str] = (),
-    styles: Sequence[str] = (),
-) -> str:
+def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence[str] = ()) -> str:
     """A whole page.
 
     Args:
         title: Of the window, and the first heading.
         lead: Below it: what a reader should see first.
         sections: In their order.
-        scripts: More scripts, which run before the charts are drawn.
-        styles: More style sheets.
+        parts: Names of more scripts and style sheets beside this module; scripts run before the charts are drawn.
     """
-    charts: list[dict[str, Any]] = []
+    charts: list[JsonObject] = []
     body = [_section(section, charts) for section in sections]
-    codes = [_code(one) for one in (*([library.script()] if charts else []), *scripts, _file("page.js"))]
+    scripts, styles = ([part for part in parts if part.endswith(kind)] for kind in (".js", ".css"))
+    codes = [_code(one) for one in (*([library.script()] if charts else []), *map(_file, scripts), _file("page.js"))]
     head = [
         Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
         tag("meta", http_equiv="Content-Security-Policy", content=_policy(codes)),
         tag("title", title),
-        *(tag("style", Html(style)) for style in (_file("page.css"), *styles)),
+        *(tag("style", Html(style)) for style in map(_file, ("page.css", *styles))),
     ]
     top = tag("header", tag("h1", title), _switch(), lead, _contents(sections))
     inside = tag("body", top, tag("main", *body), *_data(charts), *(tag("script", code) for code in codes))
     return f'<!DOCTYPE html>\n<html lang="en">{tag("head", *head)}{inside}</html>\n'
 
 
-def _section(section: Section, charts: list[dict[str, Any]]) -> Html:
-    parts = [_part(part, charts) for part in section.parts]
+def _section(section: Section, charts: list[JsonObject]) -> Html:
+    parts = (
+        _figure(part, charts) if isinstance(part, Chart) else part if isinstance(part, Html) else tag("p", part)
+        for part in section.parts
+    )
     return tag("section", tag("h2", section.title), *parts, id=section.identity)
 
 
-def _part(part: Chart | Html | str, charts: list[dict[str, Any]]) -> Html:
-    if isinstance(part, Chart):
-        return _figure(part, charts)
-    return part if isinstance(part, Html) else tag("p", part)
-
-
-def _figure(chart: Chart, charts: list[dict[str, Any]]) -> Html:
+def _figure(chart: Chart, charts: list[JsonObject]) -> Html:
     identity = f"chart-{len(charts)}"
     spec = {**chart.spec, "description": chart.said}
     charts.append({"id": identity, "spec": spec, "zoom": chart.zoom, "log": chart.log})
-    controls = [
-        *([tag("label", tag("input", type="checkbox", data_log=identity), " log scale")] if chart.log else []),
-        *(_buttons(identity) if chart.zoom else []),
+    controls = [tag("label", tag("input", type="checkbox", data_log=identity), " log scale")] if chart.log else []
+    controls += [
+        tag("button", sign, type="button", data_zoom=name, data_chart=identity, title=title, aria_label=title)
+        for name, sign, title in (_ZOOMS if chart.zoom else ())
     ]
     unseen = Html("<noscript><p>The chart is drawn by the page's own script, which is switched off.</p></noscript>")
     return tag(
@@ -130,13 +120,6 @@ def _figure(chart: Chart, charts: list[dict[str, Any]]) -> Html:
         *([details("the numbers", chart.numbers)] if chart.numbers is not None else []),
         id=identity,
     )
-
-
-def _buttons(identity: str) -> list[Html]:
-    return [
-        tag("button", sign, type="button", data_zoom=name, data_chart=identity, title=title, aria_label=title)
-        for name, sign, title in _ZOOMS
-    ]
 
 
 def _switch() -> Html:
@@ -151,7 +134,7 @@ def _contents(sections: Sequence[Section]) -> Html:
 
 
 def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:
-    """What the scripts read: blocks of JSON, which a browser does not run."""
+    """Blocks of JSON for the scripts, which a browser does not run."""
     blocks = {"charts": list(charts), "looks": {"light": LIGHT, "dark": DARK}}
     return [tag("script", data(content), type="application/json", id=name) for name, content in blocks.items()]
 
@@ -192,4 +175,4 @@ def _policy(codes: Iterable[str]) -> str:
 
 
 def _file(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

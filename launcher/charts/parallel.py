@@ -8,13 +8,15 @@ table (``launcher.charts.table``), whose filter does the same from the keyboard.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+
+from launcher.base.files import JsonObject
 
 type Value = str | float | None
+
+PARTS = ("parallel.js",)
+"""The script that ties a drawing to a table."""
 
 _HEIGHT = 300
 _FEW = 8
@@ -53,7 +55,7 @@ class Axis:
 
 def parallel(
     table: str, names: Sequence[str], axes: Sequence[Axis], *, coloured: int, best: str | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """The specification.
 
     Args:
@@ -64,12 +66,18 @@ def parallel(
         best: The point whose line is drawn bold.
     """
     scales = [_scale(place, axis) for place, axis in enumerate(axes)]
+    columns = [
+        [number_of(value) if _is_spread(axis) else None if value is None else str(value) for value in axis.values]
+        for axis in axes
+    ]
     points = [
-        {"name": name, **{f"k{place}": _placed(axis, axis.values[row]) for place, axis in enumerate(axes)}}
-        for row, name in enumerate(names)
+        {"name": name, **{f"k{place}": value for place, value in enumerate(values)}}
+        for name, *values in zip(names, *columns, strict=True)
     ]
     numbers = [value for value in axes[coloured].values if isinstance(value, int | float)]
-    colour = {"name": "colour", "type": "linear", "domain": _ends(numbers), "range": list(_COLOURS)}
+    low, high = _ends(numbers)
+    domain = [low, (low + high) / 2, high]
+    colour = {"name": "colour", "type": "linear", "domain": domain, "range": list(_COLOURS)}
     places = {"name": "along", "type": "point", "domain": [*range(len(axes))], "range": "width", "padding": 0.35}
     return {
         "usermeta": {
@@ -86,19 +94,13 @@ def parallel(
             *(_brush(place) for place in range(len(axes))),
         ],
         "data": [{"name": "points", "values": points, "transform": _transforms(len(axes))}],
-        "scales": [places, _domained(colour), *scales],
+        "scales": [places, colour, *scales],
         "axes": [_drawn(place, axis, len(axes)) for place, axis in enumerate(axes)],
         "marks": [
             _lines(axes, coloured, best),
-            *(mark for place, axis in enumerate(axes) for mark in _marks(place, _letters(axis))),
+            *(mark for place, axis in enumerate(axes) for mark in _marks(place, axis)),
         ],
     }
-
-
-@cache
-def script() -> str:
-    """What ties the drawing to a table."""
-    return Path(__file__).with_name("parallel.js").read_text(encoding="utf-8")
 
 
 def number_of(value: Value) -> float | None:
@@ -117,21 +119,20 @@ def _is_spread(axis: Axis) -> bool:
     return axis.result or len(set(known)) > _FEW
 
 
-def _placed(axis: Axis, value: Value) -> Value:
-    return number_of(value) if _is_spread(axis) else None if value is None else str(value)
-
-
-def _scale(place: int, axis: Axis) -> dict[str, Any]:
-    name, along = {"name": f"s{place}"}, {"range": "height"}
+def _scale(place: int, axis: Axis) -> JsonObject:
+    scale = {"name": f"s{place}", "range": "height"}
     if not _is_spread(axis):
         known = dict.fromkeys(str(value) for value in axis.values if value is not None)
         ordered = sorted(known, key=lambda word: (number_of(word) is None, number_of(word) or 0.0))
-        return {**name, **along, "type": "point", "domain": ordered, "padding": 0.25, "reverse": True}
+        return {**scale, "type": "point", "domain": ordered, "padding": 0.25, "reverse": True}
     numbers = [number for value in axis.values if (number := number_of(value)) is not None]
     low, high = _ends(numbers)
-    if low > 0 and high >= _DECADES * low:
-        return {**name, **along, "type": "log", "domain": [low, high]}
-    return {**name, **along, "type": "linear", "domain": [low, high], "zero": False, "nice": True}
+    log = low > 0 and high >= _DECADES * low
+    return {
+        **scale,
+        "domain": [low, high],
+        **({"type": "log"} if log else {"type": "linear", "zero": False, "nice": True}),
+    }
 
 
 def _ends(numbers: Sequence[float]) -> list[float]:
@@ -140,12 +141,7 @@ def _ends(numbers: Sequence[float]) -> list[float]:
     return [low, high] if low < high else [low - (abs(low) or 1.0) / 10, high + (abs(high) or 1.0) / 10]
 
 
-def _domained(colour: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = colour["domain"]
-    return {**colour, "domain": [low, (low + high) / 2, high]}
-
-
-def _brush(place: int) -> dict[str, Any]:
+def _brush(place: int) -> JsonObject:
     """The marked part of an axis in pixels, from where the pointer went down to where it is; null is the whole."""
     name, down = f"b{place}", f"@strip{place}:pointerdown"
     here = "clamp(y(), 0, height)"
@@ -160,7 +156,7 @@ def _brush(place: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _transforms(count: int) -> list[dict[str, Any]]:
+def _transforms(count: int) -> list[JsonObject]:
     inside = " && ".join(
         f"(!b{n} || abs(b{n}[0] - b{n}[1]) < 3 || (isValid(datum.k{n}) && "
         f"scale('s{n}', datum.k{n}) >= min(b{n}[0], b{n}[1]) && scale('s{n}', datum.k{n}) <= max(b{n}[0], b{n}[1])))"
@@ -170,7 +166,7 @@ def _transforms(count: int) -> list[dict[str, Any]]:
     return [{"type": "formula", "as": "marked", "expr": inside}, {"type": "formula", "as": "shown", "expr": shown}]
 
 
-def _lines(axes: Sequence[Axis], coloured: int, best: str | None) -> dict[str, Any]:
+def _lines(axes: Sequence[Axis], coloured: int, best: str | None) -> JsonObject:
     value, is_best = f"datum.k{coloured}", f"datum.name === {json.dumps(best)}"
     stroke = [
         {"test": f"!datum.shown || !isValid({value})", "value": _GREY},
@@ -208,7 +204,7 @@ def _tooltip(axes: Sequence[Axis]) -> str:
     return f"{{'point': datum.name, {', '.join(shown)}}}"
 
 
-def _drawn(place: int, axis: Axis, count: int) -> dict[str, Any]:
+def _drawn(place: int, axis: Axis, count: int) -> JsonObject:
     numbers = {"tickCount": 6} if _is_spread(axis) else {}
     return {
         "orient": "left",
@@ -228,18 +224,14 @@ def _drawn(place: int, axis: Axis, count: int) -> dict[str, Any]:
     }
 
 
-def _letters(axis: Axis) -> int:
-    """Of the longest label of an axis; numbers on a scale are short."""
-    return 5 if _is_spread(axis) else max((len(str(value)) for value in axis.values if value is not None), default=0)
-
-
-def _marks(place: int, letters: int) -> list[dict[str, Any]]:
-    """What fades the lines behind an axis's labels, the strip that takes the pointer, and the part that is marked."""
+def _marks(place: int, axis: Axis) -> list[JsonObject]:
+    """A fade of the lines behind an axis's labels, the strip that takes the pointer, and the marked part."""
+    words = [5] if _is_spread(axis) else [len(str(value)) for value in axis.values if value is not None]
     across = {"x": {"scale": "along", "value": place, "offset": -_HALF}, "width": {"value": 2 * _HALF}}
     down = {"y": {"value": 0}, "height": {"signal": "height"}}
     # A drag may begin a little beyond the end of an axis.
     reach = {"y": {"value": -_HALF}, "height": {"signal": f"height + {2 * _HALF}"}}
-    room = min(_LABEL, 8 + 6.5 * letters)
+    room = min(_LABEL, 8 + 6.5 * max(words, default=0))  # Numbers on a scale are short.
     behind = {"x": {"scale": "along", "value": place, "offset": -room}, "width": {"value": room}}
     faded = {"fill": {"signal": "background"}, "fillOpacity": {"value": 0.7}}
     cursor = {"fill": {"value": "transparent"}, "cursor": {"value": "ns-resize"}}

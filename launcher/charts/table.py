@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from launcher.charts.html import Html, joined, tag
@@ -19,7 +17,8 @@ from launcher.charts.html import Html, joined, tag
 type Cell = str | float | None
 """What stands in a column; None is unknown, or not yet."""
 
-UNKNOWN = "-"
+PARTS = ("table.js", "table.css")
+"""The script that sorts and filters the tables of a page, and their look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class Row:
 
 
 def table(identity: str, caption: str, heading: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
-    """A table with its filter; the page holds :func:`script` and :func:`style` once.
+    """A table with its filter; the page holds :data:`PARTS` once.
 
     Args:
         identity: The id of its element on the page.
@@ -71,15 +70,13 @@ def table(identity: str, caption: str, heading: str, columns: Sequence[Column], 
     wordy = [any(isinstance(row.cells[place], str) for row in rows) for place in range(len(columns))]
     heads = tag("tr", *map(_head, (Column(key=heading, title=heading), *columns), (True, *wordy)))
     bests = [_best(column, [row.cells[place] for row in rows]) for place, column in enumerate(columns)]
-    grid = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", heads),
-        tag("tbody", *(_row(row, columns, bests) for row in rows)),
-    )
+    body = tag("tbody", *(_row(row, columns, bests) for row in rows))
+    grid = tag("table", tag("caption", caption), tag("thead", heads), body)
     # A long or wide table is scrolled in its own box, which the keyboard reaches.
     box = tag("div", grid, class_="scrolled", tabindex="0", role="group", aria_label=caption)
-    return tag("div", _filter(identity, columns, rows), box, _chosen(), class_="sorted", id=identity)
+    copy = tag("button", "copy", type="button")
+    chosen = tag("div", tag("p", class_="note"), tag("pre", tabindex="0"), copy, class_="chosen", hidden=True)
+    return tag("div", _filter(identity, columns, rows), box, chosen, class_="sorted", id=identity)
 
 
 def _filter(identity: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
@@ -89,19 +86,13 @@ def _filter(identity: str, columns: Sequence[Column], rows: Sequence[Row]) -> Ht
 
 
 def _example(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[object]:
-    """How a filter is typed, with a number and a word of this table."""
+    """The grammar of a filter, with a number and a word of this table."""
     yield "words that a row holds, or a column and a value: "
     known = ((column, row.cells[at]) for at, column in enumerate(columns) for row in rows)
     found = [(column, cell) for column, cell in known if cell is not None]
     numbers = [f"{column.key}<{format(cell, column.form)}" for column, cell in found if column.best and cell != ""]
     texts = [f"{column.key}={cell}" for column, cell in found if isinstance(cell, str) and " " not in cell]
     yield from (joined(tag("code", word), " ") for word in (*numbers[:1], *texts[:1]))
-
-
-def _chosen() -> Html:
-    """Where the line of the chosen row is shown."""
-    copy = tag("button", "copy", type="button")
-    return tag("div", tag("p", class_="note"), tag("pre", tabindex="0"), copy, class_="chosen", hidden=True)
 
 
 def _head(column: Column, wordy: bool) -> Html:
@@ -125,25 +116,9 @@ def _row(row: Row, columns: Sequence[Column], bests: Sequence[float | None]) -> 
 
 def _cell(cell: Cell, column: Column, best: float | None) -> Html:
     if cell is None:
-        return tag("td", UNKNOWN)
+        return tag("td", "-")
     if isinstance(cell, str):
         return tag("td", cell, class_="word")
     shown = format(cell, column.form)
     value = None if shown == repr(cell) else repr(cell)
     return tag("td", tag("strong", shown) if cell == best else shown, data_value=value)
-
-
-@cache
-def script() -> str:
-    """What makes the tables of a page sort and filter."""
-    return _beside("table.js")
-
-
-@cache
-def style() -> str:
-    """How they look, with the page's colours."""
-    return _beside("table.css")
-
-
-def _beside(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

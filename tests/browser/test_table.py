@@ -46,7 +46,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [tag("p", "before"), table.table("rows", "Runs of a test", "run", COLUMNS, ROWS)]
     section = Section(identity="one", title="One", parts=parts)
     path = tmp_path_factory.mktemp("table") / "page.html"
-    path.write_text(page("A table", tag("p"), [section], scripts=[table.script()], styles=[table.style()]))
+    path.write_text(page("A table", tag("p"), [section], parts=table.PARTS))
     return path
 
 

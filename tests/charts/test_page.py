@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from launcher.charts import lines, page
+from launcher.charts import library, lines, page
 from launcher.charts.html import Cell, Html, items, table, tag
 from launcher.charts.page import Chart, Section
 
@@ -94,9 +94,11 @@ def test_a_chart_is_data_whose_numbers_are_those_that_json_has(hostile: str) -> 
     assert charts[0]["spec"]["description"] == HOSTILE
 
 
-def test_a_script_that_would_end_its_element_is_refused() -> None:
+def test_a_script_that_would_end_its_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "script", lambda: "'</SCRIPT>'")
+    section = Section(identity="a", title="A", parts=[Chart(title="t", spec={}, said="nothing")])
     with pytest.raises(AssertionError, match="end its element"):
-        page.page("t", Html(""), [], scripts=["'</SCRIPT>'"])
+        page.page("t", Html(""), [section])
 
 
 def test_markup_stays_and_every_other_text_is_escaped() -> None:

@@ -47,7 +47,7 @@ def several(directories: Sequence[Path]) -> str:
     unread = (f"of {run_names.id_of(place)} not all is known: {why}" for place, why in damaged if why is not None)
     lead = html.items((*comparison_text.sentences(found), *unread))
     title = f"{len(names)} runs: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
-    return page(title, lead, sections, scripts=[table.script()], styles=[table.style()])
+    return page(title, lead, sections, parts=table.PARTS)
 
 
 def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | str]:

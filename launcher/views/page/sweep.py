@@ -138,9 +138,8 @@ def swept(directory: Path) -> str:
         Section(identity="left", title="Left out", parts=[*_left_out(found)]),
         Section(identity="curves", title="Curves", parts=[*_curves(found)]),
     ]
-    scripts, styles = [table.script(), parallel.script()], [table.style()]
     kept = [section for section in sections if section.parts]
-    return page(f"Sweep {directory.name}", _lead(found), kept, scripts=scripts, styles=styles)
+    return page(f"Sweep {directory.name}", _lead(found), kept, parts=(*table.PARTS, *parallel.PARTS))
 
 
 def _lead(found: Found) -> Html:

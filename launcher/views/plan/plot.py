@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.base.units import GIB, gib, rounded
 from launcher.charts import figure
+from launcher.charts.bars import line
 from launcher.charts.html import Cell, Html, joined, table
-from launcher.charts.library import CATEGORIES, LIMIT
+from launcher.charts.library import CATEGORIES, nominal, quantitative
 from launcher.charts.page import Chart, Section, page
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier
@@ -19,8 +20,8 @@ _SHAPES = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross
 """One for each engine, so that either the shape or the colour tells it."""
 
 _MEMORY, _SPEED = "memory, GiB", "tokens/s a GPU"
-_X = {"field": _MEMORY, "type": "quantitative", "title": "memory needed on the fullest rank, GiB"}
-_Y = {"field": _SPEED, "type": "quantitative", "title": "tokens/s a GPU, predicted"}
+_X = quantitative(_MEMORY, title="memory needed on the fullest rank, GiB")
+_Y = quantitative(_SPEED, title="tokens/s a GPU, predicted")
 
 
 def write(path: Path, found: Frontier) -> None:
@@ -54,7 +55,7 @@ def chart(found: Frontier) -> Chart:
     )
 
 
-def _row(layout: Layout, number: str) -> dict[str, Any]:
+def _row(layout: Layout, number: str) -> JsonObject:
     """A point with what the pointer shows."""
     memory, speed = _place(layout)
     return {
@@ -74,48 +75,44 @@ def _place(layout: Layout) -> tuple[float, float]:
     return (layout.verdict.used_bytes or 0) / GIB, speed.tokens_per_second_per_gpu
 
 
-def _points(others: Sequence[dict[str, Any]], fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _points(others: Sequence[JsonObject], fastest: Sequence[JsonObject]) -> JsonObject:
     engines = list(dict.fromkeys(row["engine"] for row in (*fastest, *others)))
-    count = range(len(engines))
-    channel = {"field": "engine", "type": "nominal", "title": "engine"}
-    colours = {"domain": engines, "range": [CATEGORIES[number % len(CATEGORIES)] for number in count]}
-    shapes = {"domain": engines, "range": [_SHAPES[number % len(_SHAPES)] for number in count]}
+    ranges = {
+        channel: [values[number % len(values)] for number in range(len(engines))]
+        for channel, values in (("color", CATEGORIES), ("shape", _SHAPES))
+    }
+    looks = {
+        channel: nominal("engine", title="engine", scale={"domain": engines, "range": values})
+        for channel, values in ranges.items()
+    }
     return {
         "data": {"values": [*others, *fastest]},
         "mark": {"type": "point", "filled": True, "opacity": 0.85},
         "encoding": {
             "x": _X,
             "y": _Y,
-            "color": {**channel, "scale": colours},
-            "shape": {**channel, "scale": shapes},
+            **looks,
             "size": {"condition": {"test": "datum.number != ''", "value": 110}, "value": 40},
-            "tooltip": [{"field": name, "type": "nominal"} for name in ("layout", "engine", _SPEED, _MEMORY)],
+            "tooltip": [nominal(name) for name in ("layout", "engine", _SPEED, _MEMORY)],
         },
     }
 
 
-def _steps(fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _steps(fastest: Sequence[JsonObject]) -> JsonObject:
     mark = {"type": "line", "interpolate": "step-before", "strokeWidth": 1.2, "color": CATEGORIES[-1]}
-    order = {"field": "number", "type": "quantitative"}
-    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": {"x": _X, "y": _Y, "order": order}}
+    encoding = {"x": _X, "y": _Y, "order": quantitative("number")}
+    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": encoding}
 
 
-def _numbers(fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _numbers(fastest: Sequence[JsonObject]) -> JsonObject:
     mark = {"type": "text", "align": "right", "dx": -7, "dy": -7, "fontWeight": "bold"}
-    text = {"field": "number", "type": "nominal"}
-    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": {"x": _X, "y": _Y, "text": text}}
+    encoding = {"x": _X, "y": _Y, "text": nominal("number")}
+    return {"data": {"values": list(fastest)}, "mark": mark, "encoding": encoding}
 
 
-def _capacity(found: Frontier) -> list[dict[str, Any]]:
+def _capacity(found: Frontier) -> list[JsonObject]:
     capacity = found.fastest[0].verdict.capacity_bytes
-    if capacity is None:
-        return []
-    data = {"values": [{"at": capacity / GIB, "said": f"capacity {gib(capacity)}"}]}
-    x = {"field": "at", "type": "quantitative"}
-    rule = {"type": "rule", "color": LIMIT, "strokeDash": [6, 3], "strokeWidth": 2}
-    text = {"type": "text", "color": LIMIT, "align": "right", "baseline": "top", "dx": -5, "fontWeight": "bold"}
-    said = {"x": x, "y": {"value": 4}, "text": {"field": "said", "type": "nominal"}}
-    return [{"data": data, "mark": rule, "encoding": {"x": x}}, {"data": data, "mark": text, "encoding": said}]
+    return [] if capacity is None else line(capacity / GIB, f"capacity {gib(capacity)}", below=4)
 
 
 def _table(found: Frontier) -> Html:
