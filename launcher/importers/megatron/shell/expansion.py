@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.importers.megatron.shell import marks, quoting
 from launcher.importers.megatron.shell.parameters import Parameters
+from launcher.importers.megatron.shell.parser import parse
 from launcher.importers.megatron.shell.patterns import escaped
-from launcher.importers.megatron.shell.tree import ShellError
+from launcher.importers.megatron.shell.tree import Heredoc, Pipeline, ShellError, Simple, Statement
 
 _PLAIN = re.compile(r"[^'\"`$\\\0]+")
 _IN_DOUBLE = re.compile(r"[^\"`$\\\0]+")
@@ -19,6 +20,13 @@ _BRACES = re.compile(r"([^{}$'\"\\`]*)\{([^{}$'\"\\`]*)\}([^{}$'\"\\`]*)\Z")
 _RANGE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?\Z")
 _COST = 20
 """Characters that cost as much as one ``$`` does."""
+_COST_OF_A_COMMAND = 40
+"""Characters that cost as much as it does to read one command."""
+
+_SHOWN = 60
+"""Characters of a command in a mark."""
+
+_SUM = re.compile(r"[\d\s()*/%+-]+\Z")
 _MOST_OF_A_RANGE = 1000
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
@@ -36,14 +44,9 @@ class _Piece:
 class Expansion:
     """Puts values into words."""
 
-    def __init__(self, parameters: Parameters, substitute: Callable[[str], str]) -> None:
-        """Take where values come from.
-
-        Args:
-            parameters: ``$NAME``, ``${...}`` and arithmetic.
-            substitute: The value of what stands between ``$(`` and ``)``.
-        """
-        self.parameters, self.substitute = parameters, substitute
+    def __init__(self, parameters: Parameters) -> None:
+        """Take the parameters, which have the values of ``$NAME``, ``${...}`` and arithmetic."""
+        self.parameters = parameters
 
     def fields(self, raw: str) -> list[str]:
         """The words that a word of the text becomes: none, one or several."""
@@ -77,8 +80,12 @@ class Expansion:
         return "".join(escaped(text) if quoted else text for text, quoted in pieces)
 
     def lines(self, text: str) -> str:
-        """The lines of a heredoc, in which quotes stand for themselves."""
+        """The value of a text in which quotes stand for themselves."""
         return "".join(" ".join(piece.values) for piece in self._double(text, ends=()))
+
+    def heredoc(self, heredoc: Heredoc) -> str:
+        """The lines of a heredoc with the values put in."""
+        return heredoc.text if heredoc.quoted else self.lines(heredoc.text)
 
     def _pieces(self, raw: str) -> Iterator[_Piece]:
         self.parameters.budget.spend(len(raw))
@@ -127,12 +134,12 @@ class Expansion:
         self.parameters.budget.spend(_COST)
         if raw[at] == "`":
             end = quoting.end_of_backticks(raw, at + 1)
-            return self.substitute(re.sub(r"\\([$`\\])", r"\1", raw[at + 1 : end - 1])), end
+            return self._substitution(re.sub(r"\\([$`\\])", r"\1", raw[at + 1 : end - 1])), end
         if raw.startswith("$(", at):
             end = quoting.end_of_parens(raw, at + 2)
             if raw.startswith("$((", at) and raw[end - 2] == ")":
-                return self._arithmetic(raw[at + 3 : end - 2]), end
-            return self.substitute(raw[at + 2 : end - 1]), end
+                return self._sum(self.lines(raw[at + 3 : end - 2])), end
+            return self._substitution(raw[at + 2 : end - 1]), end
         if raw.startswith("${", at):
             end = quoting.end_of_braces(raw, at + 2)
             return self.parameters.braces(raw[at + 2 : end - 1], self, quoted=quoted), end
@@ -140,10 +147,42 @@ class Expansion:
             return self.parameters.plain(found[1], quoted=quoted), found.end()
         return "$", at + 1
 
-    def _arithmetic(self, inside: str) -> str:
-        text = self.lines(inside)
+    def _sum(self, text: str) -> str:
         found = self.parameters.number(text)
         return str(found.value) if found.value is not None else marks.mark(f"$(({text}))", found.names)
+
+    def _substitution(self, inside: str) -> str:
+        """The output of a command where bash itself would tell it, else a mark: nothing is run."""
+        self.parameters.budget.spend(len(inside) + _COST_OF_A_COMMAND)
+        shown = marks.mark("$(" + " ".join(marks.plain(inside).split())[:_SHOWN] + ")")
+        try:
+            body = parse(inside)
+        except ShellError:
+            return shown
+        found = self._output(body[0]) if len(body) == 1 else None
+        return shown if found is None else found.rstrip("\n")
+
+    def _output(self, statement: Statement) -> str | None:
+        """What ``echo ...``, ``expr ...``, ``echo ... | bc`` or ``cat <<EOF ...`` writes; None of another command."""
+        if isinstance(statement, Pipeline) and len(statement.parts) == 2 and not statement.negated:
+            first, second = statement.parts
+            is_sum = isinstance(second, Simple) and second.words == ("bc",)
+            return self._sum_of(self._output(first)) if is_sum else None
+        if not isinstance(statement, Simple) or statement.assignments or not statement.words:
+            return None
+        name = statement.words[0]
+        if name == "cat" and statement.heredoc is not None:
+            return self.heredoc(statement.heredoc)
+        if name == "getopt" and self.parameters.state.positional is None:
+            return "--"  # No option is given, so that the script's own values stand.
+        if name not in {"echo", "expr"}:
+            return None
+        words = [text for raw in statement.words[1:] if isinstance(raw, str) for text in self.fields(raw)]
+        text = " ".join(words[1:] if words[:1] in (["-n"], ["-e"]) else words)
+        return text if name == "echo" else self._sum_of(text)
+
+    def _sum_of(self, text: str | None) -> str | None:
+        return None if text is None or not _SUM.match(marks.without(text)) else self._sum(text)
 
 
 def _piece(value: str | tuple[str, ...], *, quoted: bool) -> _Piece:

@@ -1,16 +1,24 @@
-"""A script that is followed, as loops, programs and builtins see it, and the commands that it would start."""
+"""A script while it is followed: its state, the commands that it would start, and what decides between them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from launcher.importers.megatron.shell.conditions import Truth
+from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.conditions import YES, Truth
 from launcher.importers.megatron.shell.expansion import Expansion
 from launcher.importers.megatron.shell.parameters import Parameters
-from launcher.importers.megatron.shell.state import State
-from launcher.importers.megatron.shell.tree import Body, Statement
+from launcher.importers.megatron.shell.parser import parse
+from launcher.importers.megatron.shell.state import Budget, State, given_positional
+from launcher.importers.megatron.shell.tree import Body, ShellError, Statement
+
+_DEEPEST = 30
+"""Functions and scripts in one another, far below Python's own limit of calls."""
+
+_SETUP = ("activate", "conda", "profile", "bashrc", "setvars", "modules", "venv", "lmod")
+"""In names of files that are sourced: these prepare a machine and hold no argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Decision:
         line: Where it stands.
         names: The variables that decide it; none where the machine does.
         hints: Values with which they are compared, as ``NAME=VALUE``.
-        flags: What the values that it decides hold of arguments.
+        flags: Arguments in the values that it decides.
     """
 
     line: int
@@ -49,14 +57,14 @@ class Decision:
 
 @dataclass(slots=True)
 class Script:
-    """What became of a script.
+    """The outcome of a script.
 
     Attributes:
         commands: Programs that it would start, in order; those that only look or tell are not among them.
-        decisions: What the numbers of decisions stand for.
+        decisions: Conditions that are not known, by the numbers in marks.
         not_read: Lines and names of files that it reads in.
         ended: The line of the ``exit`` that ends it, if one does.
-        variables: What it has set in the end.
+        variables: Its variables in the end.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -66,50 +74,85 @@ class Script:
     variables: Mapping[str, object] = field(default_factory=dict)
 
 
-class Follower(Protocol):
-    """Follows statements from a state, and keeps what is met on the way.
+class Follower(ABC):
+    """Follows statements from a state; its heirs know commands, loops and branches.
 
     Attributes:
         given: Variables that the user gives.
         trains: True of the words of a command that is a training.
-        parameters: Variables of the script.
-        expansion: Puts their values into words.
-        script: The commands and decisions so far.
         under: Numbers of the decisions that this place stands under.
         loops: Names and values of the loops around this place.
         outer_line: The line of the command whose text is followed; None outside of such a text.
         trained: How many trainings were started.
-        state: What is set at this place.
+        depth: How many functions and texts are around this place.
     """
 
-    given: Mapping[str, str]
-    trains: Callable[[tuple[str, ...]], bool]
-    parameters: Parameters
-    expansion: Expansion
-    script: Script
-    under: tuple[int, ...]
-    loops: tuple[tuple[str, str], ...]
-    outer_line: int | None
-    trained: int
-    state: State
+    def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
+        """Begin with nothing set but what the user gives."""
+        self.given, self.trains, self.budget = given, trains, Budget()
+        self.parameters = Parameters(State(positional=given_positional(given)), given, self.budget)
+        self.expansion = Expansion(self.parameters)
+        self.script = Script()
+        self.under: tuple[int, ...] = ()
+        self.loops: tuple[tuple[str, str], ...] = ()
+        self.outer_line: int | None = None
+        self.trained = 0
+        self.depth = 0
 
-    def body(self, body: Body) -> Truth:
-        """Follow statements up to one that leaves them."""
+    @property
+    def state(self) -> State:
+        """The state at this place of the script."""
+        return self.parameters.state
 
+    @state.setter
+    def state(self, state: State) -> None:
+        self.parameters.state = state
+
+    @abstractmethod
     def statement(self, statement: Statement) -> Truth:
         """Follow one statement."""
 
+    def body(self, body: Body) -> Truth:
+        """Follow statements up to one that leaves them."""
+        found = YES
+        for statement in body:
+            found = self.statement(statement)
+            if self.state.flow:
+                break
+        return found
+
     def apart(self, body: Body) -> Truth:
-        """Follow a subshell: what it sets is gone behind it."""
-
-    def either_way(self, line: int, truth: Truth, branches: list[Callable[[], Truth]]) -> Truth:
-        """Follow each branch from the same state, and go on from what all of them leave."""
-
-    def is_set(self, name: str) -> bool | None:
-        """True if a variable has a value; None where it is assumed to have none."""
+        """Follow a subshell, which leaves the state as it was."""
+        self.budget.spend(len(self.state.variables))
+        before, self.state = self.state, self.state.copy()
+        found = self.body(body)
+        self.state = before
+        return found
 
     def run_text(self, text: str, line: int, *, apart: bool) -> Truth:
         """Follow text that a command runs, as ``eval`` and ``bash -c`` do."""
+        self.deeper()
+        outer, self.outer_line = self.outer_line, self.outer_line or line
+        try:
+            body = parse(text)
+        except ShellError:
+            body = ()
+        found = self.apart(body) if apart else self.body(body)
+        self.outer_line = outer
+        self.depth -= 1
+        return found
+
+    def deeper(self) -> None:
+        """Enter a function or a text; ``depth -= 1`` leaves it."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ShellError(f"functions and scripts are nested deeper than {_DEEPEST}")
+
+    def is_set(self, name: str) -> bool | None:
+        """True if a variable has a value; None where it is assumed to have none."""
+        return True if self.parameters.value(name.partition("[")[0]) is not None else None
 
     def not_read(self, line: int, name: str) -> None:
         """Note a file that the script reads in or runs."""
+        if not any(word in name.lower() for word in _SETUP):
+            self.script.not_read.append((self.outer_line or line, marks.plain(name)))

@@ -2,49 +2,26 @@
 
 Where a condition is not known, each of its branches is followed from the same state, and what they leave differing is
 marked with the decision. A branch that ends the script before it has trained anything is taken for its error branch.
+Each round of a loop is followed, as far as it is known whether there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from launcher.importers.megatron.shell import marks, patterns
-from launcher.importers.megatron.shell.conditions import (
-    NO,
-    UNKNOWN,
-    YES,
-    Conditions,
-    Operand,
-    Truth,
-    both,
-    either,
-)
-from launcher.importers.megatron.shell.expansion import Expansion
+from launcher.importers.megatron.shell import marks, patterns, tree
+from launcher.importers.megatron.shell.conditions import NO, YES, Operand, Truth, both, either
 from launcher.importers.megatron.shell.follower import Decision, Script
-from launcher.importers.megatron.shell.loops import Loops
-from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.parser import parse
 from launcher.importers.megatron.shell.programs import Programs
-from launcher.importers.megatron.shell.state import Budget, State, given_positional, merged
-from launcher.importers.megatron.shell.substitution import Substitution
-from launcher.importers.megatron.shell.tree import (
-    Arithmetic,
-    Body,
-    Case,
-    Chain,
-    Count,
-    For,
-    Function,
-    Group,
-    If,
-    Pipeline,
-    ShellError,
-    Simple,
-    Statement,
-    Test,
-    While,
-)
+from launcher.importers.megatron.shell.state import merged
+from launcher.importers.megatron.shell.tree import ShellError
+
+_ROUNDS = 1000
+"""Rounds of one loop; scripts of trainings count nodes, GPUs or layers."""
 
 
 def follow(
@@ -70,7 +47,7 @@ def follow(
     machine.state.variables |= environment or {}
     try:
         machine.body(parse(marks.placeholders(text, given)))
-        machine.programs.written_scripts()
+        machine.written_scripts()
     except RecursionError:
         raise ShellError("it is nested too deeply") from None
     machine.script.variables = machine.state.variables
@@ -83,121 +60,65 @@ def values_in(text: str, given: Mapping[str, str]) -> str:
     return Machine(given, lambda _words: False).expansion.lines(text) if "$" in text else text
 
 
-class Machine:
-    """A state, and what has been met on the way to it."""
+class Machine(Programs):
+    """Follows any statement."""
 
     def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
         """Begin with nothing set but what the user gives."""
-        self.given, self.trains, self.budget = given, trains, Budget()
-        self.parameters = Parameters(State(positional=given_positional(given)), given, self.budget)
-        self.expansion = Expansion(self.parameters, self._substitute)
-        self.programs, self.rounds = Programs(self), Loops(self)
-        self.script = Script()
-        self.under: tuple[int, ...] = ()
-        self.loops: tuple[tuple[str, str], ...] = ()
-        self.outer_line: int | None = None
-        self.trained = 0
+        super().__init__(given, trains)
+        self._by_kind: Mapping[type, Callable[[Any], Truth]] = {
+            tree.Simple: self.simple,
+            tree.Chain: self._chain,
+            tree.Pipeline: self._pipeline,
+            tree.If: self._if,
+            tree.Test: self._test,
+            tree.Arithmetic: self._arithmetic,
+            tree.Function: self._function,
+            tree.Group: self._group,
+            tree.Case: self._case,
+            tree.For: self._for,
+            tree.Count: self._count,
+            tree.While: self._while,
+        }
 
-    @property
-    def state(self) -> State:
-        """The state at this place of the script."""
-        return self.parameters.state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self.parameters.state = state
-
-    def run_text(self, text: str, line: int, *, apart: bool) -> Truth:
-        """Follow text that a command runs, as ``eval`` and ``bash -c`` do."""
-        return self.programs.run_text(text, line, apart=apart)
-
-    def not_read(self, line: int, name: str) -> None:
-        """Note a file that the script reads in or runs."""
-        self.programs.not_read(line, name)
-
-    def _substitute(self, inside: str) -> str:
-        return Substitution(self.expansion, self.parameters).value(inside)
-
-    # Statements.
-
-    def body(self, body: Body) -> Truth:
-        """Follow statements up to one that leaves them."""
-        found = YES
-        for statement in body:
-            found = self.statement(statement)
-            if self.state.flow:
-                break
-        return found
-
-    def statement(self, statement: Statement) -> Truth:
+    def statement(self, statement: tree.Statement) -> Truth:
         """Follow one statement."""
         self.budget.step()
-        match statement:
-            case Simple():
-                return self.programs.simple(statement)
-            case Chain():
-                return self._chain(statement)
-            case Pipeline():
-                return self._pipeline(statement)
-            case If():
-                return self._if(statement, 0)
-            case Test() | Arithmetic():
-                return self._test(statement)
-            case Function():
-                self.state.functions[statement.name] = statement.body
-                return YES
-            case Group():
-                return self.apart(statement.body) if statement.apart else self.body(statement.body)
-            case _:
-                return self._compound(statement)
+        return self._by_kind[type(statement)](statement)
 
-    def _compound(self, statement: Statement) -> Truth:
-        match statement:
-            case Case():
-                return self._case(statement)
-            case For():
-                return self.rounds.words(statement)
-            case Count():
-                return self.rounds.count(statement)
-            case While():
-                return self.rounds.condition(statement)
-        return UNKNOWN
+    def _function(self, node: tree.Function) -> Truth:
+        self.state.functions[node.name] = node.body
+        return YES
 
-    def apart(self, body: Body) -> Truth:
-        """A subshell: what it sets is gone behind it."""
-        self.budget.spend(len(self.state.variables))
-        before, self.state = self.state, self.state.copy()
-        found = self.body(body)
-        self.state = before
-        return found
+    def _group(self, node: tree.Group) -> Truth:
+        return self.apart(node.body) if node.apart else self.body(node.body)
 
-    def _pipeline(self, node: Pipeline) -> Truth:
+    def _pipeline(self, node: tree.Pipeline) -> Truth:
         found = [self.apart((part,)) if len(node.parts) > 1 else self.statement(part) for part in node.parts][-1]
         return found.negated() if node.negated else found
 
-    def _chain(self, node: Chain) -> Truth:
+    def _chain(self, node: tree.Chain) -> Truth:
         found = self.statement(node.first)
         for operator, statement in node.rest:
             if self.state.flow:
                 break
-
-            def follow(statement: Statement = statement) -> Truth:
-                return self.statement(statement)
-
+            follow = partial(self.statement, statement)
             if operator == "&&":
                 found = both(found, self._choose(node.line, found, follow, lambda: NO))
             else:
                 found = either(found, self._choose(node.line, found, lambda: YES, follow))
         return found
 
-    def _if(self, node: If, at: int) -> Truth:
+    # Branches.
+
+    def _if(self, node: tree.If, at: int = 0) -> Truth:
         if at == len(node.branches):
             return self.body(node.otherwise)
         line, condition, body = node.branches[at]
         truth = self.body(condition)
         if self.state.flow:
             return truth
-        return self._choose(line, truth, lambda: self.body(body), lambda: self._if(node, at + 1))
+        return self._choose(line, truth, partial(self.body, body), partial(self._if, node, at + 1))
 
     def _choose(self, line: int, truth: Truth, then: Callable[[], Truth], other: Callable[[], Truth]) -> Truth:
         """Follow the branch that is taken, or both where that is not known."""
@@ -206,7 +127,7 @@ class Machine:
         if forced in {"true", "false"}:
             return then() if forced == "true" else other()
         if truth.value is None:
-            return self.either_way(line, truth, [then, other])
+            return self._either_way(line, truth, [then, other])
         first, second = (then, other) if truth.value else (other, then)
         if not truth.assumed:
             return first()
@@ -217,7 +138,7 @@ class Machine:
             return second()
         return found
 
-    def either_way(self, line: int, truth: Truth, branches: list[Callable[[], Truth]]) -> Truth:
+    def _either_way(self, line: int, truth: Truth, branches: list[Callable[[], Truth]]) -> Truth:
         """Follow each branch from the same state, and go on from what all of them leave."""
         number = self._decision(line, truth)
         before, under, ended = self.state, self.under, self.script.ended
@@ -253,7 +174,7 @@ class Machine:
         self.script.decisions.append(Decision(line, tuple(dict.fromkeys(names)), tuple(dict.fromkeys(hints))))
         return len(self.script.decisions) - 1
 
-    def _case(self, node: Case) -> Truth:
+    def _case(self, node: tree.Case) -> Truth:
         text = self.expansion.text(node.word)
         items = [(tuple(self.expansion.pattern(pattern) for pattern in raw), body) for raw, body in node.items]
         if marks.is_known(text):
@@ -265,25 +186,84 @@ class Machine:
         asked = marks.variables(names)
         hints = [f"{asked[0]}={choice}" for choices, _ in items for choice in choices if len(asked) == 1]
         truth = Truth(None, names, hints=tuple(hint for hint in hints if not set("*?[\\") & set(hint)))
-        branches: list[Callable[[], Truth]] = [lambda body=body: self.body(body) for _, body in items]  # type: ignore[misc]
+        branches: list[Callable[[], Truth]] = [partial(self.body, body) for _, body in items]
         if not any("*" in choices for choices, _ in items):
             branches.append(lambda: YES)
-        return self.either_way(self.outer_line or node.line, truth, branches)
+        return self._either_way(self.outer_line or node.line, truth, branches)
 
-    def _test(self, node: Test | Arithmetic) -> Truth:
-        raws = node.words if isinstance(node, Test) else (node.text,)
-        counts = self.state.positional is None and any("$#" in raw for raw in raws)
-        if isinstance(node, Arithmetic):
-            number = self.parameters.number(self.expansion.lines(node.text))
-            found = Truth(None if number.value is None else bool(number.value), number.names)
-        else:
-            found = Conditions([self._operand(raw) for raw in raws], self.parameters.number, self.is_set).answer()
-        return Truth(found.value, found.names, found.assumed or counts, found.hints)
+    def _test(self, node: tree.Test) -> Truth:
+        return self.judge(map(self._operand, node.words), node.words)
+
+    def _arithmetic(self, node: tree.Arithmetic) -> Truth:
+        number = self.parameters.number(self.expansion.lines(node.text))
+        return self.counting(Truth(None if number.value is None else bool(number.value), number.names), (node.text,))
 
     def _operand(self, raw: str) -> Operand:
         return Operand(self.expansion.text(raw), self.expansion.pattern(raw), is_operator=raw[0] not in "'\"$")
 
-    def is_set(self, name: str) -> bool | None:
-        """True if a variable has a value; None where it is assumed to have none."""
-        name = name.partition("[")[0]
-        return True if self.parameters.value(name) is not None else None
+    # Loops.
+
+    def _for(self, node: tree.For) -> Truth:
+        if node.name in self.given:
+            values = [self.given[node.name]]
+        elif node.words is None:
+            values = list(self.state.positional or ())
+        else:
+            values = [word for raw in node.words for word in self.expansion.fields(raw)]
+        outer = self.loops
+        for value in values:
+            self.loops = (*outer, (node.name, value)) if len(values) > 1 else outer
+            self.parameters.assign(node.name, value)
+            self.body(node.body)
+            if self._leaves_loop():
+                break
+        self.loops = outer
+        return YES
+
+    def _leaves_loop(self) -> bool:
+        """True if a loop ends with this round; ``break`` and ``continue`` have then had their effect."""
+        flow = self.state.flow
+        if flow in {"break", "continue"}:
+            self.state.flow = ""
+        return flow not in {"", "continue"}
+
+    def _count(self, node: tree.Count) -> Truth:
+        start, condition, step = (self.expansion.lines(part) for part in node.head)
+        self.parameters.number(start)
+        for _ in range(_ROUNDS):
+            going = self.parameters.number(condition) if condition.strip() else None
+            if going and going.value is None:
+                return self._perhaps_a_round(node, Truth(None, going.names))
+            if going and not going.value:
+                return YES
+            self.body(node.body)
+            if self._leaves_loop():
+                return YES
+            self.parameters.number(step)
+        raise _endless(node)
+
+    def _while(self, node: tree.While) -> Truth:
+        trained = self.trained
+        for _ in range(_ROUNDS):
+            truth = self.body(node.condition)
+            truth = truth.negated() if node.until else truth
+            if truth.value is None:
+                return self._perhaps_a_round(node, truth)
+            if not truth.value or self.state.flow:
+                return YES
+            self.body(node.body)
+            if self._leaves_loop() or self.trained > trained:  # A loop that starts a failed training again.
+                return YES
+        raise _endless(node)
+
+    def _perhaps_a_round(self, node: tree.Count | tree.While, truth: Truth) -> Truth:
+        def one_round() -> Truth:
+            found = self.body(node.body)
+            self._leaves_loop()
+            return found
+
+        return self._either_way(node.line, truth, [one_round, lambda: NO])
+
+
+def _endless(node: tree.Count | tree.While) -> ShellError:
+    return ShellError(f"a loop does not end within {_ROUNDS} rounds (line {node.line})")

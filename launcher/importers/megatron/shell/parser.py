@@ -5,22 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from launcher.importers.megatron.shell import tree
 from launcher.importers.megatron.shell.tokens import Tokens
-from launcher.importers.megatron.shell.tree import (
-    Arithmetic,
-    Body,
-    Case,
-    Chain,
-    Count,
-    For,
-    Function,
-    Group,
-    If,
-    Pipeline,
-    Statement,
-    Test,
-    While,
-)
+from launcher.importers.megatron.shell.tree import Body, Statement
 
 _DEEPEST = 40
 _FUNCTION = re.compile(r"([\w.:-]+)[ \t]*\([ \t]*\)")
@@ -67,7 +54,7 @@ class _Parser(Tokens):
             self.at += 2
             self.lines()
             rest.append((operator, self.pipeline()))
-        return Chain(line, first, tuple(rest)) if rest else first
+        return tree.Chain(line, first, tuple(rest)) if rest else first
 
     def pipeline(self) -> Statement:
         negated = False
@@ -78,18 +65,18 @@ class _Parser(Tokens):
             self.at += len(operator)
             self.lines()
             parts.append(self.command())
-        return Pipeline(tuple(parts), negated) if negated or len(parts) > 1 else parts[0]
+        return tree.Pipeline(tuple(parts), negated) if negated or len(parts) > 1 else parts[0]
 
     def command(self) -> Statement:
         self.blank()
         line = self.line()
         if self.text.startswith("((", self.at) and (found := self.arithmetic()) is not None:
-            return self.redirected(Arithmetic(line, found))
+            return self.redirected(tree.Arithmetic(line, found))
         if self.take("("):
             body = self.body()
             if not self.take(")"):
                 raise self.error("')' is missing")
-            return self.redirected(Group(body, apart=True))
+            return self.redirected(tree.Group(body, apart=True))
         known: dict[str, Callable[[int, str], Statement]] = {"if": self.if_, "case": self.case, "for": self.for_}
         known |= {"select": self.for_, "while": self.while_}
         known |= {"until": self.while_, "{": self.group, "[[": self.test, "function": self.function}
@@ -100,10 +87,10 @@ class _Parser(Tokens):
         if (named := _FUNCTION.match(self.text, self.at)) and named[1] not in _ENDS:
             self.at = named.end()
             self.lines()
-            return Function(named[1], self.command())
+            return tree.Function(named[1], self.command())
         return self.simple(line)
 
-    def if_(self, line: int, _word: str) -> If:
+    def if_(self, line: int, _word: str) -> tree.If:
         branches: list[tuple[int, Body, Body]] = []
         otherwise: Body = ()
         while True:
@@ -119,9 +106,9 @@ class _Parser(Tokens):
                 here = self.word()
             if here != "fi":
                 raise self.error("'fi' is missing")
-            return If(tuple(branches), otherwise)
+            return tree.If(tuple(branches), otherwise)
 
-    def case(self, line: int, _word: str) -> Case:
+    def case(self, line: int, _word: str) -> tree.Case:
         word = self.word()
         self.need("in")
         items: list[tuple[tuple[str, ...], Body]] = []
@@ -129,7 +116,7 @@ class _Parser(Tokens):
             self.lines()
             if self.word_here() == "esac":
                 self.at += 4
-                return Case(line, word, tuple(items))
+                return tree.Case(line, word, tuple(items))
             self.take("(")
             patterns = [self.word()]
             while self.take("|"):
@@ -148,7 +135,7 @@ class _Parser(Tokens):
             parts = (self.arithmetic() or "").split(";")
             self.take(";")
             start, condition, step = [*parts, "", "", ""][:3]
-            return Count(line, (start, condition, step), self.loop())
+            return tree.Count(line, (start, condition, step), self.loop())
         name = self.word()
         self.lines()
         words: tuple[str, ...] | None = None
@@ -159,7 +146,7 @@ class _Parser(Tokens):
                 found.append(word)
             words = tuple(found)
         self.take(";")
-        return For(line, name, words, self.loop())
+        return tree.For(line, name, words, self.loop())
 
     def loop(self) -> Body:
         """``do ... done``, or the braces that bash takes as well."""
@@ -170,23 +157,23 @@ class _Parser(Tokens):
         self.need(closing)
         return body
 
-    def while_(self, line: int, word: str) -> While:
+    def while_(self, line: int, word: str) -> tree.While:
         condition = self.body()
-        return While(line, condition, self.loop(), until=word == "until")
+        return tree.While(line, condition, self.loop(), until=word == "until")
 
-    def group(self, _line: int, _word: str) -> Group:
+    def group(self, _line: int, _word: str) -> tree.Group:
         body = self.body()
         self.need("}")
-        return Group(body, apart=False)
+        return tree.Group(body, apart=False)
 
-    def function(self, _line: int, _word: str) -> Function:
+    def function(self, _line: int, _word: str) -> tree.Function:
         name = self.word()
         if self.take("("):
             self.take(")")
         self.lines()
-        return Function(name, self.command())
+        return tree.Function(name, self.command())
 
-    def test(self, line: int, _word: str) -> Test:
+    def test(self, line: int, _word: str) -> tree.Test:
         """The words of ``[[ ... ]]``; a regular expression is one word, with its parentheses and bars."""
         words: list[str] = []
         while True:
@@ -195,7 +182,7 @@ class _Parser(Tokens):
             word = operator if operator and not (words and words[-1] == "=~") else self.operand(words)
             self.at += len(operator) if word is operator else 0
             if word == "]]":
-                return Test(line, tuple(words))
+                return tree.Test(line, tuple(words))
             if not word:
                 raise self.error("']]' is missing")
             words.append(word)
