@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from launcher.importers.megatron.shell import marks
-from launcher.importers.megatron.shell.tree import ShellError
+from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
-_DEEPEST = 40
 _DIGITS = 20
+"""Digits of a number, of which 64 bits have at most 20."""
+
 _TOKEN = re.compile(
     r"\s*(\0[^\0]*\0|0[xX][0-9a-fA-F]+|\d+#\w+|\d+|[A-Za-z_]\w*(?:\[[^\]]*\])?"
     r"|\*\*|<<=|>>=|\+\+|--|&&|\|\||[-+*/%&|^]=|<<|>>|[=!<>]=|[-+*/%<>=!~&|^?:(),]|\S)"
 )
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<", ">", "<=", ">="),
-    ("<<", ">>"),
-    ("+", "-"),
-)
-_LEVELS += (("*", "/", "%"),)
+_LEVELS = (
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
+    ("*", "/", "%"),
+)  # fmt: skip
+"""Operators between two operands, those that bind least first."""
+
 _ASSIGN = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="}
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: int(bool(a or b)),
-    "&&": lambda a, b: int(bool(a and b)),
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    ">": lambda a, b: int(a > b),
-    "<=": lambda a, b: int(a <= b),
-    ">=": lambda a, b: int(a >= b),
+    "||": lambda a, b: bool(a or b),
+    "&&": lambda a, b: bool(a and b),
+    "|": operator.or_,
+    "^": operator.xor,
+    "&": operator.and_,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
     "<<": lambda a, b: a << (b & 63),
     ">>": lambda a, b: a >> (b & 63),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
     "/": lambda a, b: -(-a // b) if (a < 0) != (b < 0) else a // b,
     "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
-    "**": lambda a, b: a**b,
+    "**": operator.pow,
 }
 
 
@@ -60,26 +56,31 @@ class Number:
 
 
 def evaluate(text: str, look: Callable[[str], str | None], assign: Callable[[str, Number], None]) -> Number:
-    """The value of an expression into which ``$NAME`` has been put already; what is no expression has none."""
-    tokens = [match[1] for match in _TOKEN.finditer(text)]
-    if not tokens:
-        return Number(0)
-    reader = _Reader(tokens, look, assign)
-    found = reader.comma()
-    return found if reader.at == len(tokens) else Number(None, marks.names(text))
+    """The value of an expression into which ``$NAME`` has been put already; none where it is no expression."""
+    reader = _Reader(text, look, assign)
+    found = reader.whole()
+    return found if reader.at == len(reader.tokens) else Number(None, marks.names(text))
 
 
 class _Reader:
     """A place among the tokens of an expression."""
 
     def __init__(
-        self,
-        tokens: list[str],
-        look: Callable[[str], str | None],
-        assign: Callable[[str, Number], None],
-        depth: int = 0,
+        self, text: str, look: Callable[[str], str | None], assign: Callable[[str, Number], None], depth: int = 0
     ) -> None:
-        self.tokens, self.look, self.assign, self.at, self.depth = tokens, look, assign, 0, depth
+        self.tokens = [match[1] for match in _TOKEN.finditer(text)]
+        self.look, self.assign, self.at, self.depth = look, assign, 0, depth
+
+    def whole(self) -> Number:
+        return self.comma() if self.tokens else Number(0)
+
+    def nested(self, read: Callable[[], Number]) -> Number:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ShellError(f"arithmetic is nested deeper than {DEEPEST}")
+        found = read()
+        self.depth -= 1
+        return found
 
     def next(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
@@ -99,32 +100,23 @@ class _Reader:
 
     def assignment(self) -> Number:
         name = self.next()
-        operator = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
-        if operator not in _ASSIGN or not (name[:1].isalpha() or name[:1] == "_"):
+        sign = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
+        if sign not in _ASSIGN or not (name[:1].isalpha() or name[:1] == "_"):
             return self.choice()
         self.at += 2
-        self.deeper()
-        found = self.assignment()
-        self.depth -= 1
-        if operator != "=":
-            found = _apply(operator[:-1], self.variable(name), found)
+        found = self.nested(self.assignment)
+        if sign != "=":
+            found = _apply(sign[:-1], self.variable(name), found)
         self.assign(name, found)
         return found
-
-    def deeper(self) -> None:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise ShellError(f"arithmetic is nested deeper than {_DEEPEST}")
 
     def choice(self) -> Number:
         condition = self.binary(0)
         if not self.take("?"):
             return condition
-        self.deeper()
-        first = self.assignment()
+        first = self.nested(self.assignment)
         self.take(":")
-        second = self.assignment()
-        self.depth -= 1
+        second = self.nested(self.assignment)
         if condition.value is None:
             return Number(None, (*condition.names, *first.names, *second.names))
         return first if condition.value else second
@@ -133,41 +125,32 @@ class _Reader:
         if level == len(_LEVELS):
             return self.power()
         found = self.binary(level + 1)
-        while operator := self.take(*_LEVELS[level]):
-            found = _apply(operator, found, self.binary(level + 1))
+        while sign := self.take(*_LEVELS[level]):
+            found = _apply(sign, found, self.binary(level + 1))
         return found
 
     def power(self) -> Number:
         base = self.unary()
-        if not self.take("**"):
-            return base
-        self.deeper()
-        exponent = self.power()
-        self.depth -= 1
-        return _apply("**", base, exponent)
+        return _apply("**", base, self.nested(self.power)) if self.take("**") else base
 
     def unary(self) -> Number:
-        operator = self.take("+", "-", "!", "~", "++", "--")
-        if not operator:
+        sign = self.take("+", "-", "!", "~", "++", "--")
+        if not sign:
             return self.atom()
-        self.deeper()
         name = self.next()
-        found = self.unary()
-        self.depth -= 1
-        if operator in {"++", "--"}:
-            found = _apply(operator[0], found, Number(1))
+        found = self.nested(self.unary)
+        if sign in {"++", "--"}:
+            found = _apply(sign[0], found, Number(1))
             self.assign(name, found)
-        elif operator != "+" and found.value is not None:
-            return Number({"-": -found.value, "!": int(not found.value), "~": ~found.value}[operator])
+        elif sign != "+" and found.value is not None:
+            return Number({"-": -found.value, "!": int(not found.value), "~": ~found.value}[sign])
         return found
 
     def atom(self) -> Number:
         token = self.next()
         self.at += 1
         if token == "(":
-            self.deeper()
-            found = self.comma()
-            self.depth -= 1
+            found = self.nested(self.comma)
             self.take(")")
             return found
         if token[:1].isdigit():
@@ -177,8 +160,8 @@ class _Reader:
         if not (token[:1].isalpha() or token[:1] == "_"):
             return Number(None)
         found = self.variable(token)
-        if operator := self.take("++", "--"):
-            self.assign(token, _apply(operator[0], found, Number(1)))
+        if sign := self.take("++", "--"):
+            self.assign(token, _apply(sign[0], found, Number(1)))
         return found
 
     def variable(self, name: str) -> Number:
@@ -188,10 +171,8 @@ class _Reader:
             return Number(None, (name,))
         if text.isdigit():
             return _number(text)
-        self.deeper()
-        inside = _Reader([match[1] for match in _TOKEN.finditer(text)], self.look, self.assign, self.depth)
-        found = inside.comma() if inside.tokens else Number(0)
-        self.depth -= 1
+        inside = _Reader(text, self.look, self.assign, self.depth + 1)
+        found = self.nested(inside.whole)
         return found if inside.at >= len(inside.tokens) else Number(None, marks.names(text))
 
 
@@ -207,12 +188,12 @@ def _number(digits: str) -> Number:
         return Number(None)
 
 
-def _apply(operator: str, left: Number, right: Number) -> Number:
+def _apply(sign: str, left: Number, right: Number) -> Number:
     """The result within 64 bits; unknown where a part is, and where bash has an error."""
     names = (*left.names, *right.names)
     if left.value is None or right.value is None:
         return Number(None, names)
-    if (operator in {"/", "%"} and not right.value) or (operator == "**" and not 0 <= right.value < 64):
+    if (sign in {"/", "%"} and not right.value) or (sign == "**" and not 0 <= right.value < 64):
         return Number(None, names)
-    found = _OPERATORS[operator](left.value, right.value)
+    found = _OPERATORS[sign](left.value, right.value)
     return Number((found + 2**63) % 2**64 - 2**63)

@@ -24,29 +24,10 @@ _MOST_ELEMENTS = 10_000
 class Builtins(Follower):
     """Follows the shell's own commands."""
 
-    def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
-        """Begin with nothing set but what the user gives."""
-        super().__init__(given, trains)
-        self.local_values: list[dict[str, Value | None]] = []
-        self._builtins: dict[str, Callable[[Simple, list[str]], Truth]] = {
-            **dict.fromkeys((":", "true"), lambda _node, _fields: YES),
-            **dict.fromkeys(("false", "getopts"), lambda _node, _fields: NO),
-            "exit": self._exit,
-            **dict.fromkeys(("return", "break", "continue"), self._leave),
-            "set": self._set,
-            "shift": self._shift,
-            "unset": self._unset,
-            "eval": self._eval,
-            **dict.fromkeys(("source", "."), self._source),
-            "let": self._let,
-            **dict.fromkeys(("[", "test"), self._test_command),
-            **dict.fromkeys(("read", "mapfile", "readarray"), self._read),
-        }
-
     def builtin(self, node: Simple, fields: list[str]) -> Truth | None:
         """Follow a command of the shell; None where it is another program's."""
-        known = self._builtins.get(fields[0])
-        return known(node, fields) if known else None
+        known = _BUILTINS.get(fields[0])
+        return known(self, node, fields) if known else None
 
     # Assignments.
 
@@ -201,3 +182,19 @@ def _added(item: Assignment, before: Value | None, text: str) -> Value:
     if isinstance(before, dict):
         return before
     return ("".join(before[:1]) + text, *before[1:])
+
+
+_BUILTINS: Mapping[str, Callable[[Builtins, Simple, list[str]], Truth]] = {
+    **dict.fromkeys((":", "true"), lambda _self, _node, _fields: YES),
+    **dict.fromkeys(("false", "getopts"), lambda _self, _node, _fields: NO),
+    "exit": Builtins._exit,
+    **dict.fromkeys(("return", "break", "continue"), Builtins._leave),
+    "set": Builtins._set,
+    "shift": Builtins._shift,
+    "unset": Builtins._unset,
+    "eval": Builtins._eval,
+    **dict.fromkeys(("source", "."), Builtins._source),
+    "let": Builtins._let,
+    **dict.fromkeys(("[", "test"), Builtins._test_command),
+    **dict.fromkeys(("read", "mapfile", "readarray"), Builtins._read),
+}

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from launcher.importers.megatron.shell import marks, patterns
 from launcher.importers.megatron.shell.arithmetic import Number
-from launcher.importers.megatron.shell.tree import ShellError
+from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
-_DEEPEST = 40
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -117,8 +116,8 @@ class Conditions:
 
     def _not(self) -> Truth:
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise ShellError(f"a test is nested deeper than {_DEEPEST}")
+        if self.depth > DEEPEST:
+            raise ShellError(f"a test is nested deeper than {DEEPEST}")
         if self._is("!") and self._left() > 1:
             self.at += 1
             found = self._not().negated()

@@ -11,8 +11,8 @@ from launcher.importers.megatron.shell.conditions import YES, Truth
 from launcher.importers.megatron.shell.expansion import Expansion
 from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.parser import parse
-from launcher.importers.megatron.shell.state import Budget, State, given_positional
-from launcher.importers.megatron.shell.tree import Body, ShellError, Statement
+from launcher.importers.megatron.shell.state import Budget, State, Value, given_positional
+from launcher.importers.megatron.shell.tree import Body, Heredoc, ShellError, Statement
 
 _DEEPEST = 30
 """Functions and scripts in one another, far below Python's own limit of calls."""
@@ -85,10 +85,11 @@ class Follower(ABC):
         outer_line: The line of the command whose text is followed; None outside of such a text.
         trained: How many trainings were started.
         depth: How many functions and texts are around this place.
+        local_values: Values before each function around this place, of the variables that are local to it.
+        written: Scripts that ``cat`` has written, with their lines.
     """
 
     def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
-        """Begin with nothing set but what the user gives."""
         self.given, self.trains, self.budget = given, trains, Budget()
         self.parameters = Parameters(State(positional=given_positional(given)), given, self.budget)
         self.expansion = Expansion(self.parameters)
@@ -98,6 +99,8 @@ class Follower(ABC):
         self.outer_line: int | None = None
         self.trained = 0
         self.depth = 0
+        self.local_values: list[dict[str, Value | None]] = []
+        self.written: list[tuple[int, Heredoc]] = []
 
     @property
     def state(self) -> State:

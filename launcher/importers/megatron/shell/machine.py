@@ -63,28 +63,10 @@ def values_in(text: str, given: Mapping[str, str]) -> str:
 class Machine(Programs):
     """Follows any statement."""
 
-    def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
-        """Begin with nothing set but what the user gives."""
-        super().__init__(given, trains)
-        self._by_kind: Mapping[type, Callable[[Any], Truth]] = {
-            tree.Simple: self.simple,
-            tree.Chain: self._chain,
-            tree.Pipeline: self._pipeline,
-            tree.If: self._if,
-            tree.Test: self._test,
-            tree.Arithmetic: self._arithmetic,
-            tree.Function: self._function,
-            tree.Group: self._group,
-            tree.Case: self._case,
-            tree.For: self._for,
-            tree.Count: self._count,
-            tree.While: self._while,
-        }
-
     def statement(self, statement: tree.Statement) -> Truth:
         """Follow one statement."""
         self.budget.step()
-        return self._by_kind[type(statement)](statement)
+        return _BY_KIND[type(statement)](self, statement)
 
     def _function(self, node: tree.Function) -> Truth:
         self.state.functions[node.name] = node.body
@@ -267,3 +249,19 @@ class Machine(Programs):
 
 def _endless(node: tree.Count | tree.While) -> ShellError:
     return ShellError(f"a loop does not end within {_ROUNDS} rounds (line {node.line})")
+
+
+_BY_KIND: Mapping[type, Callable[[Machine, Any], Truth]] = {
+    tree.Simple: Machine.simple,
+    tree.Chain: Machine._chain,
+    tree.Pipeline: Machine._pipeline,
+    tree.If: Machine._if,
+    tree.Test: Machine._test,
+    tree.Arithmetic: Machine._arithmetic,
+    tree.Function: Machine._function,
+    tree.Group: Machine._group,
+    tree.Case: Machine._case,
+    tree.For: Machine._for,
+    tree.Count: Machine._count,
+    tree.While: Machine._while,
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from launcher.importers.megatron.shell.builtins import DECLARE, Builtins
@@ -31,11 +30,6 @@ TAKE_SCRIPTS = SHELLS | {"sbatch", "srun", "ssh", "salloc", "qsub", "docker", "k
 
 class Programs(Builtins):
     """Follows simple commands: builtins, functions, and programs with the scripts among their words."""
-
-    def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
-        """Begin with nothing set but what the user gives."""
-        super().__init__(given, trains)
-        self._written: list[tuple[int, Heredoc]] = []
 
     def simple(self, node: Simple) -> Truth:
         """Follow a simple command."""
@@ -91,11 +85,11 @@ class Programs(Builtins):
         if program in TAKE_SCRIPTS:
             self.run_text(self.expansion.heredoc(heredoc), line, apart=True)
         elif program == "cat":
-            self._written.append((line, heredoc))
+            self.written.append((line, heredoc))
 
     def written_scripts(self) -> None:
         """Follow the scripts that this one has written, where it starts no training itself."""
-        for line, heredoc in self._written if not self.trained else []:
+        for line, heredoc in self.written if not self.trained else []:
             self.state.flow = ""
             self.run_text(self.expansion.heredoc(heredoc), line, apart=True)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from launcher.importers.megatron.shell.marks import MARK
-from launcher.importers.megatron.shell.tree import ShellError
+from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
-_DEEPEST = 40
 _PLAIN = re.compile(r"[^\s;&|<>()'\"`$\\\0]+")
 _IN_DOUBLE = re.compile(r"[^\"`$\\\0]+")
 _IN_BRACES = re.compile(r"[^}'\"`$\\\0]+")
@@ -34,8 +33,8 @@ def end_of_word(text: str, at: int) -> int:
 
 def _after(text: str, at: int, depth: int) -> int:
     """The place behind the quoted or special piece that begins here; behind one character where it is none."""
-    if depth > _DEEPEST:
-        raise ShellError(f"quotes and substitutions are nested deeper than {_DEEPEST}")
+    if depth > DEEPEST:
+        raise ShellError(f"quotes and substitutions are nested deeper than {DEEPEST}")
     sign = text[at]
     if sign == "\\":
         return min(at + 2, len(text))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DEEPEST = 40
+"""Statements, quotes, tests or sums in one another, far below Python's own limit of calls."""
+
 
 class ShellError(ValueError):
     """The text is no shell script, or asks for more than a reader should do."""
