@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.reporting import keep
 from launcher import cli
 from launcher.base import files
-from launcher.rundir import attempts, progress, state, status
+from launcher.rundir import attempts, results, state, status
 from slurm import dev_cluster
 from slurm.dev_cluster import Cluster
 
@@ -162,7 +162,7 @@ def _disturbed(chances: Chances, chance: random.Random, engine: str, name: str, 
         time.sleep(chance.random() * _MOMENT_S)
         kind = chance.choice(chances.kinds)
         while status.read(run).state not in state.ENDED and time.monotonic() < chances.until:
-            before, attempt = progress.read(run).step or 0, _attempt(run)
+            before, attempt = results.read_progress(run).step or 0, _attempt(run)
             if _kill(chances.cluster, run, engine, kind, chance):
                 # Without its slurmd the job goes on, and slurmd finds it again.
                 kills.append({"kind": kind, "steps_lost": 0 if kind == "slurmd" else _lost(run, before, attempt)})
@@ -215,7 +215,7 @@ def _lost(run: Path, before: int, attempt: int) -> int:
         if status.read(run).state in state.ENDED:
             break
         time.sleep(0.5)
-    return max(0, before - (progress.read(run).checkpoint_step or 0))
+    return max(0, before - (results.read_progress(run).checkpoint_step or 0))
 
 
 def _attempt(run: Path) -> int:
@@ -231,7 +231,7 @@ def _submitted(name: str, engine: str) -> Path:
 def _wait(run: Path, step: int) -> None:
     """Wait until a run has come to a step, or has ended, or does not go on any more."""
     looked = began = time.monotonic()
-    while (progress.read(run).step or 0) < step and time.monotonic() < began + _PATIENCE_S:
+    while (results.read_progress(run).step or 0) < step and time.monotonic() < began + _PATIENCE_S:
         now = time.monotonic()
         if now > looked + _LOOK_S:
             looked = now

@@ -25,7 +25,7 @@ from launcher.data.unusable import Unusable
 from launcher.estimate.memory.result import Peak
 from launcher.job import torchrun
 from launcher.preflight.verdict import VerdictName
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from tests.support.helpers import ROOT, assert_golden
 
 UNFIT = ["model=llama3_8b", "parallel=fsdp", "hardware=rtx4090", "cluster.gpus_per_node=8"]

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.fuzz import mutation
 from benchmarks.fuzz.case import Case
 from launcher import api
-from launcher.rundir import losses, record
+from launcher.rundir import contents, record
 
 _WORDS = ("model=tiny", "parallel=fsdp", "cluster.gpus_per_node=2", "hardware.device=cpu", "data=synthetic")
 _STEPS: list[dict[str, Any]] = [
@@ -75,7 +75,7 @@ def draw(chance: random.Random) -> Case:
 def draw_lock(chance: random.Random) -> Case:
     """A lock that was changed."""
     files = {f"runs/whole/{name}": content for name, content in _files().items()}
-    files["fuzzed.yaml"] = mutation.text(chance, _files()[losses.NAME])
+    files["fuzzed.yaml"] = mutation.text(chance, _files()[contents.LOCK])
     return Case(source="locks", words=chance.choice(_LOCK_VERBS), files=files)
 
 

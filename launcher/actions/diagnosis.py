@@ -10,9 +10,9 @@ from typing import Any
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
 from launcher.base.terminal import heard_by
-from launcher.rundir import failure, output, progress, state
+from launcher.rundir import output, results, state
 from launcher.rundir.output import Outputs
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.why.answer import Answer
 from launcher.why.explain import explain
 
@@ -21,7 +21,7 @@ BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 def errors_of(row: RunState, rank: int | None) -> list[dict[str, Any]]:
     """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
-    errors = failure.written_errors(Path(row.directory)) if row.state in BAD else []
+    errors = output.written_errors(Path(row.directory)) if row.state in BAD else []
     return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
 
 
@@ -47,7 +47,7 @@ def document(row: RunState, *, lines: int, rank: int | None) -> dict[str, Any]:
         "state": row.state,
         "reason": row.reason,
         "error": next(iter(errors_of(row, rank)), None),
-        "steps": progress.newest(directory, lines),
+        "steps": results.newest(directory, lines),
         "files": [{"path": str(path), "lines": output.tail(path, lines)} for path in found.every],
     }
 

@@ -1,6 +1,6 @@
 """The runs that a command line names, each word meaning one run or sweep: who is in doubt is asked, or refused.
 
-A word is looked up by ``launcher.rundir.status.places``, from any folder. Where several answer to it, a person at a
+A word is looked up by ``launcher.rundir.run_names.places``, from any folder. Where several answer to it, a person at a
 terminal chooses; without a terminal, and with ``--json``, the command ends with the words that tell them apart.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import ask_person, say
-from launcher.rundir import state, status
-from launcher.rundir.status import Ambiguous
+from launcher.rundir import run_names, state, status
+from launcher.rundir.run_names import Ambiguous
 
 
 def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
@@ -36,7 +36,7 @@ def find(names: list[str]) -> list[Path]:
     Raises:
         ConfigErrors: A word is no run, or is several.
     """
-    return status.find([_settled(name, ask=False) for name in names], folder())
+    return run_names.find([_settled(name, ask=False) for name in names], folder())
 
 
 def sweep_of(name: str) -> Path | None:
@@ -46,7 +46,7 @@ def sweep_of(name: str) -> Path | None:
         ConfigErrors: It is several.
     """
     try:
-        [place, *more] = status.places(name, folder())
+        [place, *more] = run_names.places(name, folder())
     except FileNotFoundError:
         return None
     except Ambiguous as doubt:
@@ -56,9 +56,9 @@ def sweep_of(name: str) -> Path | None:
 
 def _settled(name: str, *, ask: bool) -> str:
     try:
-        status.places(name, folder())
+        run_names.places(name, folder())
     except FileNotFoundError:
-        known = [status.name_of(path, folder()) for path in status.find([], folder())[-3:]]
+        known = [run_names.name_of(path, folder()) for path in run_names.find([], folder())[-3:]]
         rule = "no such run: no name below runs/, no path, no job id, and none that was recorded elsewhere"
         raise ConfigErrors([ConfigError("RUN", name, rule, known or ["launch status"])]) from None
     except Ambiguous as doubt:
@@ -70,7 +70,7 @@ def _settled(name: str, *, ask: bool) -> str:
 
 def refusal(doubt: Ambiguous) -> ConfigError:
     """The error of a word that several runs answer to, with words that tell them apart."""
-    words = [status.name_of(path, folder()) for path in doubt.candidates]
+    words = [run_names.name_of(path, folder()) for path in doubt.candidates]
     return ConfigError("RUN", doubt.name, f"{len(words)} runs answer to this word, and none is guessed", words)
 
 
@@ -80,7 +80,7 @@ def _chosen(doubt: Ambiguous) -> Path:
     Raises:
         ConfigErrors: No number of the list was typed.
     """
-    words = [status.name_of(path, folder()) for path in doubt.candidates]
+    words = [run_names.name_of(path, folder()) for path in doubt.candidates]
     say(f"launch: {len(words)} runs answer to {doubt.name}:")
     for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):
         what = "a sweep" if (path / state.SWEEP).is_file() else status.read(path).state

@@ -25,7 +25,7 @@ from launcher.base.terminal import say
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.moments import PHASES
 from launcher.job import events
-from launcher.rundir import contents, progress, results, script_copy, state, status
+from launcher.rundir import contents, losses, provenance, results, run_names, state, status
 from launcher.rundir.results import BETWEEN
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
@@ -62,7 +62,7 @@ def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None
     name = shlex.quote(ending.id)
     _say(f"why: launch why {name}; its logs: launch logs {name}; go on: launch resume {name}")
     if spec.script is not None:
-        copy = script_copy.place(directory, spec.script)
+        copy = provenance.script_copy(directory, spec.script)
         _say(f"a resumed run goes on with its copy of the script: fix {copy}, or start a new run")
     return JobFailed.exit_status
 
@@ -87,7 +87,7 @@ def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
                 _say("stopping after this step; Ctrl-C again ends it at once" if interruptions == 1 else "killed")
                 stop(directory, signal.SIGTERM if interruptions == 1 else signal.SIGKILL)
         show(None)
-        interrupts.note_ended(status.name_of(directory, Path.cwd()))
+        interrupts.note_ended(run_names.name_of(directory, Path.cwd()))
     return interruptions > 0
 
 
@@ -135,7 +135,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
 
 def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     """The time that is left, at the speed of the newest steps."""
-    seconds = progress.seconds_left(rows, None if spec.script is not None else spec.steps)
+    seconds = results.seconds_left(rows, None if spec.script is not None else spec.steps)
     return f"  {duration(seconds)} left" if seconds else ""
 
 
@@ -176,7 +176,7 @@ def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
     if steps:
-        yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
+        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
     for line in events.news(directory):

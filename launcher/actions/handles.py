@@ -14,7 +14,7 @@ from launcher.actions.find_runs import find, sweep_of
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.rundir import contents, results, state, status
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.sweeping import outcomes, sweep
 from launcher.sweeping.point import Point

@@ -23,7 +23,7 @@ from launcher.planner.question import Question
 from launcher.planner.result import Layout, Plan
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import status
+from launcher.rundir import run_names
 from launcher.rundir.record import directory_for
 from launcher.submission.slurm_jobs import array_text
 from launcher.sweeping import measurement
@@ -229,7 +229,7 @@ def _directory(run: str, *, ask: bool) -> Path:
 
 def typed_name(directory: Path) -> str:
     """The word that names a measurement in a command."""
-    return shlex.quote(status.name_of(directory, folder()))
+    return shlex.quote(run_names.name_of(directory, folder()))
 
 
 def results_text(found: Results) -> str:

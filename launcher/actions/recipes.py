@@ -31,7 +31,7 @@ from launcher.config.trust.sources import Source
 from launcher.preflight import assess
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import plan
-from launcher.rundir import contents, lock, losses, status
+from launcher.rundir import contents, lock, losses, run_names, signature
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
@@ -127,10 +127,10 @@ def _note_foreign(path: Path, origin: str, privileged: Sequence[PrivilegedSettin
 
 def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted: bool) -> str | None:
     """The run or recipe from elsewhere that a recipe is made of; None where it is the user's own words alone."""
-    if run is not None and not status.is_own(run):
+    if run is not None and not signature.is_own(run):
         if not trusted:
             return str(run)
-        status.remember(run)
+        run_names.remember(run)
     named = recipes.named(read(texts, catalog)[0], catalog)
     if named is None:
         return None

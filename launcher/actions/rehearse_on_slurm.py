@@ -28,9 +28,9 @@ from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.plan import Plan, translate
 from launcher.rehearsing import choice, depth, stored
 from launcher.rehearsing.choice import FILE, Request
-from launcher.rundir import contents, lock, status
+from launcher.rundir import contents, lock, signature, status
 from launcher.rundir.record import directory_for, record
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
@@ -192,7 +192,7 @@ def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
         why = row.reason or f"it is {row.state}, and has no answer"
         raise JobFailed(f"the rehearsal failed: {why}; its logs: launch logs {shlex.quote(row.id)}")
     try:
-        if not rehearsal.stands_in and status.is_own(directory):  # A verdict rests on what was measured here.
+        if not rehearsal.stands_in and signature.is_own(directory):  # A verdict rests on what was measured here.
             stored.keep_as_evidence(spec, rehearsal)
     except OSError as error:
         say(f"launch: the answer is not kept for later runs: {unreadable(error)}")

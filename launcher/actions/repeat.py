@@ -35,10 +35,10 @@ from launcher.config.trust.sources import Source
 from launcher.preflight import assess, findings
 from launcher.preflight.plan import plan
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import contents, loading, lock, losses, results, script_copy, state, status
+from launcher.rundir import contents, loading, lock, provenance, results, run_names, state, status
 from launcher.rundir.lock import Lock
 from launcher.rundir.record import record
-from launcher.rundir.status import Ambiguous
+from launcher.rundir.run_names import Ambiguous
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
 from launcher.submission import interrupts
@@ -79,15 +79,15 @@ def _located(path: Path) -> Path:
         ConfigErrors: Several runs answer to it.
     """
     named = folder() / "runs" / path
-    if path.exists() or (named / losses.NAME).is_file():
+    if path.exists() or (named / contents.LOCK).is_file():
         return path if path.exists() else named
     try:
-        [place, *_] = status.places(str(path), folder())
+        [place, *_] = run_names.places(str(path), folder())
     except FileNotFoundError:
         return path
     except Ambiguous as doubt:
         raise ConfigErrors([refusal(doubt)]) from None
-    return place if (place / losses.NAME).is_file() else path
+    return place if (place / contents.LOCK).is_file() else path
 
 
 def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
@@ -100,7 +100,7 @@ def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
 def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
     """Differences of the run, this machine and this folder from the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
-    here = {**lock.here(spec.data), "script": script_copy.ingredient(spec.script)}
+    here = {**lock.here(spec.data), "script": provenance.script_ingredient(spec.script)}
     differences += lock.differences(lock.ingredients(found.content), lock.ingredients(here))
     lines = [f"{key} was {_short(then)}, here {_short(now)}" for key, then, now in differences]
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
@@ -172,14 +172,14 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
                 say(f"launch: interrupted; the run in {directory} is told to end")
             raise
         finally:
-            interrupts.note_ended(status.name_of(directory, folder()))
+            interrupts.note_ended(run_names.name_of(directory, folder()))
     rows = results.steps(directory)
     if now.state in ("failed", "lost") and (not rows or rows[-1]["step"] < last):
         raise JobFailed(f"{now.reason}; the run is kept in {directory}")
     return directory, rows
 
 
-def _ended(directory: Path, last: int) -> state.RunState:
+def _ended(directory: Path, last: int) -> status.RunState:
     """Wait for the end of a run, which is asked for as soon as the last step is there."""
     asked = False
     while (now := status.read(directory)).state not in state.ENDED:
@@ -230,7 +230,7 @@ def diff(first: str, second: str) -> Output:
 def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
     """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
     for path in (folder() / "runs" / name, folder() / name):
-        if (path / losses.NAME).is_file() or (path.is_file() and _is_lock(path)):
+        if (path / contents.LOCK).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)
             return found.spec, found.content
         if contents.exists(path, contents.SPEC):

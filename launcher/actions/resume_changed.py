@@ -29,7 +29,7 @@ from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import Plan, plan
 from launcher.preflight.this_machine import obstacles
 from launcher.rehearsing.choice import FILE as REHEARSAL
-from launcher.rundir import changes, contents, loading, lock, status, unchangeable_settings
+from launcher.rundir import changes, contents, loading, lock, run_names, status
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
@@ -66,7 +66,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         DoesNotFit: The changed run does not.
         SubmitError: It waits or runs, or its submission failed.
     """
-    name, found = status.name_of(directory, folder()), status.read(directory)
+    name, found = run_names.name_of(directory, folder()), status.read(directory)
     if contents.exists(directory, REHEARSAL):
         rule = "it is the rehearsal of a run: another one is asked for by its own words"
         raise ConfigErrors([ConfigError("RUN", name, rule, ["launch rehearse"])])
@@ -109,7 +109,7 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     changed = changed if newest is None else _tokens_kept(changed, find.state_of(newest.path))
     refused: list[ConfigError] = []
     if newest is not None and changed.after.script is None:
-        refused += unchangeable_settings.refusals(changed.before, changed.after, step, find.state_of(newest.path))
+        refused += changes.refusals(changed.before, changed.after, step, find.state_of(newest.path))
         refused += _nothing_left(directory, changed.after, step)
     refused += _names(changed.before, changed.after)
     loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]
@@ -255,7 +255,7 @@ def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, 
 
 
 def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
-    name = status.name_of(directory, folder())
+    name = run_names.name_of(directory, folder())
     if not differences:
         say(f"launch: {name} has these settings already")
         return

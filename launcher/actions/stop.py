@@ -13,8 +13,8 @@ from pathlib import Path
 
 from launcher.base.errors import SubmitError
 from launcher.base.terminal import say
-from launcher.rundir import contents, keeper, lease, state, status
-from launcher.rundir.state import RunState
+from launcher.rundir import contents, keeper, state, status
+from launcher.rundir.status import RunState
 from launcher.slurm import jobs
 
 
@@ -78,7 +78,7 @@ def _stop_jobs(rows: Sequence[RunState]) -> None:
         refused = jobs.signal_jobs((str(row.job_id) for row in rows if row in save), "USR2")
         refused |= jobs.end_jobs(str(row.job_id) for row in rows if row not in save)
     except SubmitError as error:
-        if not all(row in train and lease.fresh(Path(row.directory)) for row in rows):
+        if not all(row in train and keeper.is_fresh(Path(row.directory)) for row in rows):
             raise
         for row in rows:
             say(f"launch: {row.id}: {error}; the request is left in its folder: its node finds it, saves and ends")

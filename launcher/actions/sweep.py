@@ -35,7 +35,7 @@ from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import plan
-from launcher.rundir import contents, lock, results, state, status
+from launcher.rundir import contents, lock, losses, results, run_names, state, status
 from launcher.rundir.record import Unwritten, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
@@ -276,7 +276,7 @@ def _tried(directory: Path, point: Point) -> Tried:
         return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
     now, steps = status.read(run).state, results.steps(run)
-    loss = results.loss(steps) if now == "finished" and steps else None
+    loss = losses.loss(steps) if now == "finished" and steps else None
     return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 
@@ -338,7 +338,7 @@ def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
     """Say of the points that an interruption has left without a start how they get one."""
     waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
     if 0 < len(waiting) < len(points):
-        name = status.name_of(directory, folder())
+        name = run_names.name_of(directory, folder())
         say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
 
 

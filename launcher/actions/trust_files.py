@@ -20,7 +20,7 @@ from launcher.config.trust import sources as trust
 from launcher.config.trust import store as trust_store
 from launcher.config.trust.privileged_settings import PrivilegedSetting
 from launcher.config.trust.sources import Source
-from launcher.rundir import lock, losses
+from launcher.rundir import contents, lock
 
 type _Acts = tuple[Path, PrivilegedSetting]
 """A file, and a setting of it."""
@@ -54,7 +54,7 @@ def _sources(word: str) -> list[Source]:
         ConfigErrors: There is none, or it is none of these.
     """
     path = folder() / word
-    if path.is_dir() and not (path / losses.NAME).is_file():
+    if path.is_dir() and not (path / contents.LOCK).is_file():
         if not any(yaml_files(path)):
             rule = "the folder holds neither a lock nor configuration groups"
             raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])

@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
-from launcher.rundir import contents, signature, state, status
+from launcher.rundir import contents, run_names, signature, state
 from launcher.saved import find
 from launcher.spec import RunSpec, edit
 
@@ -51,11 +51,11 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
         raise ConfigErrors(errors)
     for directory in foreign:
         for record in (directory, *_points(directory)):
-            status.remember(record)
+            run_names.remember(record)
 
 
 def _is_own(directory: Path) -> bool:
-    return all(map(status.is_own, (directory, *_points(directory))))
+    return all(map(signature.is_own, (directory, *_points(directory))))
 
 
 def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:

@@ -14,7 +14,7 @@ from launcher.actions.stop import stop_all
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_runs, print_json, settle
-from launcher.rundir import by_files, status
+from launcher.rundir import run_names, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     directories = find(options.runs)
     hidden = []
     for directory, stopped in zip(directories, stop_all(directories, signal.SIGTERM), strict=True):
-        name, told = status.name_of(directory, Path.cwd()), by_files.told(directory)
+        name, told = run_names.name_of(directory, Path.cwd()), status.read_files(directory)
         if not stopped and told.word == "unreadable":
             hidden.append(f"{name} cannot be stopped: {told.reason}")
         elif not stopped:

@@ -12,7 +12,7 @@ from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
 from launcher.commands._options import add_json, add_runs, print_json, settle
-from launcher.rundir import by_files, names
+from launcher.rundir import run_names, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
         rule = "at least two runs are compared"
         raise ConfigErrors([ConfigError("RUN", " ".join(options.runs) or None, rule, ["launch status"])])
     for directory in directories:
-        if (damage := by_files.damage(directory)) is not None:
-            say(f"launch: of {names.id_of(directory)} not all is known: {damage}")
+        if (damage := status.damage(directory)) is not None:
+            say(f"launch: of {run_names.id_of(directory)} not all is known: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
         from launcher.views import comparison_text as comparison_plot

@@ -17,9 +17,9 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, print_json, settle
-from launcher.rundir import contents, failure, health, output, progress, state, status
+from launcher.rundir import contents, health, output, results, state, status
 from launcher.rundir.output import Outputs
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 
 _POLL_S = 0.3
 """Seconds between two looks at the files of a run that is followed."""
@@ -71,7 +71,7 @@ def _follow(row: RunState, options: argparse.Namespace) -> None:
 
 def _print(row: RunState, options: argparse.Namespace) -> None:
     directory, found = Path(row.directory), outputs_of(Path(row.directory), options.rank)
-    steps = [] if options.rank is not None else progress.newest(directory, options.lines)
+    steps = [] if options.rank is not None else results.newest(directory, options.lines)
     if not (steps or found.every or row.reason or options.follow):
         who = "" if options.rank is None else f" by rank {options.rank}"
         say(f"launch: {row.id} is {row.state}, and nothing was printed{who}")
@@ -79,7 +79,7 @@ def _print(row: RunState, options: argparse.Namespace) -> None:
     _print_head(row, options)
     _print_hang(row)
     for step in steps:
-        print(progress.line(step, row.progress.steps))
+        print(results.metrics_line(step, row.progress.steps))
     for path in _shown(row, found, options):
         _print_file(path, output.tail(path, options.lines))
     _print_folded(row, found, options)
@@ -91,7 +91,7 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
     errors = errors_of(row, options.rank)
     for error in errors if options.all else errors[:1]:
         path = Path(row.directory) / "logs" / f"error.rank{error['rank']}.json"
-        if options.all or not failure.is_of_another(error):
+        if options.all or not output.is_of_another(error):
             _print_file(path, error["traceback"].splitlines())
 
 
@@ -117,7 +117,7 @@ def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) ->
         if hidden.intersection(paths)
     ]
     errors = errors_of(row, options.rank)  # The first is shown, unless it only tells of another rank.
-    kept = 0 if options.all else len(errors) - (errors != [] and not failure.is_of_another(errors[0]))
+    kept = 0 if options.all else len(errors) - (errors != [] and not output.is_of_another(errors[0]))
     parts += [f"{_many(kept, 'traceback')} of other ranks"] if kept else []
     if parts:
         print(f"folded: {' and '.join(parts)} (launch logs {shlex.quote(row.id)} --all)")
@@ -150,8 +150,8 @@ class _Followed:
         """
         self._name, self._directory = row.id, Path(row.directory)
         self._rank, self._everything = rank, everything
-        self._metrics = Tail(self._directory / progress.METRICS, from_start=False)
-        self._last: JsonObject = next(iter(progress.newest(self._directory, 1)), {})
+        self._metrics = Tail(self._directory / results.METRICS, from_start=False)
+        self._last: JsonObject = next(iter(results.newest(self._directory, 1)), {})
         self._tails = {path: Tail(path, from_start=False) for path in self._paths()}
         self._heading: Path | None = None
         self._asked, self._told = 0.0, (row.state, row.reason)
@@ -196,14 +196,14 @@ class _Followed:
                 print(line, flush=True)
 
     def _print_steps(self) -> None:
-        rows = progress.rows_of(self._metrics.lines())
+        rows = results.rows_of(self._metrics.lines())
         if self._metrics.restarted:
             rows = [row for row in rows if self._is_new(row)]
-        steps = progress.last_step_of(self._directory) if rows else None
+        steps = results.last_step_of(self._directory) if rows else None
         for row in rows:
             if row["step"] <= self._last.get("step", 0):
                 print(f"goes on from step {row['step'] - 1}")
-            print(progress.line(row, steps), flush=True)
+            print(results.metrics_line(row, steps), flush=True)
             self._last, self._heading = row, None
 
     def _is_new(self, row: JsonObject) -> bool:

@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
 from launcher.charts import library
 from launcher.commands._options import add_json, add_runs, print_json, settle
-from launcher.rundir import names
+from launcher.rundir import run_names
 
 _SUFFIX = ".html"
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise SubmitError(f"--output: {target} cannot be written: {error.strerror or error}") from None
     if options.json:
-        runs = [{"id": names.id_of(each), "directory": str(each)} for each in directories]
+        runs = [{"id": run_names.id_of(each), "directory": str(each)} for each in directories]
         print_json({"schema": 1, "report": {"file": str(target), "bytes": len(content.encode()), "runs": runs}})
     else:
         say(f"launch: the page is in {target}")

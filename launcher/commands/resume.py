@@ -17,7 +17,7 @@ from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_trust, print_json, settle
-from launcher.rundir import attempts, contents, home, progress, script_copy, status
+from launcher.rundir import attempts, contents, home, provenance, results, run_names, status
 from launcher.spec import RunSpec, length
 from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
@@ -71,13 +71,13 @@ def _require_one(names: Sequence[str], directories: Sequence[Path], words: Seque
     """Refuse settings for several runs: each may need others, and what is refused for one would hold up the rest."""
     if len(names) > 1 or sweep_of(names[0]) is not None:
         rule = "settings are changed for one run at a time"
-        ways = [f"launch resume {status.name_of(run, folder())} {' '.join(words)}" for run in directories[:1]]
+        ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in directories[:1]]
         raise ConfigErrors([ConfigError("RUN", " ".join(names), rule, ways)])
 
 
 def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
-        name, steps = status.name_of(directory, folder()), progress.read(directory).step or 0
+        name, steps = run_names.name_of(directory, folder()), results.read_progress(directory).step or 0
         more = f"`launch resume {name} {length.typed(contents.spec_of(directory), 2 * steps)}` goes on with it"
         more = more if steps else ""
         say(f"launch: {directory.name} is finished; nothing to resume{'; ' if more else ''}{more}")
@@ -108,7 +108,7 @@ def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
     Raises:
         SubmitError: The folder that its job starts in is gone.
     """
-    name, there = status.name_of(directory, folder()), home.original(directory)
+    name, there = run_names.name_of(directory, folder()), home.original(directory)
     if there is not None:
         say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")
     where = submit.working_folder(directory, words)
@@ -118,8 +118,8 @@ def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
 
 def _say_if_edited(directory: Path, spec: RunSpec) -> None:
     """Say that the run goes on with the copy of its script where the script is another one by now."""
-    if spec.script is not None and script_copy.is_edited(directory, spec, home.working_folder(directory)):
-        copy = script_copy.place(directory, spec.script)
+    if spec.script is not None and provenance.is_script_edited(directory, spec, home.working_folder(directory)):
+        copy = provenance.script_copy(directory, spec.script)
         say(f"launch: {spec.script} is not the run's own copy any more; the run goes on with that, {copy}")
         say("launch: a new run takes the script as it is now")
 

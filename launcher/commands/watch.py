@@ -23,9 +23,9 @@ from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
 from launcher.commands._options import settle
-from launcher.rundir import contents, live, progress, state, status
+from launcher.rundir import contents, live, results, run_names, state, status
 from launcher.rundir.live import Live
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.views import runs as view
 
 _ASK_S = {"local": 1.0, "slurm": 15.0}
@@ -70,7 +70,7 @@ def _chosen(words: list[str]) -> _Watched | _WatchedSweep | None:
     if len(runs) == 1:
         return _Watched(runs[0])
     if words:  # Tasks of an array.
-        names = [status.name_of(path, folder()) for path in runs]
+        names = [run_names.name_of(path, folder()) for path in runs]
         raise ConfigErrors([ConfigError("RUN", words[0], "it is several runs: one of them is watched", names)])
     rows = status.read_newest(runs, 1)
     alive = [row for row in rows if row.state in ("running", "requeued", "queued")]
@@ -81,7 +81,7 @@ class _Watched:
     """A run; its state is asked for now and then, its files are read at every look."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self.name = run, status.name_of(run, folder())
+        self._run, self.name = run, run_names.name_of(run, folder())
         self._row, self._now = self._asked()
 
     @property
@@ -95,7 +95,7 @@ class _Watched:
         if on_disk != self._on_disk or time.monotonic() - self._at >= interval:
             self._row, self._now = self._asked()
         else:
-            self._row = replace(self._row, progress=progress.read(self._run))
+            self._row = replace(self._row, progress=results.read_progress(self._run))
             self._now = live.of_files(self._row, self._now.queue)
         frame = view.frame(self._row, self._now, columns)
         if self.ended and self._row.state != "finished":
@@ -113,7 +113,7 @@ class _WatchedSweep:
     """A sweep: the table of its points."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self.name = directory, status.name_of(directory, folder())
+        self._directory, self.name = directory, run_names.name_of(directory, folder())
         self._at, self._frame, self.ended = 0.0, [""], False
 
     def lines(self, columns: int) -> list[str]:
@@ -129,7 +129,7 @@ class _WatchedSweep:
 
     @property
     def _is_on_slurm(self) -> bool:
-        runs = status.find([str(self._directory)], folder())
+        runs = run_names.find([str(self._directory)], folder())
         return bool(runs) and status.kind(runs[0]) == "slurm"
 
 

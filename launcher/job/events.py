@@ -22,6 +22,9 @@ FILE = "events.jsonl"
 type Milestone = Literal["queued", "running", "start", "save", "end"]
 type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows"]
 
+type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
+"""The cause of an end, in a rank's ``error.rank<r>.json`` and in ``state.json``; ``error`` is any other."""
+
 MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
 """``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
 ``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""

@@ -10,20 +10,24 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher import backends
 from launcher.base import files
-from launcher.base.errors import SubmitError
+from launcher.base.errors import ConfigError, SubmitError
 from launcher.config import open_values
 from launcher.preflight.plan import Plan
-from launcher.rundir import contents, lock, losses, script_copy, signature
+from launcher.rundir import contents, lock, losses, provenance, signature
+from launcher.rundir.lock import spec_differences
 from launcher.rundir.record import job_as_dict, write_settings
+from launcher.saved import state
+from launcher.spec import RunSpec, edit, length
 
 FILE = "changes.json"
 KEPT = "settings"
-_ALWAYS = ("spec.json", "plan.json", "job.json", losses.NAME)
+_ALWAYS = ("spec.json", "plan.json", "job.json", contents.LOCK)
 
 type Change = tuple[str, Any, Any]
 """A key, its value before and its value now."""
@@ -48,8 +52,8 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
     try:
         partial.mkdir()
         content = lock.build(plan, job_as_dict(plan.job), overrides)
-        content["script"] = script_copy.kept_ingredient(run, plan.spec.script)
-        lock.write(partial / losses.NAME, content)
+        content["script"] = provenance.kept_script(run, plan.spec.script)
+        lock.write(partial / contents.LOCK, content)
         write_settings(partial, run, plan, overrides, forced=bool(before.get("forced")))
         kept = _kept(run, sorted({*_ALWAYS, *contents.known(run, contents.JOB).get("files", ())}))
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
@@ -99,3 +103,60 @@ def _note(run: Path, changes: Sequence[Change], *, words: Sequence[str], step: i
         "before": kept,
     }
     files.write_atomically(run / FILE, {"schema": 1, "changes": [*read(run), entry]})
+
+
+_FREE_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
+_FREE_OF_DATA = ("data.workers", "data.path")
+"""Where the same data lie now: the worker compares the samples."""
+
+_ADAPTER = {
+    "adapter.alpha": "what the adapter has learnt is scaled by it",
+    "adapter.double_quant": "the base that the adapter has learnt beside is stored by it",
+}
+
+
+def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object]) -> Iterator[ConfigError]:
+    """Changes that a resumed run cannot make, each with the reason and the way out.
+
+    Args:
+        before: The run as its newest checkpoint was written.
+        after: The run as it is to go on.
+        step: The checkpoint's.
+        there: The checkpoint's ``state.json``.
+    """
+    found = list(state.obstacles(after, there))
+    if before.backend.name == after.backend.name:
+        found += backends.of(after).unreadable(before, after)
+    said = {error.path for error in found}
+    found += [error for error in _without_effect(before, after) if error.path not in said]
+    if (before.train.eval_every is None) != (after.train.eval_every is None):
+        rule = (
+            f"it decides whether samples are held out, and so which ones are trained on, in which order; {state.FRESH}"
+        )
+        way = edit.override("train.eval_every", before.train.eval_every)
+        found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
+    if after.steps < step:
+        rule = f"the run has done {step} steps already"
+        found.append(ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)]))
+    yield from found
+
+
+def _without_effect(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    for path, was, now in spec_differences(before, after):
+        reason = _reason(path)
+        if reason is not None:
+            yield ConfigError(path, now, reason, [edit.override(path, was)])
+
+
+def _reason(path: str) -> str | None:
+    """Why a key cannot change between two attempts; None where it can."""
+    group = path.partition(".")[0]
+    if path in _ADAPTER:
+        return f"{_ADAPTER[path]}; {state.FRESH}"
+    if group == "model" and path not in _FREE_OF_MODEL:
+        return f"the model comes from the run's own checkpoint, which this would not change; {state.FRESH}"
+    if group == "data" and path not in _FREE_OF_DATA:
+        return f"the run's place in the data is a place in these samples; {state.FRESH}"
+    if path == "save.load":
+        return "the run goes on from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP starts another"
+    return None

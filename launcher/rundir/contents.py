@@ -17,11 +17,11 @@ from typing import Any, TypeGuard, get_args
 from launcher.base import files
 from launcher.base.errors import ConfigErrors, SubmitError, unreadable
 from launcher.job.job import RUN
-from launcher.rundir import older, state
+from launcher.rundir import state
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
-SPEC, PLAN, JOB = "spec.json", "plan.json", "job.json"
+SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
 
 _MOST = 1 << 63
@@ -233,7 +233,7 @@ def spec_of(run: Path) -> RunSpec:
     if content is None:
         raise BadRecord(run / SPEC, "there is no such file")
     try:
-        return parse(older.with_card(content))
+        return parse(content)
     except ConfigErrors as error:
         first = error.errors[0]
         raise BadRecord(run / SPEC, f"{first.where}: {first.rule}") from None

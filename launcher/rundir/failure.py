@@ -9,23 +9,34 @@ it is known which node failed first, it is named, since a job is not put back on
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import get_args
 
-from launcher.base import files, secret
-from launcher.job.memory import ran_out
-from launcher.rundir import contents, out_of_memory
-from launcher.slurm.states import NO_STEP
+from launcher.base import files
+from launcher.base.files import JsonObject
+from launcher.base.units import gib, request
+from launcher.job.events import FailureKind
+from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
+from launcher.rundir import contents, output
+from launcher.rundir.output import END_BYTES, one_line
 
-_REPORTED = re.compile(
-    r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
-)
-_TRACEBACK = "Traceback (most recent call last)"
-_ROOT = "Root Cause (first observed failure):"
+HUNG = Path("logs", "hung.json")
+"""Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
+
+EARLIER = Path("logs", "earlier")
+"""Where what is left of earlier attempts lies, a folder each, by when it ended."""
+
+_KINDS = get_args(FailureKind.__value__)
+_OF_THE_KERNEL = ("host_killer", "cgroup", "slurm")
+"""Kinds of ``oom.json`` of a process that was ended from outside."""
+
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
@@ -37,7 +48,6 @@ _TIMED_OUT = re.compile(
 )
 """Words of gloo and NCCL about a collective; a timeout of the program's own is an error like any other."""
 
-_LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 _HARDWARE = re.compile(
     r"uncorrectable (ECC|NVLink) error|hardware stack error|nvlink or a hardware error|GPU is lost|"
     r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable",
@@ -47,29 +57,6 @@ _HARDWARE = re.compile(
 
 _NO_MEMORY = re.compile(r"^(\w+\.)*OutOfMemoryError: ")
 """The last line of a traceback of torch's, whichever module the version has the class in."""
-
-_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
-"""Torch puts this before each line of an exception once a process group is there (``_distributed_excepthook``)."""
-
-_NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
-"""The beginning of a line of torch's own log, such as NCCL's behind an exception: it was not destroyed."""
-
-_TAIL = 65536
-HUNG = Path("logs", "hung.json")
-"""Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
-
-_LONGEST = 300
-"""Characters that one line of a reason may have."""
-
-
-type Kind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
-"""What a failure is, for ``launch why``; ``error`` is any other."""
-
-_NOT_A_NUMBER = re.compile(r"^the loss of step \d+ (is|jumped)")
-"""The beginning of the worker's sentences about a loss (``launcher.worker.spikes``)."""
-
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|disk is full", re.IGNORECASE)
-"""Words of the system (``strerror`` of ENOSPC, EDQUOT, EFBIG) and of the worker about a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +68,7 @@ class Failure:
         transient: True if the same job may well succeed when it is started again.
         node: The node that failed first, where that is known.
         broken: True if that node is not to be used again, even if it has failed only once.
-        kind: What it is.
+        kind: For ``launch why``.
         rank: The rank that failed first, where that is known.
     """
 
@@ -89,12 +76,12 @@ class Failure:
     transient: bool = False
     node: str | None = None
     broken: bool = False
-    kind: Kind = "error"
+    kind: FailureKind = "error"
     rank: int | None = None
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What is kept of it in ``state.json`` beside its text."""
+    def facts(self) -> JsonObject:
+        """Cause and rank, which ``state.json`` keeps beside the text."""
         return {"cause": self.kind, "rank": self.rank}
 
 
@@ -109,8 +96,8 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
         returncode: Of the agent on this node.
         hosts: Names of the job's nodes by their numbers, this one's first, where they are known.
     """
-    errors = _errors(directory / "logs")
-    own = [error for error in errors if not is_of_another(error)]
+    errors = output.rank_errors(directory)
+    own = [error for error in errors if not output.is_of_another(error)]
     for found in (
         _hung(directory),
         _without_memory(directory, own),
@@ -129,100 +116,7 @@ def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Fail
     return _last_words(directory, returncode)
 
 
-def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
-    """Rank and process of those that a signal has ended by torchrun's report, the root cause first."""
-    found = [(rank, pid) for rank, _, code, pid in _reported(report) if code == -number and rank.isdecimal()]
-    return [(int(rank), pid) for rank, pid in found]
-
-
-def written_errors(directory: Path) -> list[dict[str, Any]]:
-    """The errors of a failed job's ranks (rank, node, type, message, traceback): that of the failure first.
-
-    Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
-    others. Errors that say only that another rank is gone come last.
-    """
-    found = _errors(directory / "logs")
-    own = [error for error in found if not is_of_another(error)]
-    if own:
-        same = (error for error in own if error["message"] == own[0]["message"])
-        first = max(same, key=lambda error: len(error["traceback"]))
-        found.sort(key=lambda error: (error is not first, error not in own))
-    keys = ("rank", "node", "type", "message", "traceback")
-    return [{key: secret.shown(error.get(key)) for key in keys} for error in found]
-
-
-def is_of_another(error: dict[str, Any]) -> bool:
-    """True if an error only says that another rank is gone."""
-    return _LOST.search(error["message"]) is not None
-
-
-def first_log(directory: Path) -> Path | None:
-    """The standard error of the rank that failed first by torchrun's report, which knows a script's ranks, too."""
-    root = next((local for _, local, _ in _exits(directory / "logs" / "node.err")), None)
-    return next((path for path in _rank_logs(directory) if path.parent.name == root and path.stat().st_size), None)
-
-
-def logged_error(directory: Path) -> dict[str, Any] | None:
-    """The exception in which the log of the rank that failed first ends, as :func:`written_errors` has those of ours.
-
-    A script's ranks write no error of their own. None where there is no log of that rank.
-    """
-    log = first_log(directory)
-    lines = [] if log is None else _last_lines(log)
-    if not lines:
-        return None
-    rank = next((rank for rank, _, _ in _exits(directory / "logs" / "node.err")), "")
-    traceback = "\n".join(lines)
-    at = traceback.rfind(_TRACEBACK)
-    return {
-        "rank": rank if rank.isdecimal() else None,
-        "node": None,
-        "type": lines[-1].partition(":")[0].rpartition(".")[2],
-        "message": lines[-1],
-        "traceback": traceback[at:] if at >= 0 else "",
-    }
-
-
-def not_started(log: Path) -> str | None:
-    """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
-    for line in files.last_lines(log, _TAIL)[-3:]:
-        if re.match(NO_STEP, line):
-            return f"Slurm could not start it on its nodes: {_one_line(line.removeprefix('srun: error: '))}"
-    return None
-
-
-def never_began(directory: Path) -> str:
-    """Why a job of this machine left no state behind: the last words of the process that was to start it."""
-    logs = directory / "logs"
-    for path in [
-        *sorted(filter(Path.is_file, (logs / "submitit").glob("*_log.err")), key=lambda log: -log.stat().st_mtime),
-        logs / "node.err",
-    ]:
-        lines = [line for line in files.last_lines(path, _TAIL) if line.strip()]
-        if lines:
-            return f"its process ended before the job began: {_one_line(lines[-1])} ({path})"
-    return f"its process ended before the job began, without a message; see {logs}"
-
-
-def _errors(logs: Path) -> list[dict[str, Any]]:
-    """Contents of the ranks' ``error.rank<r>.json``, each with its rank, the earliest first."""
-    paths = [path for path in logs.glob("error.rank*.json") if path.is_file() and _rank_of(path).isdecimal()]
-    paths.sort(key=lambda path: path.stat().st_mtime_ns)
-    found = ((_rank_of(path), files.read_json(path) or {}) for path in paths)
-    return [_known_of(content) | {"rank": rank} for rank, content in found if "message" in content]
-
-
-def _known_of(content: dict[str, Any]) -> dict[str, Any]:
-    """A rank's error with texts for all that is read of it; nodes only where they are named."""
-    texts = {key: str(content.get(key, "")) for key in ("type", "message", "traceback")}
-    return texts | {key: content[key] for key in ("node", "faulty_node") if isinstance(content.get(key), str)}
-
-
-def _rank_of(path: Path) -> str:
-    return path.stem.removeprefix("error.rank")
-
-
-def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
+def _written(errors: Sequence[JsonObject]) -> Failure | None:
     if not errors:
         return None
     error, rank = errors[0], int(errors[0]["rank"])
@@ -232,32 +126,26 @@ def _written(errors: Sequence[dict[str, Any]]) -> Failure | None:
         text = f"rank {rank}: out of GPU memory{asked}; `launch check` names what would fit"
         return Failure(text=text, kind="out_of_memory", rank=rank)
     if "faulty_node" in error:
-        text, node = _one_line(error["message"]), error["faulty_node"]
+        text, node = one_line(error["message"]), error["faulty_node"]
         return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     if _HARDWARE.search(error["message"]):
-        text, node = f"rank {rank}: {_one_line(error['message'])}", error.get("node")
+        text, node = f"rank {rank}: {one_line(error['message'])}", error.get("node")
         return Failure(text=text, transient=True, node=node, broken=node is not None, rank=rank)
     ours = not error["message"].startswith(f"{error['type']}:")
     where = "" if ours else _frame(error["traceback"])
-    return Failure(text=f"rank {rank}: {_one_line(error['message'])}{where}", kind=_kind_of(error), rank=rank)
+    kind: FailureKind = error["kind"] if error["kind"] in _KINDS else "error"
+    return Failure(text=f"rank {rank}: {one_line(error['message'])}{where}", kind=kind, rank=rank)
 
 
-def _kind_of(error: dict[str, Any]) -> Kind:
-    """What the error of a rank is of."""
-    if _NOT_A_NUMBER.search(error["message"]):
-        return "nan"
-    return "disk" if _FULL.search(error["message"]) else "error"
-
-
-def _without_memory(directory: Path, errors: Sequence[dict[str, Any]]) -> Failure | None:
-    """The first rank that ran out of memory; of a full disk the rank's own error names the file and what is left."""
+def _without_memory(directory: Path, errors: Sequence[JsonObject]) -> Failure | None:
+    """The first rank that ran out of memory; where a disk is full the rank's own error names the file."""
     found = ran_out(directory)
     if found is None or found.place == "disk":
         return None
     by_a_rank = any(error["rank"] == str(found.rank) for error in errors)
-    if not by_a_rank and found.kind not in ("host_killer", "cgroup", "slurm"):
+    if not by_a_rank and found.kind not in _OF_THE_KERNEL:
         return None
-    return Failure(text=_one_line(out_of_memory.line(found)), kind="out_of_memory", rank=found.rank)
+    return Failure(text=one_line(out_of_memory_line(found)), kind="out_of_memory", rank=found.rank)
 
 
 def _hung(directory: Path) -> Failure | None:
@@ -266,10 +154,10 @@ def _hung(directory: Path) -> Failure | None:
     return None if found is None else Failure(text=found["text"], transient=bool(found["restart"]), kind="hang")
 
 
-def _timed_out(directory: Path, errors: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Failure | None:
+def _timed_out(directory: Path, errors: Sequence[JsonObject], hosts: Sequence[str]) -> Failure | None:
     """A collective that not all ranks came to: those that waited wrote an error, those that did not come wrote none."""
     waited = [error for error in errors if _TIMED_OUT.search(error["message"])]
-    first = next((error for error in errors if not is_of_another(error)), None)
+    first = next((error for error in errors if not output.is_of_another(error)), None)
     if first is None or first not in waited:
         return None
     job = contents.known(directory, contents.JOB)
@@ -300,8 +188,8 @@ def _node_of(directory: Path, rank: int) -> str | None:
 
 def _watchdog(directory: Path) -> Failure | None:
     """NCCL's watchdog ends the process without a Python error; its text is in the rank's stderr."""
-    for path in _rank_logs(directory):
-        found = _WATCHDOG.search(files.end_of(path, _TAIL))
+    for path in output.rank_logs(directory):
+        found = _WATCHDOG.search(files.end_of(path, END_BYTES))
         if found:
             text = f"NCCL timeout in {found[1]} after {int(found[2]) // 1000} s (train.timeout_s)"
             return Failure(text=text, transient=True, kind="hang")
@@ -312,17 +200,22 @@ def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failur
     """A signal that ended a rank or torchrun, on this node or, by what they have left, on another."""
     for number, node in enumerate(hosts or [None]):
         report = directory / "logs" / (f"node{number}.err" if number else "node.err")
-        for rank, _, code in _exits(report):
-            if code < 0 and -code != signal.SIGTERM:  # Torchrun's own, to the ranks that the first failure has left.
-                found = _by_signal(f"rank {rank}", -code, directory, node)
-                return replace(found, rank=int(rank)) if rank.isdecimal() else found
+        for exit_ in output.exits(report):
+            if _is_a_cause(exit_.code):
+                found = _by_signal(f"rank {exit_.rank}", -exit_.code, directory, node)
+                return replace(found, rank=int(exit_.rank)) if exit_.rank.isdecimal() else found
     others = list(_failed_agents(directory / "logs", hosts))
     for code, node in others:
-        if code < 0 and -code != signal.SIGTERM:
+        if _is_a_cause(code):
             return _by_signal("torchrun", -code, directory, node)
     # An agent that waits in vain for another node is killed by us.
     own = hosts[0] if hosts and not others else None
     return _by_signal("torchrun", -returncode, directory, own) if returncode < 0 else None
+
+
+def _is_a_cause(code: int) -> bool:
+    """True for the exit code of a signal other than torchrun's own, to the ranks that the first failure has left."""
+    return code < 0 and -code != signal.SIGTERM
 
 
 def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -334,73 +227,36 @@ def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]
 
 def _apart(directory: Path) -> Failure | None:
     """Nodes that did not find each other, or lost sight before the ranks began: no fault of the program."""
-    found = _RENDEZVOUS.search(files.end_of(directory / "logs" / "node.err", _TAIL))
-    return Failure(text=f"torchrun's rendezvous failed: {_one_line(found[0])}", transient=True) if found else None
+    found = _RENDEZVOUS.search(files.end_of(directory / "logs" / "node.err", END_BYTES))
+    return Failure(text=f"torchrun's rendezvous failed: {one_line(found[0])}", transient=True) if found else None
 
 
 def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Failure:
     name = signal.Signals(number).name
     if name != "SIGKILL":
         return Failure(text=f"{who} was ended by {name}", transient=True, node=node, kind="rank_killed")
-    if any(_OOM_KILL.search(files.end_of(path, _TAIL)) for path in (directory / "logs" / "submitit").glob("*_log.err")):
+    logs = (directory / "logs" / "submitit").glob("*_log.err")
+    if any(_OOM_KILL.search(files.end_of(path, END_BYTES)) for path in logs):
         return Failure(text=f"{who} was ended by the kernel: out of host memory", kind="out_of_memory")
     text = f"{who} was ended by SIGKILL: the kernel may have been out of memory"
     return Failure(text=text, transient=True, node=node, kind="rank_killed")
 
 
-def _exits(path: Path) -> list[tuple[str, str, int]]:
-    """Rank, local rank and exit code of each failure in torchrun's report, the root cause first."""
-    return [(rank, local, code) for rank, local, code, _ in _reported(path)]
-
-
-def _reported(path: Path) -> list[tuple[str, str, int, int | None]]:
-    """As :func:`_exits`, with the number of the process where the report has it."""
-    found: list[tuple[str, str, int, int | None]] = []
-    text = files.end_of(path, _TAIL)
-    at = text.rfind(_ROOT)
-    for part in (text[at:], text[:at]) if at >= 0 else (text,):
-        rank, local = "?", ""
-        for match in _REPORTED.finditer(part):
-            if match["rank"] is not None:
-                rank, local = match["rank"], match["local"]
-            else:
-                found.append((rank, local, int(match["code"]), None if match["pid"] is None else int(match["pid"])))
-    return found
-
-
 def _last_words(directory: Path, returncode: int) -> Failure:
     """The end of the log of the rank that failed first, with the frame that a traceback in it ends in."""
     logs = directory / "logs"
-    rank, root = next(((rank, local) for rank, local, _ in _exits(logs / "node.err")), ("", None))
-    paths = _rank_logs(directory)
+    rank, root = next(((each.rank, each.local) for each in output.exits(logs / "node.err")), ("", None))
+    paths = output.rank_logs(directory)
     first = [path for path in paths if path.parent.name == root]
     for path in [*first, *paths, logs / "node.err"]:
-        lines = _last_lines(path)
+        lines = output.last_lines(path)
         if lines:
             text = "\n".join(lines)
-            where = _frame(text) if _TRACEBACK in text else ""
-            kind: Kind = "out_of_memory" if _NO_MEMORY.search(lines[-1]) else "error"
-            of = int(rank) if path in first and rank.isdecimal() else None
-            said = f"{_one_line(lines[-1])}{where} (exit status {returncode}; {path})"
-            return Failure(text=said, kind=kind, rank=of)
+            where = _frame(text) if output.TRACEBACK in text else ""
+            reason = f"{one_line(lines[-1])}{where} (exit status {returncode}; {path})"
+            kind: FailureKind = "out_of_memory" if _NO_MEMORY.search(lines[-1]) else "error"
+            return Failure(text=reason, kind=kind, rank=int(rank) if path in first and rank.isdecimal() else None)
     return Failure(text=f"exit status {returncode} without a message; see {logs}")
-
-
-def _last_lines(path: Path) -> list[str]:
-    """The end of a log without empty lines, what torch puts before a rank's, and what it notes behind them."""
-    lines = [line for line in _PREFIX.sub("", files.end_of(path, _TAIL)).splitlines() if line.strip()]
-    said = max((number for number, line in enumerate(lines, 1) if not _NOTE.match(line)), default=len(lines))
-    return lines[:said]
-
-
-def _rank_logs(directory: Path) -> list[Path]:
-    """Files of the ranks' stderr, the latest first."""
-
-    def found() -> Iterator[tuple[int, Path]]:
-        for path in (directory / "logs" / "ranks").glob("*/attempt_*/*/stderr.log"):
-            yield path.stat().st_mtime_ns, path
-
-    return [path for _, path in sorted(found(), reverse=True)]
 
 
 def _frame(traceback: str) -> str:
@@ -408,6 +264,42 @@ def _frame(traceback: str) -> str:
     return f" ({Path(frames[-1]['file']).name}:{frames[-1]['line']} in {frames[-1]['function']})" if frames else ""
 
 
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+def put_out_of_memory_aside(directory: Path) -> None:
+    """Keep the ``oom.json`` of an attempt before this one with the run's logs: it says nothing of this one."""
+    path = directory / OUT_OF_MEMORY
+    with contextlib.suppress(OSError):
+        found = ran_out(directory)
+        folder = directory / EARLIER / f"{path.stat().st_mtime:.3f}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if found is not None and found.snapshot is not None and (directory / found.snapshot).is_file():
+            (directory / found.snapshot).rename(folder / Path(found.snapshot).name)
+        path.rename(folder / OUT_OF_MEMORY)
+    path.unlink(missing_ok=True)
+
+
+def note_out_of_memory_of_slurm(directory: Path) -> None:
+    """Leave an ``oom.json`` with Slurm's word on a job whose own processes could not write it any more."""
+    words = "Slurm's state OUT_OF_MEMORY"
+    found = OutOfMemory(kind="slurm", place="host", time=time.time(), rank=None, node=None, message=words)
+    with contextlib.suppress(OSError):  # Somebody else's run, or a rank has written one.
+        files.write_new(directory / OUT_OF_MEMORY, f"{json.dumps(found.as_dict())}\n".encode())
+
+
+def out_of_memory_line(found: OutOfMemory) -> str:
+    """A device or host that was full, in one line."""
+    who = f"rank {found.rank}" if found.rank is not None else "the job" if found.node is None else found.node
+    if found.kind in _OF_THE_KERNEL:
+        return f"{who} was ended by the kernel: out of host memory{_host_use(found)}; `launch why RUN` says more"
+    what = "out of host memory" if found.place == "host" else "out of memory"
+    step = f" of step {found.step}" if found.step else ""
+    where = "" if found.phase is None else f" in {found.phase.replace('_', ' ')}{step}"
+    layer = "" if found.layer is None else f", layer {found.layer}"
+    asked = "" if found.requested_bytes is None else f": asked for {request(found.requested_bytes, found.free_bytes)}"
+    return f"{who}: {what}{where}{layer}{asked}; `launch why RUN` says which pile grew"
+
+
+def _host_use(found: OutOfMemory) -> str:
+    host = found.host
+    if host is None or host.node_used_bytes is None or host.node_bytes is None:
+        return ""
+    return f", {gib(host.node_used_bytes)} of {gib(host.node_bytes)} in use"

@@ -1,10 +1,10 @@
-"""The folder that a run is at home in, by which one that was moved or copied is known.
+"""The home folder of a run, by which a run that was moved or copied is known.
 
 ``home.json`` holds the folder's path and inode. A run in another folder with this inode was moved, or is seen under
 another path; with another inode it is a copy: whatever it says of a job that waits or runs is about the original, whose
 processes a copy must neither claim nor end. Records keep ``{run}`` where the run directory belongs. What has to name it
-(generated files, which an engine reads as they are, and all records of earlier versions) is written anew by
-:func:`settle` when the run goes on in its new place.
+(generated files, which an engine reads as they are) is written anew by :func:`settle` when the run goes on in its new
+place.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
-from launcher.data.token_folder import POINTER
-from launcher.job.job import RUN
 from launcher.rundir import attempts, contents, signature, state
 
 FILE = "home.json"
@@ -33,22 +31,15 @@ def write(folder: Path, directory: Path) -> None:
 
 
 def recorded(run: Path) -> Path | None:
-    """The folder that the record was made for; None where it does not say.
-
-    Records of earlier versions say it by the variable that their job gets.
-    """
-    try:
-        content = contents.read(run, FILE)
-    except contents.BadRecord:
-        content = None
-    told = content["directory"] if content else _variables(run).get("LAUNCH_RUN")
-    return Path(told) if told and told != RUN else None
+    """The folder that the record was made for; None where it does not say."""
+    there = contents.known(run, FILE).get("directory")
+    return None if there is None else Path(there)
 
 
 def original(run: Path) -> Path | None:
     """The folder of the run that this one is a copy of; None where it is no copy."""
     there = recorded(run)
-    if there is None or _same(there, run):
+    if there is None or _is_same(there, run):
         return None
     inode = contents.known(run, FILE).get("inode")
     with contextlib.suppress(OSError):
@@ -98,15 +89,15 @@ def settle(run: Path) -> None:
         OSError: A file cannot be written.
     """
     there = recorded(run)
-    if there is None or (there == run and contents.exists(run, FILE)):
+    if there is None or there == run:
         return
     job: dict[str, Any] = contents.read(run, contents.JOB) or {}
     folder = str(working_folder(run))
     copied = original(run) is not None
-    if there != run:
-        _name_anew(run, there, job.get("files", ()))
-        job = {**_renamed(job, there, RUN), "working_directory": folder}
-        files.write_text_atomically(run / contents.JOB, json.dumps(job, indent=1, sort_keys=True) + "\n")
+    for name in job.get("files", ()):
+        _name_anew(run / Path(name).name, there, run)  # A record from elsewhere may name a file beyond its folder.
+    text = json.dumps({**job, "working_directory": folder}, indent=1, sort_keys=True)
+    files.write_text_atomically(run / contents.JOB, f"{text}\n")
     if copied:
         attempts.forget(run)
         for name in ("state.json", state.SUBMISSION, state.NOT_SUBMITTED, state.CANCEL_REQUEST):
@@ -115,41 +106,17 @@ def settle(run: Path) -> None:
     signature.note(run)  # Only who owns or trusts a record comes here, and its files have just been rewritten.
 
 
-def _name_anew(run: Path, there: Path, names: Any) -> None:
-    """Put the run's place in its generated files, and in the note of its token ids where it holds them itself."""
-    for name in (*names, POINTER):
-        path = run / Path(name).name  # A record from elsewhere may name a file beyond its own folder.
-        with contextlib.suppress(FileNotFoundError):
-            text = files.read_text(path, files.MOST_OF_A_RECORD)
-            changed = _renamed(text, there, RUN if name == POINTER else str(run))
-            if changed != text:
-                files.write_text_atomically(path, changed)
+def _name_anew(path: Path, there: Path, run: Path) -> None:
+    """Put the run's place into a file in which another one stands; ``/runs/a`` does not begin ``/runs/ab``."""
+    with contextlib.suppress(FileNotFoundError):
+        text = files.read_text(path, files.MOST_OF_A_RECORD)
+        changed = re.sub(rf"(?<![\w./-]){re.escape(str(there))}(?=$|[^\w.-])", lambda _: str(run), text)
+        if changed != text:
+            files.write_text_atomically(path, changed)
 
 
-def _renamed(content: Any, there: Path, text: str) -> Any:
-    if isinstance(content, str):
-        return _pattern(there).sub(lambda _: text, content)
-    if isinstance(content, list):
-        return [_renamed(each, there, text) for each in content]
-    if isinstance(content, dict):
-        return {key: _renamed(each, there, text) for key, each in content.items()}
-    return content
-
-
-def _pattern(folder: Path) -> re.Pattern[str]:
-    """The path of a folder, or the beginning of one in it; ``/runs/a`` does not begin ``/runs/ab``."""
-    return re.compile(rf"(?<![\w./-]){re.escape(str(folder))}(?=$|[^\w.-])")
-
-
-def _variables(run: Path) -> dict[str, str]:
-    found: dict[str, str] = contents.known(run, contents.JOB).get("environment", {})
-    return found
-
-
-def _same(there: Path, run: Path) -> bool:
-    if there == run:
-        return True
+def _is_same(there: Path, run: Path) -> bool:
     try:
-        return there.samefile(run)
+        return there == run or there.samefile(run)
     except (OSError, ValueError):
         return False

@@ -1,30 +1,41 @@
-"""Who keeps a run on a machine, and what can be told of them from here.
+"""The keeper of a run on a machine: whether it lives, and its heartbeat, which tells where it cannot be seen.
 
-A run on a machine has a keeper, the process that waits for its end and writes how it ended, and the keeper's agent,
-torchrun. Both are recorded as a :class:`~launcher.base.process.Process`; older records hold a bare pid, which counts
-only where that process was started for this run. What cannot be seen from here is told by the run's heartbeat.
+The keeper is the process that waits for the run's end and writes how it ended; its agent is torchrun. Both are recorded
+as a :class:`~launcher.base.process.Process`. What cannot be seen from here, on another host, in another container or in
+a Slurm that this host does not have, is told by the heartbeat: a file in the run's folder that the first node renews.
+Its age is told by the clock of the file system alone, against a file that the reader writes beside it, since the clocks
+of two hosts may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files
-from launcher.base.process import Process, alive, is_pid, speaks_of
+from launcher.base.process import Process, speaks_of
 from launcher.base.units import duration
-from launcher.rundir import lease, names
+from launcher.rundir import run_names
 from launcher.rundir.state import SUBMISSION, State
 
-_DIGITS = 10
-"""Of the largest number of a process."""
+HEARTBEAT = "heartbeat.json"
+FRESH_S = 60.0
+"""Age at which a heartbeat counts as stale: many beats, and the time for which NFS may keep what it has read."""
+
+_BEAT_S = 5.0
+_LOOK_S = 0.5
 
 _GONE = "the process that kept the job on this machine is gone"
 _NEVER = "the process that was to keep the job on this machine is gone, and had not begun"
 
 
-def told(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, Any]) -> tuple[State, str] | None:
+def state_of(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, Any]) -> tuple[State, str] | None:
     """State and reason of a run on a machine where its files do not tell; None where what they say holds.
 
     Args:
@@ -33,50 +44,47 @@ def told(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, 
         submission: ``submission.json``; empty where the run was not submitted.
     """
     if content is None:
-        if submission.get("kind") != "local":
-            return None
-        return _of(run, submission.get("process", submission.get("job_id")), None, "queued", _NEVER)
+        is_local = submission.get("kind") == "local"
+        return _of(run, submission.get("process"), None, "queued", _NEVER) if is_local else None
     if content["state"] != "running" or "keeper" not in content:
         return None
-    return _of(run, content["keeper"], agent_of(content), "running", _GONE)
-
-
-def agent_of(content: Mapping[str, Any]) -> object:
-    """The record of torchrun in ``state.json``, of any version."""
-    return content.get("agent", content.get("process_group"))
+    return _of(run, content["keeper"], content.get("agent"), "running", _GONE)
 
 
 def _of(run: Path, keeper: object, agent: object, word: State, gone: str) -> tuple[State, str] | None:
-    process = Process.recorded(keeper)
+    process, torchrun = Process.recorded(keeper), Process.recorded(agent)
     if process is not None and not process.visible:
         return from_elsewhere(run, word, process)
-    if _lives(run, keeper):
+    if process is not None and process.alive:
         return None
-    if _lives(run, agent):
-        return "running", f"{gone}; its ranks still run: `launch cancel {names.typed(run)}` ends them"
+    if torchrun is not None and torchrun.alive:
+        return "running", f"{gone}; its ranks still run: `launch cancel {run_names.typed(run)}` ends them"
     return "lost", gone
 
 
 def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tuple[State, str]:
     """State and reason of a run that is kept where this host cannot look: by its heartbeat."""
-    seconds = lease.age(run)
-    renewed = seconds is not None and seconds < lease.FRESH_S
+    seconds = heartbeat_age(run)
+    renewed = seconds is not None and seconds < FRESH_S
     if process is not None and process.before_a_reboot and not renewed:
         return "lost", f"{process.host} was started again since, which ended the run"
     who = "its processes are" if process is None else f"{process} is"
     if renewed:
         return word, f"{who} not visible from here, and keeps its heartbeat up"
     silent = "has no heartbeat" if seconds is None else f"its last heartbeat is {duration(seconds)} old"
-    way = f"if it is gone, `launch resume {names.typed(run)}` goes on with the run"
+    way = f"if it is gone, `launch resume {run_names.typed(run)}` goes on with the run"
     return "not_visible", f"{who} not visible from here, and {silent}; {way}"
 
 
-def _lives(run: Path, record: object) -> bool:
-    process = Process.recorded(record)
-    if process is not None:
-        return process.alive
-    pid = int(record) if isinstance(record, str) and record.isdecimal() and len(record) <= _DIGITS else record
-    return isinstance(pid, int) and is_pid(pid) and alive(pid) and speaks_of(pid, run)
+def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
+    """State and reason of a run on Slurm where none answers, as on a host without one: by its heartbeat.
+
+    Runs that wait have none; for these the reason is Slurm's silence.
+    """
+    if word != "running" or heartbeat_age(run) is None:
+        return word, silent
+    seen, reason = from_elsewhere(run, word)
+    return seen, f"{silent}; {reason}"
 
 
 def agent(run: Path, content: Mapping[str, Any]) -> Process | None:
@@ -84,26 +92,12 @@ def agent(run: Path, content: Mapping[str, Any]) -> Process | None:
 
     A record from elsewhere may name any process of this machine, with all that it is known by.
     """
-    record = agent_of(content)
-    if not _lives(run, record):
-        return None
-    process = Process.recorded(record) or Process.of(int(str(record)))
-    return process if speaks_of(process.pid, run) else None
-
-
-def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
-    """State and reason of a run on Slurm where none answers, as on a host without one: by its heartbeat.
-
-    Runs that wait have none, nor have those of older versions; for these the reason is Slurm's silence.
-    """
-    if word != "running" or lease.age(run) is None:
-        return word, silent
-    seen, reason = from_elsewhere(run, word)
-    return seen, f"{silent}; {reason}"
+    process = Process.recorded(content.get("agent"))
+    return process if process is not None and process.alive and speaks_of(process.pid, run) else None
 
 
 def reads_requests(content: Mapping[str, Any]) -> bool:
-    """True if the keeper looks for a request to end in the run's folder, and lives; those of older versions do not."""
+    """True if a keeper may live that looks for a request to end in the run's folder."""
     process = Process.recorded(content.get("keeper"))
     return not content or (process is not None and (process.alive or not process.visible))
 
@@ -113,3 +107,82 @@ def is_elsewhere(run: Path, content: Mapping[str, Any]) -> bool:
     submission = files.read_json(run / SUBMISSION) or {}
     process = Process.recorded(content.get("keeper", submission.get("process")))
     return process is not None and not process.visible
+
+
+def begin_heartbeat(run: Path, keeper: Process) -> None:
+    """Write the first heartbeat of a process that keeps the run, or is about to."""
+    files.write_atomically(run / HEARTBEAT, {"process": keeper.as_dict()})
+
+
+@contextlib.contextmanager
+def heartbeat(run: Path) -> Iterator[None]:
+    """Renew the run's heartbeat from another thread as long as this process keeps the run."""
+    over = threading.Event()
+    begin_heartbeat(run, Process.here())
+    beating = threading.Thread(target=_beat, args=(run, over), daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beating.join()
+        end_heartbeat(run)
+
+
+def end_heartbeat(run: Path) -> None:
+    """Take the heartbeat away: nobody keeps the run any more."""
+    with contextlib.suppress(OSError):
+        (run / HEARTBEAT).unlink(missing_ok=True)
+
+
+def _beat(run: Path, over: threading.Event) -> None:
+    while not over.wait(_BEAT_S):
+        with contextlib.suppress(OSError):  # A file system that is away, or full, comes back.
+            os.utime(run / HEARTBEAT)
+
+
+def heartbeat_age(run: Path) -> float | None:
+    """Seconds between the run's heartbeat and now, whichever is later by a clock that was set; None without one."""
+    try:
+        with files.opened(run / HEARTBEAT) as file:  # To open it makes NFS ask its server, where a look alone may not.
+            beat = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+    return abs(_now(run) - beat)
+
+
+def is_fresh(run: Path) -> bool:
+    """True if the run's heartbeat is renewed, so that somebody keeps it, wherever that is."""
+    seconds = heartbeat_age(run)
+    return seconds is not None and seconds < FRESH_S
+
+
+def is_renewed(run: Path) -> bool:
+    """True if the run's heartbeat is renewed while we look; one that was copied stays as it is."""
+    first, until = _stamp(run), time.monotonic() + 2 * _BEAT_S
+    if first is None or not is_fresh(run):
+        return False
+    while time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        if _stamp(run) != first:
+            return True
+    return False
+
+
+def _stamp(run: Path) -> int | None:
+    try:
+        with files.opened(run / HEARTBEAT) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _now(run: Path) -> float:
+    """The time by the clock that the folder's files are stamped with; this host's own where nothing can be written."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=run, prefix=".clock.") as file:
+            file.write(b"\n")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()

@@ -17,8 +17,8 @@ from typing import Any
 from launcher.base import files
 from launcher.job import memory
 from launcher.job.memory import MemoryRecord
-from launcher.rundir import contents, output, progress, results
-from launcher.rundir.state import RunState
+from launcher.rundir import contents, output, results
+from launcher.rundir.status import RunState
 from launcher.slurm import jobs
 from launcher.slurm.jobs import Waiting
 
@@ -112,7 +112,7 @@ def of_files(row: RunState, queue: Waiting | None = None) -> Live:
     speed = results.predicted_speed(run)
     return Live(
         queue=queue,
-        recent=tuple(map(_point, progress.newest(run, RECENT))),
+        recent=tuple(map(_point, results.newest(run, RECENT))),
         predicted_tokens_per_second=None if speed is None else speed.tokens_per_second,
         memory=_memory(run),
         slowest=_slowest(run),
@@ -120,8 +120,8 @@ def of_files(row: RunState, queue: Waiting | None = None) -> Live:
 
 
 def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    speed = None if row.get("followed") else progress.number(row, "tokens_per_second")
-    return {"step": row["step"], "loss": progress.number(row, "loss"), "tokens_per_second": speed}
+    speed = None if row.get("followed") else results.number(row, "tokens_per_second")
+    return {"step": row["step"], "loss": results.number(row, "loss"), "tokens_per_second": speed}
 
 
 def _memory(run: Path) -> MemoryNow | None:

@@ -15,7 +15,7 @@ from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError
 from launcher.preflight import stored
-from launcher.rundir import contents, status
+from launcher.rundir import contents, run_names, signature
 from launcher.saved import find, state
 from launcher.spec import RunSpec, edit, length
 
@@ -55,7 +55,7 @@ def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     word = spec.save.load or ""
     try:
         found = find.find(word, lambda name: _run(name, folder)).absolute()
-    except status.Ambiguous as doubt:
+    except run_names.Ambiguous as doubt:
         return Loading(spec=spec, errors=(_several(word, doubt, folder),))
     except find.NoCheckpoint as error:
         if spec.cluster.kind == "slurm" and not _exists(word):
@@ -87,7 +87,7 @@ def is_own(checkpoint: Path) -> bool:
     place = files.real(checkpoint)
     inside = (place, place.parent, place.parent.parent)
     run = next((folder for folder in inside if contents.exists(folder, contents.SPEC)), None)
-    return any(map(status.is_own, inside)) if run is None else status.is_own(run)
+    return any(map(signature.is_own, inside)) if run is None else signature.is_own(run)
 
 
 def _other_layout(spec: RunSpec, found: Path) -> Iterator[ConfigError]:
@@ -111,16 +111,16 @@ def _exists(word: str) -> bool:
 
 def _run(name: str, folder: Path) -> Path | None:
     try:
-        found = status.find([name], folder)
+        found = run_names.find([name], folder)
     except FileNotFoundError:
         return None
     return found[0] if len(found) == 1 else None
 
 
-def _several(word: str, doubt: status.Ambiguous, folder: Path) -> ConfigError:
+def _several(word: str, doubt: run_names.Ambiguous, folder: Path) -> ConfigError:
     """The error of a word that several runs answer to, with words that tell them apart."""
     which = word.removeprefix(doubt.name)
-    ways = [f"save.load={status.name_of(path, folder)}{which}" for path in doubt.candidates]
+    ways = [f"save.load={run_names.name_of(path, folder)}{which}" for path in doubt.candidates]
     return ConfigError("save.load", word, f"{len(ways)} runs answer to this word, and none is guessed", ways)
 
 
@@ -129,8 +129,8 @@ def _ways(error: find.NoCheckpoint, folder: Path) -> Iterator[str]:
     if error.ways:
         yield from (f"save.load={way}" for way in error.ways)
         return
-    runs = [run for run in reversed(status.find([], folder)[-_LOOKED_AT:]) if find.checkpoints(run)]
-    yield from (f"save.load={status.name_of(run, folder)}" for run in runs[:_SHOWN])
+    runs = [run for run in reversed(run_names.find([], folder)[-_LOOKED_AT:]) if find.checkpoints(run)]
+    yield from (f"save.load={run_names.name_of(run, folder)}" for run in runs[:_SHOWN])
     yield "save.load=null"
 
 

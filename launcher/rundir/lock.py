@@ -26,8 +26,9 @@ from launcher.config import open_values, safe_yaml
 from launcher.config.overrides import Override
 from launcher.config.trust import sources as trust
 from launcher.preflight.plan import Plan
-from launcher.rundir import older, provenance, script_copy
-from launcher.rundir.losses import LOSSES, NAME, as_line
+from launcher.rundir import provenance
+from launcher.rundir.contents import LOCK
+from launcher.rundir.losses import LOSSES, as_line
 from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
 
@@ -82,7 +83,7 @@ def build(
         "spec_hash": spec.hash,
         "seed": spec.train.seed,
         **(here(spec.data, with_diff=spec.run.record_diff) if made_of is None else made_of),
-        "script": script_copy.ingredient(spec.script),
+        "script": provenance.script_ingredient(spec.script),
         "requirements": requirements,
         "prediction": prediction,
         "job": dict(job),
@@ -105,7 +106,7 @@ def _require_no_secret(content: Mapping[str, Any]) -> None:
     # Names of packages are no names of secrets: a requirement "detect-secrets==1.5.0" holds none.
     versions = {**content["versions"], "packages": list(content["versions"]["packages"].values())}
     requirements = [text.partition("==")[2] for text in content["requirements"]]
-    secrecy.require_none({**content, "versions": versions, "requirements": requirements}, NAME)
+    secrecy.require_none({**content, "versions": versions, "requirements": requirements}, LOCK)
 
 
 def here(data: DataSpec, *, with_diff: bool = False) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def read(path: Path) -> Lock:
     Raises:
         ConfigErrors: It is not a lock of this schema, or its run is not one that this version knows.
     """
-    path = path / NAME if path.is_dir() else path
+    path = path / LOCK if path.is_dir() else path
     content = safe_yaml.load(path)
     where = str(path)
     if not isinstance(content, dict) or "spec" not in content:
@@ -191,7 +192,7 @@ def read(path: Path) -> Lock:
         rule = f"this version reads locks of schema {SCHEMA}"
         raise ConfigErrors([ConfigError(f"{where}: schema", content.get("schema"), rule)])
     try:
-        spec = parse(older.with_card(content["spec"]))
+        spec = parse(content["spec"])
     except ConfigErrors as error:
         raise ConfigErrors(
             ConfigError(f"{where}: {e.path}", e.found, e.rule, e.way_out) for e in error.errors

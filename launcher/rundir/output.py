@@ -9,18 +9,43 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from launcher.base import files
-from launcher.rundir import contents, failure, home, state
+from launcher.base import files, secret
+from launcher.base.files import JsonObject
+from launcher.rundir import contents, home, state
+from launcher.slurm.states import NO_STEP
 
 _RANDOM = 9
 """Characters that ``tempfile.mkdtemp`` adds to torchrun's rendezvous id: an underscore, and eight of any kind."""
 
 _SUFFIXES = (".log", ".out", ".err")
+_STDERR = "*/attempt_*/*/stderr.log"
+
+END_BYTES = 65536
+"""Bytes at the end of a log in which its last words are looked for."""
+
+TRACEBACK = "Traceback (most recent call last)"
+_ROOT = "Root Cause (first observed failure):"
+_REPORTED = re.compile(
+    r"rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|exitcode\s*:\s*(?P<code>-?\d+)(?: \(pid: (?P<pid>\d+)\))?"
+)
+_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""Torch puts this before each line of an exception once a process group is there (``_distributed_excepthook``)."""
+
+_NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
+"""The beginning of a line of torch's own log, such as NCCL's behind an exception: it was not destroyed."""
+
+_LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
+"""Words of gloo, NCCL and the system about a peer that is gone."""
+
+_LONGEST = 300
+"""Characters that one line of a reason may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +69,7 @@ def outputs(directory: Path) -> Outputs:
     ranks = [path for path in found if path.is_relative_to(root)]
     newest = _newest_attempt(root)
     now = [path for path in ranks if path.relative_to(root).parts[0][:-_RANDOM] == newest]
-    first = failure.first_log(directory)
+    first = first_log(directory)
     return Outputs(
         ranks=tuple(sorted(now, key=lambda path: (path != first, not _of_errors(path), path.as_posix()))),
         earlier=tuple(path for path in ranks if path not in now),
@@ -92,7 +117,7 @@ def _of_the_array(directory: Path) -> Iterator[Path]:
 
 
 def _printed(folder: Path) -> list[Path]:
-    """Log files below a folder with something in them: those of errors first, then by name."""
+    """Log files below a folder with something in them: standard errors first, then by name."""
     found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and _holds_something(path))
     return sorted(found, key=lambda path: (not _of_errors(path), path.as_posix()))
 
@@ -111,3 +136,138 @@ def _newest_attempt(root: Path) -> str:
     folders = [path for path in root.glob("*") if path.is_dir() and not path.is_symlink()]
     newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
     return "" if newest is None else newest.name[:-_RANDOM]
+
+
+class RankExit(NamedTuple):
+    """A failure in torchrun's report: rank and local rank (``?`` and empty where it has none), exit code, process."""
+
+    rank: str
+    local: str
+    code: int
+    pid: int | None
+
+
+def exits(report: Path) -> list[RankExit]:
+    """The failures of torchrun's report, the root cause first."""
+    found: list[RankExit] = []
+    text = files.end_of(report, END_BYTES)
+    at = text.rfind(_ROOT)
+    for part in (text[at:], text[:at]) if at >= 0 else (text,):
+        rank, local = "?", ""
+        for match in _REPORTED.finditer(part):
+            if match["rank"] is not None:
+                rank, local = match["rank"], match["local"]
+            else:
+                pid = None if match["pid"] is None else int(match["pid"])
+                found.append(RankExit(rank, local, int(match["code"]), pid))
+    return found
+
+
+def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
+    """Rank and process of the ranks that a signal has ended by torchrun's report, the root cause first."""
+    return [(int(each.rank), each.pid) for each in exits(report) if each.code == -number and each.rank.isdecimal()]
+
+
+def rank_errors(directory: Path) -> list[JsonObject]:
+    """Contents of the ranks' ``error.rank<r>.json``, each with its ``rank``, the earliest first.
+
+    ``type``, ``message``, ``traceback`` and ``kind`` are texts; ``node`` and ``faulty_node`` are there where they are
+    named.
+    """
+    paths = [path for path in (directory / "logs").glob("error.rank*.json") if path.is_file()]
+    named = [(path, rank) for path in paths if (rank := path.stem.removeprefix("error.rank")).isdecimal()]
+    named.sort(key=lambda pair: pair[0].stat().st_mtime_ns)
+    found = []
+    for path, rank in named:
+        content = files.read_json(path) or {}
+        if "message" in content:
+            texts = {key: str(content.get(key, "")) for key in ("type", "message", "traceback", "kind")}
+            nodes = {key: content[key] for key in ("node", "faulty_node") if isinstance(content.get(key), str)}
+            found.append({**texts, **nodes, "rank": rank})
+    return found
+
+
+def written_errors(directory: Path) -> list[JsonObject]:
+    """The errors of a failed job's ranks (rank, node, type, message, traceback): that of the failure first.
+
+    Of ranks with the same message that comes first which tells most: rank 0 hands what it finds in the data to the
+    others. Errors that say only that another rank is gone come last.
+    """
+    found = rank_errors(directory)
+    own = [error for error in found if not is_of_another(error)]
+    if own:
+        same = (error for error in own if error["message"] == own[0]["message"])
+        first = max(same, key=lambda error: len(error["traceback"]))
+        found.sort(key=lambda error: (error is not first, error not in own))
+    keys = ("rank", "node", "type", "message", "traceback")
+    return [{key: secret.shown(error.get(key)) for key in keys} for error in found]
+
+
+def is_of_another(error: JsonObject) -> bool:
+    """True if an error only says that another rank is gone."""
+    return _LOST.search(error["message"]) is not None
+
+
+def first_log(directory: Path) -> Path | None:
+    """The standard error of the rank that failed first by torchrun's report, which knows a script's ranks, too."""
+    root = next((each.local for each in exits(directory / "logs" / "node.err")), None)
+    return next((path for path in rank_logs(directory) if path.parent.name == root and path.stat().st_size), None)
+
+
+def rank_logs(directory: Path) -> list[Path]:
+    """Files of the ranks' stderr, the latest first."""
+    found = ((path.stat().st_mtime_ns, path) for path in (directory / "logs" / "ranks").glob(_STDERR))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def logged_error(directory: Path) -> JsonObject | None:
+    """The exception in which the log of the rank that failed first ends, in the form of :func:`written_errors`.
+
+    A script's ranks write no error of their own. None where there is no log of that rank.
+    """
+    log = first_log(directory)
+    lines = [] if log is None else last_lines(log)
+    if not lines:
+        return None
+    rank = next((each.rank for each in exits(directory / "logs" / "node.err")), "")
+    traceback = "\n".join(lines)
+    at = traceback.rfind(TRACEBACK)
+    return {
+        "rank": rank if rank.isdecimal() else None,
+        "node": None,
+        "type": lines[-1].partition(":")[0].rpartition(".")[2],
+        "message": lines[-1],
+        "traceback": traceback[at:] if at >= 0 else "",
+    }
+
+
+def last_lines(path: Path) -> list[str]:
+    """The end of a log without empty lines, torch's prefixes of a rank's lines, and torch's notes behind them."""
+    lines = [line for line in _PREFIX.sub("", files.end_of(path, END_BYTES)).splitlines() if line.strip()]
+    end = max((number for number, line in enumerate(lines, 1) if not _NOTE.match(line)), default=len(lines))
+    return lines[:end]
+
+
+def not_started(log: Path) -> str | None:
+    """The reason why Slurm did not start the job's program, where that is the last that srun says in a log; or None."""
+    for line in files.last_lines(log, END_BYTES)[-3:]:
+        if re.match(NO_STEP, line):
+            return f"Slurm could not start it on its nodes: {one_line(line.removeprefix('srun: error: '))}"
+    return None
+
+
+def never_began(directory: Path) -> str:
+    """The reason why a job of this machine left no state: the last words of the process that was to start it."""
+    logs = directory / "logs"
+    submitit = sorted(filter(Path.is_file, (logs / "submitit").glob("*_log.err")), key=lambda log: -log.stat().st_mtime)
+    for path in [*submitit, logs / "node.err"]:
+        lines = [line for line in files.last_lines(path, END_BYTES) if line.strip()]
+        if lines:
+            return f"its process ended before the job began: {one_line(lines[-1])} ({path})"
+    return f"its process ended before the job began, without a message; see {logs}"
+
+
+def one_line(text: str) -> str:
+    """A text on one line that is not too long for a reason."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

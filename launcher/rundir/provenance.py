@@ -21,9 +21,10 @@ from typing import Any
 from launcher.base import files, machine, registry, secret
 from launcher.base.package import __version__
 from launcher.data.files import data_files
+from launcher.job.run_script import FOLDER
 from launcher.job.versions import every
 from launcher.rundir import repository
-from launcher.spec import DataSpec
+from launcher.spec import DataSpec, RunSpec
 
 PACKAGES = (
     "llm-launch",
@@ -205,3 +206,41 @@ def _revision(name: str) -> str | None:
     home = files.expanded(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
     return files.read_text(path).strip() if path.is_file() else None
+
+
+def script_copy(run: Path, script: str) -> Path:
+    """Where a run keeps the copy of its script."""
+    return run / FOLDER / Path(script).name
+
+
+def script_ingredient(script: str | None) -> dict[str, Any] | None:
+    """The script as a lock holds it: its path and hash; None for a run without one."""
+    return None if script is None else {"path": script, "sha256": _script_hash(Path(script))}
+
+
+def kept_script(run: Path, script: str | None) -> dict[str, Any] | None:
+    """As :func:`script_ingredient`, of the copy that a run has: it is what goes on, whatever became of the script."""
+    copy = None if script is None else _script_hash(script_copy(run, script))
+    return script_ingredient(script) if copy is None else {"path": script, "sha256": copy}
+
+
+def is_script_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
+    """True if the script was edited, or removed, since the run was recorded.
+
+    Args:
+        run: The run directory.
+        spec: The run.
+        folder: The working folder of the job, from which the script's path starts.
+    """
+    if spec.script is None:
+        return False
+    copy = _script_hash(script_copy(run, spec.script))
+    return copy is not None and copy != _script_hash(folder / spec.script)
+
+
+def _script_hash(path: Path) -> str | None:
+    """The hash of a file; None where there is none."""
+    try:
+        return hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_RECORD)).hexdigest()
+    except OSError:
+        return None

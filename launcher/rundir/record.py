@@ -19,16 +19,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.base import files
-from launcher.base.errors import SubmitError
+from launcher.base import files, secret
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import events
 from launcher.job.job import Job
 from launcher.preflight.assess import as_json
 from launcher.preflight.plan import Plan
-from launcher.rundir import contents, home, lock, losses, script_copy, state, status
-from launcher.spec import RunSpec, secrecy
+from launcher.rundir import contents, home, lock, provenance, run_names, state, status
+from launcher.spec import RunSpec, edit, secrecy
 from launcher.spec.parse import to_dict
 
 ROOT = "runs"
@@ -113,11 +113,11 @@ def _record(
             _make_place(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
-        lock.write(partial / losses.NAME, content)
+        lock.write(partial / contents.LOCK, content)
         (partial / "logs").mkdir()
         (partial / "checkpoints").mkdir()
         write_settings(partial, directory, plan, overrides, forced=forced)
-        script_copy.keep(partial, plan.spec)
+        _keep_script(partial, plan.spec)
         home.write(partial, directory)
         if tokens is not None:
             token_folder.point(partial, plan.spec.data, tokens)
@@ -125,7 +125,7 @@ def _record(
                 events.add(partial, "bad_rows", tokens.bad_rows.sentences, step=None)
         files.require_room(partial, ROOM_BYTES)
         partial.rename(directory)
-        status.remember(directory)
+        run_names.remember(directory)
         _remove_earlier_tries(plan.spec, directory)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and directory.is_dir():  # Another launch was quicker.
@@ -181,7 +181,7 @@ def taken(directory: Path) -> Taken:
     """The refusal of a directory that holds something already."""
     text = f"{directory} exists and is never overwritten: choose another run.name or run.directory"
     if any(contents.exists(directory, name) for name in (contents.SPEC, state.SWEEP)):
-        text += f", or go on with it by `launch resume {status.name_of(directory, Path.cwd())}`"
+        text += f", or go on with it by `launch resume {run_names.name_of(directory, Path.cwd())}`"
     return Taken(text)
 
 
@@ -194,7 +194,7 @@ def require_no_secret(spec: RunSpec, job: Job) -> None:
     """
     for name, text in job.files.items():
         secrecy.require_none(text, name)
-    script_copy.require_no_secret(spec)
+    _require_no_secret_in_script(spec)
 
 
 def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
@@ -232,3 +232,33 @@ def job_as_dict(job: Job) -> dict[str, Any]:
 
 def _dump(path: Path, content: Mapping[str, Any]) -> None:
     files.write_text_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def _keep_script(run: Path, spec: RunSpec) -> None:
+    """Copy the script into a run directory; one that only the job's nodes see stays where it is.
+
+    Raises:
+        OSError: It cannot be copied.
+    """
+    if spec.script is not None and Path(spec.script).is_file():
+        copy = provenance.script_copy(run, spec.script)
+        copy.parent.mkdir()
+        shutil.copyfile(spec.script, copy)
+
+
+def _require_no_secret_in_script(spec: RunSpec) -> None:
+    """Refuse a script that holds a token of a well-known form, since the run keeps a copy of it.
+
+    Raises:
+        ConfigErrors: It does; the error names the line.
+        OSError: It cannot be read.
+    """
+    if spec.script is None or not Path(spec.script).is_file():
+        return
+    lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if (form := secret.known(line)) is not None:
+            rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
+            names = dict.fromkeys([*spec.cluster.pass_environment, form.variable])
+            way_out = [edit.override("cluster.pass_environment", list(names))]
+            raise ConfigErrors([ConfigError("script", spec.script, rule, way_out)])

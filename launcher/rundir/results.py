@@ -1,15 +1,23 @@
-"""Results of a run, read from the files that its worker left: losses, speed, measured memory."""
+"""Results of a run, read from the files that its worker left: how far it has come, its speed, its measured memory.
+
+All of it comes from ``metrics.jsonl`` and ``memory.json``. Any key of a line may be absent, since a script of the
+user's own writes what it has.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.rundir import contents
+from launcher.saved import find
 
 BETWEEN = "between steps"
 
@@ -33,12 +41,12 @@ def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _whole(step: object, count: int) -> int:
     """A step as a whole number, or the count where it is none."""
-    return int(step) if contents.is_number(step) else count
+    return int(step) if typed.is_number(step) else count
 
 
 def is_number(value: object) -> bool:
     """True for a number, NaN and infinity among them; a script may write anything."""
-    return isinstance(value, float) or contents.is_whole(value)
+    return isinstance(value, float) or typed.is_whole(value)
 
 
 def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> float | None:
@@ -56,9 +64,9 @@ def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = No
 
 
 def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
-    """The lines that a run's speed is of; the arguments are those of :func:`speed`."""
+    """The lines from which a run's speed is taken; the arguments are those of :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
-    known = [row for row in rows or found if contents.is_number(row.get("tokens_per_second"))]
+    known = [row for row in rows or found if typed.is_number(row.get("tokens_per_second"))]
     half = known[len(known) // 2 :]
     return [row for row in half if not row.get("followed")] or half  # Following its memory takes time of a step.
 
@@ -84,29 +92,15 @@ class PredictedSpeed(NamedTuple):
 def _is_of(row: dict[str, Any], predicted: PredictedSpeed) -> bool:
     """True if a line was written under this prediction, which its worker rounds (``launcher.worker.metrics``)."""
     said = row.get("predicted_tokens_per_second")
-    return contents.is_number(said) and abs(float(said) - predicted.tokens_per_second) < _ROUNDED
+    return typed.is_number(said) and abs(float(said) - predicted.tokens_per_second) < _ROUNDED
 
 
 def predicted_speed(run: Path) -> PredictedSpeed | None:
-    """The speed of the plan; None where it is unknown, as on a CPU, and in records of older versions."""
+    """The speed of the plan; None where it is unknown, as on a CPU."""
     found = contents.known(run, contents.PLAN).get("speed") or {}
     keys = ("tokens_per_second", "tokens_per_second_per_gpu", "low", "high", "step_seconds")
-    values = [float(value) for key in keys if contents.is_number(value := found.get(key)) and value > 0]
+    values = [float(value) for key in keys if typed.is_number(value := found.get(key)) and value > 0]
     return PredictedSpeed(*values) if len(values) == len(keys) else None
-
-
-def loss(found: Sequence[dict[str, Any]]) -> float:
-    """The loss that a sampler minimises: the last on held-out samples, else the mean over the last tenth of steps."""
-    held_out = [row["eval_loss"] for row in found if is_number(row.get("eval_loss"))]
-    if held_out:
-        return float(held_out[-1])
-    return training_loss(found) or 0.0
-
-
-def training_loss(found: Sequence[Mapping[str, Any]]) -> float | None:
-    """The mean over the last tenth of the lines, at least one: single lines scatter; None where there are none."""
-    last = [row["loss"] for row in found[-max(1, len(found) // 10) :]]
-    return float(sum(last) / len(last)) if last else None
 
 
 def predicted_phases(run: Path) -> dict[str, int]:
@@ -121,19 +115,13 @@ def predicted_phases(run: Path) -> dict[str, int]:
         if spec.judges_no_model or findings.errors(spec):
             return found
         return {**found, "load": assess.estimated(assess.going_on(spec)).phases["load"]}
-    except LauncherError:  # Of another version, or an extension that the run needs is not installed here.
+    except LauncherError:  # It is damaged, or an extension that the run needs is not installed here.
         return found
 
 
 def was_restored(run: Path) -> bool:
-    """True if what was measured in the load is that of a checkpoint."""
+    """True if the measured load is the load of a checkpoint."""
     return contents.known(run, contents.MEMORY).get("restored", 0) not in (0, None)
-
-
-def closing_loss(found: Sequence[Mapping[str, Any]]) -> str:
-    """The loss of training that a run has come to, as text: the mean of the last tenth of its lines, which is said."""
-    count = max(1, len(found) // 10)
-    return f"{training_loss(found):.4f}" + (f" (mean of the last {count} lines)" if count > 1 else "")
 
 
 def measured(run: Path) -> dict[str, int]:
@@ -143,6 +131,132 @@ def measured(run: Path) -> dict[str, int]:
         phases = rank.get("phases")
         sizes = {**(phases if isinstance(phases, dict) else {}), BETWEEN: rank.get("static_bytes")}
         for phase, size in sizes.items():
-            if contents.is_whole(size):
+            if typed.is_whole(size):
                 worst[phase] = max(worst.get(phase, 0), size)
     return worst
+
+
+METRICS = "metrics.jsonl"
+_END_BYTES = 65536
+_RECENT = 20
+"""Lines over which the speed of a step is taken, for the time that is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The progress of a run; what is not known, or not yet, is None.
+
+    Attributes:
+        step: The newest step with a line of metrics.
+        steps: All that it is to do; None for a script of the user's own.
+        loss: Of the newest line.
+        tokens_per_second: Of the newest line, of all ranks together.
+        seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints; before
+            the first line at the speed that the plan predicts.
+        left_is: Where ``seconds_left`` is from; None where it is not known.
+        checkpoint_step: Step of the newest whole checkpoint.
+    """
+
+    step: int | None
+    steps: int | None
+    loss: float | None
+    tokens_per_second: float | None
+    seconds_left: float | None
+    left_is: Literal["measured", "predicted"] | None
+    checkpoint_step: int | None
+
+
+def read_progress(run: Path) -> Progress:
+    """Read where a run stands."""
+    rows = newest(run, _RECENT)
+    last, steps, saved = rows[-1] if rows else {}, last_step_of(run), newest_checkpoint(run)
+    measured = seconds_left(rows, steps)
+    predicted = None if rows else _predicted_left(run, steps, saved or 0)
+    return Progress(
+        step=_step(last),
+        steps=steps,
+        loss=number(last, "loss"),
+        tokens_per_second=number(last, "tokens_per_second"),
+        seconds_left=predicted if measured is None else measured,
+        left_is="measured" if measured is not None else "predicted" if predicted is not None else None,
+        checkpoint_step=saved,
+    )
+
+
+def _predicted_left(run: Path, steps: int | None, done: int) -> float | None:
+    """Seconds until the last step by the plan's speed; None where it has none."""
+    speed = predicted_speed(run)
+    return None if steps is None or speed is None else max(0, steps - done) * speed.step_seconds
+
+
+def newest(run: Path, count: int) -> list[dict[str, Any]]:
+    """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
+    lines = files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
+    return list(itertools.islice(_rows(reversed(lines)), count))[::-1]
+
+
+def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines that are whole and name a step."""
+    return list(_rows(lines))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    return (row for row in files.json_objects(lines) if _step(row) is not None)
+
+
+def last_step_of(run: Path) -> int | None:
+    """Steps of a run; None for a script of the user's own, which decides that by itself."""
+    spec = contents.known(run, contents.SPEC)
+    train = spec.get("train", {})
+    steps = train.get("steps")
+    if steps is None and train.get("tokens") is not None:
+        with contextlib.suppress(contents.BadRecord):
+            steps = contents.spec_of(run).steps
+    return steps if spec.get("script") is None and typed.is_whole(steps) else None
+
+
+def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float | None:
+    """Seconds until the last step, at the mean speed of some lines; evaluations and checkpoints come on top."""
+    speeds = [seconds for row in rows[-_RECENT:] if (seconds := number(row, "step_seconds")) is not None]
+    if steps is None or not speeds:
+        return None
+    return max(0, steps - int(rows[-1]["step"])) * sum(speeds) / len(speeds)
+
+
+def newest_checkpoint(run: Path) -> int | None:
+    """The step of the newest whole checkpoint, from which a resumed run goes on."""
+    found = find.checkpoints(run)
+    return found[-1].step if found else None
+
+
+def metrics_line(row: Mapping[str, Any], steps: int | None) -> str:
+    """A line of metrics for a person: its step, losses, gradient norm, learning rate and speed, where it has them."""
+    of = "" if steps is None else f"/{steps}"
+    parts = [f"step {row['step']}{of}"]
+    for key, name, form in _SHOWN:
+        value = number(row, key)
+        if value is not None:
+            parts.append(f"{name} {value:{form}}".strip())
+    speed = number(row, "tokens_per_second")
+    if speed is not None:
+        parts.append(f"{speed:,.0f} tokens/s")
+    return "  ".join(parts)
+
+
+_SHOWN = (
+    ("loss", "loss", ".4f"),
+    ("eval_loss", "held-out loss", ".4f"),
+    ("grad_norm", "gradient norm", ".3f"),
+    ("learning_rate", "learning rate", ".2e"),
+)
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A value of a line as a finite number; None where it has none."""
+    value = row.get(key)
+    return float(value) if typed.is_number(value) else None
+
+
+def _step(row: Mapping[str, Any]) -> int | None:
+    value = row.get("step")
+    return value if typed.is_whole(value) else None

@@ -1,9 +1,8 @@
-"""The files of a record that say what is started, known by their bytes: one that was changed since is not the user's.
+"""Signatures of records: a record whose files that say what is started were changed is no longer the user's own.
 
 Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed by ``launch
 resume``, or trusted. The list lies in the user's state folder, never in the record, which could bring it along. A
-record that was never noted is nobody's own, wherever it lies: in a run or a sweep of the user's own, too, or where an
-earlier version has recorded it.
+record that was never noted is nobody's own, wherever it lies, in a run or a sweep of the user's own, too.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.base import files
@@ -53,55 +53,66 @@ def acting_files(record: Path) -> list[Path]:
 
 def note(record: Path) -> None:
     """Note what a record would start as it is now; a list that cannot be kept is no reason to fail."""
-    _add(_list(), record)
+    _add(user_list("records.txt"), record)
 
 
-def is_noted(record: Path) -> bool:
-    """True if a record would start what it did when it was noted at its place."""
-    return _last(_list(), record) == digest(record)
+def is_own(record: Path) -> bool:
+    """True if a run or sweep is, byte by byte, as this user recorded or trusted it at the place where it lies."""
+    return _last(user_list("records.txt"), record) == digest(record)
 
 
 def note_shown(record: Path) -> None:
-    """Note what was shown of a record that is not the user's own."""
-    _add(_list("shown.txt"), record)
+    """Note a record that is not the user's own as it was shown."""
+    _add(user_list("shown.txt"), record)
 
 
 def is_as_shown(record: Path) -> bool:
     """True unless a record was shown and would start something else by now."""
-    shown = _last(_list("shown.txt"), record)
+    shown = _last(user_list("shown.txt"), record)
     return shown is None or shown == digest(record)
+
+
+def append_line(path: Path, line: str, most_bytes: int, lives: Callable[[str], bool]) -> None:
+    """Append a line to a list of the user's; of a list that is longer than so many bytes only lines that live stay.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.stat().st_size > most_bytes:
+        kept = "".join(f"{each}\n" for each in read_lines(path) if lives(each))
+        files.write_bytes_atomically(path, os.fsencode(kept))
+    with path.open("ab") as file:
+        file.write(os.fsencode(f"{line}\n"))  # One short write in append mode: launchers do not mix their lines.
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a list of the user's, oldest first; none where there is no such list."""
+    try:
+        return [line for line in os.fsdecode(files.read_bytes(path, files.MOST_OF_A_RECORD)).split("\n") if line]
+    except OSError:
+        return []
+
+
+def user_list(name: str) -> Path:
+    """The path of a list in the user's state folder."""
+    from platformdirs import user_state_path  # Late, because a planning import stays fast.
+
+    return user_state_path("launch") / name
 
 
 def _add(path: Path, record: Path) -> None:
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.stat().st_size > _LIST_BYTES:
-            lines = [f"{line}\n" for line in _lines(path) if line and Path(line[_HASH + 1 :]).is_dir()]
-            files.write_bytes_atomically(path, os.fsencode("".join(lines)))
-        with path.open("ab") as file:  # One short write: launchers do not mix their lines.
-            file.write(os.fsencode(f"{digest(record)} {_place(record)}\n"))
+        line = f"{digest(record)} {_place(record)}"
+        append_line(path, line, _LIST_BYTES, lambda each: Path(each[_HASH + 1 :]).is_dir())
 
 
 def _last(path: Path, record: Path) -> str | None:
     """The hash that was noted last; None where none was."""
     place = _place(record)
-    return next((line[:_HASH] for line in reversed(_lines(path)) if line[_HASH + 1 :] == place), None)
+    return next((line[:_HASH] for line in reversed(read_lines(path)) if line[_HASH + 1 :] == place), None)
 
 
 def _place(record: Path) -> str:
-    """Where a record lies, in one line, whatever its name is."""
+    """The place of a record in one line, whatever its name is."""
     return os.path.realpath(record).replace("\n", "\\n")
-
-
-def _lines(path: Path) -> list[str]:
-    """The list: a hash and a place a line, oldest first."""
-    try:
-        return os.fsdecode(files.read_bytes(path, files.MOST_OF_A_RECORD)).split("\n")
-    except OSError:
-        return []
-
-
-def _list(name: str = "records.txt") -> Path:
-    from platformdirs import user_state_path  # Late, because a planning import stays fast.
-
-    return user_state_path("launch") / name

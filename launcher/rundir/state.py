@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from launcher.base import machine, secret
 from launcher.base.files import read_json, write_atomically
 from launcher.job import events
 
 if TYPE_CHECKING:
-    from launcher.rundir.progress import Progress  # It reads records, which reads the names of files from here.
+    pass  # It reads records, which reads the names of files from here.
 
 type State = Literal[
     "prepared",
@@ -43,26 +42,6 @@ runs on a machine the ``process`` that was started there."""
 
 NOT_SUBMITTED = "not_submitted.json"
 """The ``reason`` why a new run's submission made no job: the run has never started, nor will it by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """One run as ``launch status`` shows it."""
-
-    id: str
-    directory: str
-    state: State
-    job_id: str | None
-    progress: Progress
-    reason: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row of ``status --json``; a time that is left is of a run that trains."""
-        now = asdict(self.progress)
-        if self.state != "running":
-            now["seconds_left"] = now["left_is"] = None
-        row = {key: getattr(self, key) for key in ("id", "directory", "state", "job_id")}
-        return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 
 
 _AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")

@@ -1,47 +1,63 @@
-"""Runs as a person sees them: found by name from any folder, in the state that files or, beyond these, Slurm tells.
+"""States of runs as a person sees them: by the files of a run or, beyond these, by Slurm.
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
 machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeper``). For
 all other runs Slurm is asked, once for many: its word counts, with the file's reason beside it. A submission whose job
 id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
-submitted from. What a copy says of a job is about its original (``launcher.rundir.home``), and what cannot be read is
-told as the state ``unreadable`` with its reason. Names are looked up below ``runs/``, then in the user's list of runs
-recorded anywhere; whether a run is the user's own is told by its bytes (``launcher.rundir.signature``). A word that
-several runs answer to is refused (:class:`Ambiguous`): a guess might cancel another run than was meant.
+submitted from. A copy's words on a job are about its original (``launcher.rundir.home``): the copy itself is
+``prepared``. A file that cannot be read is the run's reason, and its state ``unreadable`` where that file would have
+told it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files, secret
 from launcher.base.errors import SubmitError
-from launcher.rundir import (
-    by_files,
-    contents,
-    failure,
-    health,
-    home,
-    keeper,
-    lease,
-    names,
-    out_of_memory,
-    progress,
-    signature,
-    state,
-)
-from launcher.rundir.state import RunState
+from launcher.base.files import JsonObject
+from launcher.job import events
+from launcher.rundir import contents, failure, health, home, keeper, output, results, run_names, state
+from launcher.rundir.results import Progress
+from launcher.rundir.state import State
 from launcher.saved import paused
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
-_LIST_BYTES = 1 << 18
-"""Thousands of runs; a longer list loses those that are gone."""
+_NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
+_TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
+
+_GROWING = (results.METRICS, events.FILE)
+"""Files that the rows of runs are read from, and that may be missing."""
+
+_FULL_BYTES = 1 << 16
+"""Of a disk with less than this left, a file of state or a log may not have been written."""
+
+type _Judged = tuple[State, str | None]
+"""A state and its reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """One run as ``launch status`` shows it."""
+
+    id: str
+    directory: str
+    state: State
+    job_id: str | None
+    progress: Progress
+    reason: str | None
+
+    def as_dict(self) -> JsonObject:
+        """The row of ``status --json``; a time that is left is of a run that trains."""
+        now = asdict(self.progress)
+        if self.state != "running":
+            now["seconds_left"] = now["left_is"] = None
+        row = {key: getattr(self, key) for key in ("id", "directory", "state", "job_id")}
+        return {**row, "step": now.pop("step"), "reason": self.reason, **now}
 
 
 def read(run: Path) -> RunState:
@@ -55,33 +71,34 @@ def read_newest(directories: Sequence[Path], count: int) -> list[RunState]:
     Of a run that has ended before these one small file is read, so that thousands of them are no matter.
     """
     newest = set(directories[max(0, len(directories) - count) :])
-    rows = read_all([run for run in directories if run in newest or by_files.may_live(run)])
+    rows = read_all([run for run in directories if run in newest or may_live(run)])
     return [row for row in rows if row.state in state.ACTIVE or Path(row.directory) in newest]
 
 
 def read_all(directories: Sequence[Path]) -> list[RunState]:
     """The states of runs, in order; Slurm is asked once for all of those whose end no file tells."""
-    told = {run: by_files.told(run) for run in directories}
+    by_files = {run: read_files(run) for run in directories}
     ids: dict[Path, str | None] = {}
     known: Mapping[str, QueuedJob] = {}
     silent: str | None = None
-    open_runs = [run for run, files_say in told.items() if files_say.on_slurm]
+    open_runs = [run for run, found in by_files.items() if found.on_slurm]
     try:
-        comments = jobs.jobs_by_comment() if any(_is_unnoted(run) for run in open_runs) else {}
+        unnoted = any(contents.known(run, state.SUBMISSION).get("job_id") is None for run in open_runs)
+        comments = jobs.jobs_by_comment() if unnoted else {}
         ids = {run: adopted(run, comments) for run in open_runs}
         known = jobs.look(job for job in ids.values() if job is not None)
     except SubmitError as error:
         silent = str(error)
-    found = []
+    rows = []
     for run in directories:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
-        word, reason = told[run].word, told[run].reason
+        word, reason = by_files[run].word, by_files[run].reason
         if run in open_runs and silent is not None:
             word, reason = keeper.without_slurm(run, word, silent)
         elif ids.get(run) is not None:
-            word, reason = _from_slurm(run, told[run].content, known.get(str(ids[run])))
-        found.append(_row(run, word, reason))
-    return found
+            word, reason = _from_slurm(run, by_files[run].content, known.get(str(ids[run])))
+        rows.append(_row(run, word, reason))
+    return rows
 
 
 def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
@@ -97,10 +114,12 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
         SubmitError: Slurm does not answer, or a file of the run cannot be read.
     """
     submission = contents.read(run, state.SUBMISSION) or {}
-    if submission.get("kind") != "slurm" or submission.get("job_id") is not None:
-        return submission.get("job_id") if submission.get("kind") == "slurm" else None
-    content = contents.read(run, contents.STATE) or {}
-    job_id: str | None = content.get("job_id")
+    if submission.get("kind") != "slurm":
+        return None
+    job_id: str | None = submission.get("job_id")
+    if job_id is not None:
+        return job_id
+    job_id = (contents.read(run, contents.STATE) or {}).get("job_id")
     if job_id is None:
         job_id = (jobs.jobs_by_comment() if comments is None else comments).get(submission.get("comment", ""))
     if job_id is None:
@@ -111,123 +130,9 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
     return job_id
 
 
-class Ambiguous(LookupError):
-    """A word that several runs or sweeps answer to."""
-
-    def __init__(self, name: str, candidates: Sequence[Path]) -> None:
-        """Hold the word and the directories of what it may mean."""
-        self.name, self.candidates = name, tuple(candidates)
-        super().__init__(name)
-
-
-def find(words: Sequence[str], folder: Path) -> list[Path]:
-    """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
-
-    Args:
-        words: Each is looked up as by :func:`places`.
-        folder: The working folder.
-
-    Raises:
-        FileNotFoundError: With the name that is no run.
-        Ambiguous: With the name that is several.
-    """
-    root = folder / "runs"
-    if not words and not root.is_dir():
-        return remembered()
-    if not words:
-        in_order = sorted(names.below(root), key=lambda found: (_written(found[0]), found[0].name))
-        return [run for _, runs in in_order for run in runs]
-    return [run for word in words for place in places(word, folder) for run in names.runs_of(place)]
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # It was removed meanwhile.
-        return 0.0
-
-
-def places(name: str, folder: Path) -> list[Path]:
-    """The directory of the run or sweep that a word names, or the runs of an array by its job id.
-
-    A name or path that leads to a run from this folder comes before names of runs elsewhere; a job id comes before
-    neither. ``SWEEP/POINT`` names a point of a sweep that lies anywhere, and ``POINT`` alone where only one has it.
-
-    Raises:
-        FileNotFoundError: It names nothing.
-        Ambiguous: It names several.
-    """
-    near = [path.absolute() for path in (folder / "runs" / name, folder / name) if names.runs_of(path.absolute())]
-    near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]
-    by_id = _by_job_id(name)
-    found = [*near, *(run for run in by_id if run not in near)] or _elsewhere(name, folder)
-    one_array = found == by_id and all(run.parent == by_id[0].parent and names.is_point(run) for run in by_id)
-    if not found:
-        raise FileNotFoundError(name)
-    if len(found) > 1 and not one_array:
-        raise Ambiguous(name, found)
-    return found
-
-
-def _by_job_id(name: str) -> list[Path]:
-    """Runs of a job, or of an array whose tasks are ``<name>_0``, ``<name>_1``, ..."""
-    if re.fullmatch(r"\d+(_\d+)?", name) is None:
-        return []
-    ids = ((path, contents.known(path, state.SUBMISSION).get("job_id")) for path in remembered())
-    found = [path for path, job in ids if job is not None and name in (job, job.partition("_")[0])]
-    return [path for path in found if home.original(path) is None]  # The job is the original's.
-
-
-def _elsewhere(name: str, folder: Path) -> list[Path]:
-    """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
-    here = [path for place, runs in names.below(folder / "runs") for path in (place, *runs)]
-    found: dict[str, Path] = {}
-    for path in (*here, *filter(names.runs_of, map(Path, _noted()))):
-        if names.answers(path, name):
-            found.setdefault(os.path.realpath(path), path.absolute())
-    return list(found.values())
-
-
-def name_of(run: Path, folder: Path) -> str:
-    """The shortest word that :func:`find` takes for this run and no other: its name below ``runs/``, else its path."""
-    root = folder / "runs"
-    return str(run.relative_to(root) if run.is_relative_to(root) else run)
-
-
-def is_point(run: Path) -> bool:
-    """True for the run of a sweep's point."""
-    return names.is_point(run)
-
-
-def remember(run: Path) -> None:
-    """Note where a run or sweep of this user lies, for :func:`find` from other folders, and what it would start.
-
-    A list that cannot be kept is no reason to fail.
-    """
-    with contextlib.suppress(OSError):
-        path = _list()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.stat().st_size > _LIST_BYTES:
-            lines = (f"{line}\n" for line in _noted() if Path(line).is_dir())
-            files.write_bytes_atomically(path, os.fsencode("".join(lines)))
-        with path.open("ab") as file:
-            file.write(os.fsencode(f"{run}\n"))  # One short write in append mode: launchers do not mix their lines.
-    signature.note(run)
-
-
-def remembered() -> list[Path]:
-    """Runs that were noted and still exist, oldest first."""
-    return [path for path in map(Path, _noted()) if contents.exists(path, contents.SPEC)]
-
-
-def is_own(run: Path) -> bool:
-    """True if a run or sweep is, byte by byte, what this user recorded, or trusted, at the place where it lies."""
-    return signature.is_noted(run)
-
-
 def has_started(run: Path) -> bool:
     """True if a job of the run has ever done anything: nothing of it may then be taken away."""
-    left = any((run / name).exists() for name in ("state.json", "metrics.jsonl", "logs/ranks", "logs/node.out"))
+    left = any((run / name).exists() for name in (contents.STATE, results.METRICS, "logs/ranks", "logs/node.out"))
     return left or any((run / "checkpoints").glob("*"))
 
 
@@ -236,63 +141,119 @@ def kind(run: Path) -> str | None:
     return contents.known(run, state.SUBMISSION).get("kind")
 
 
-def _noted() -> list[str]:
-    try:
-        return list(dict.fromkeys(os.fsdecode(files.read_bytes(_list(), files.MOST_OF_A_RECORD)).splitlines()))
-    except OSError:
-        return []
-
-
-def list_of_runs() -> Path:
-    """The user's list of runs and sweeps, wherever they were recorded."""
-    return _list()
-
-
-def _list() -> Path:
-    from platformdirs import user_state_path  # Late, because a planning import stays under 0.1 s.
-
-    return user_state_path("launch") / "runs.txt"
-
-
-def _is_unnoted(run: Path) -> bool:
-    return contents.known(run, state.SUBMISSION).get("job_id") is None
-
-
-def _from_slurm(run: Path, content: dict[str, Any] | None, job: QueuedJob | None) -> tuple[state.State, str | None]:
+def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) -> _Judged:
     """State and reason by Slurm of a run that no file says has ended; the file's reason for a stop is kept beside."""
     content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
     if content is not None and content["state"] in state.ENDED:
         return content["state"], content.get("reason")
-    if job is None and lease.fresh(run):  # Another cluster's Slurm may see this folder, too.
+    if job is None and keeper.is_fresh(run):  # Another cluster's Slurm may see this folder, too.
         return keeper.from_elsewhere(run, "queued" if content is None else content["state"])
     if job is None:
         return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
     word, reason = states.translate(job, started=content is not None)
     if job.state == "OUT_OF_MEMORY":
-        out_of_memory.note_of_slurm(run)
+        failure.note_out_of_memory_of_slurm(run)
     if job.state == "FAILED":
-        reason = failure.not_started(_log(run)) or reason
+        reason = output.not_started(_log_of_srun(run)) or reason
     if word == "running" and content is not None and content["state"] == "requeued":
         word = "requeued"
     before = (content or {}).get("reason")
     return word, "; ".join(text for text in (before, reason) if text) or None
 
 
-def _log(run: Path) -> Path:
-    """The file with srun's own messages about the run's job."""
+def _log_of_srun(run: Path) -> Path:
     submission = contents.known(run, state.SUBMISSION)
     return home.here(run, Path(submission.get("comment", ""))) / f"{submission.get('job_id')}_0_log.err"
 
 
-def _row(run: Path, word: state.State, reason: str | None) -> RunState:
+def _row(run: Path, word: State, reason: str | None) -> RunState:
     claimed = home.original(run) is None
     if word == "running" and (now := paused.text(run)) is not None:
         reason = now if reason is None else f"{reason}; {now}"
+    told = health.beside(run, word, reason)
     return RunState(
-        id=names.id_of(run),
+        id=run_names.id_of(run),
         directory=str(run),
         state=word,
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
-        progress=progress.read(run),
-        reason=None if (said := health.beside(run, word, reason)) is None else secret.hidden(said),
+        progress=results.read_progress(run),
+        reason=None if told is None else secret.hidden(told),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateByFiles:
+    """The state of a run by its files alone.
+
+    Attributes:
+        word: The state.
+        reason: Why it is so.
+        content: ``state.json``, where there is one.
+        on_slurm: True if Slurm knows more.
+    """
+
+    word: State
+    reason: str | None
+    content: JsonObject | None = None
+    on_slurm: bool = False
+
+
+def may_live(run: Path) -> bool:
+    """False if ``state.json``, the only file that is opened, says that the run has ended, or it was never submitted."""
+    content = contents.known(run, contents.STATE)
+    return not _has_ended(content) if content else contents.exists(run, state.SUBMISSION)
+
+
+def read_files(run: Path) -> StateByFiles:
+    """Read the state that the files of a run tell; those that cannot be read are its reason."""
+    try:
+        content = contents.read(run, contents.STATE)
+        submission = contents.read(run, state.SUBMISSION) or {}
+        there = None if _has_ended(content) else home.original(run)
+        if there is not None and (content or submission):
+            return StateByFiles(word="prepared", reason=_copied(run, there, content))
+        word, reason = _by_files(run, content, submission)
+    except contents.BadRecord as bad:
+        return StateByFiles(word="unreadable", reason=bad.short)
+    on_slurm = not _has_ended(content) and submission.get("kind") == "slurm"
+    reason = "; ".join(text for text in (reason, damage(run)) if text) or None
+    return StateByFiles(word=word, reason=reason, content=content, on_slurm=on_slurm)
+
+
+def damage(run: Path) -> str | None:
+    """The finding about a file that cannot be read and that a run is resumed or told by; None where there is none."""
+    try:
+        for name in (contents.SPEC, contents.JOB):
+            contents.read(run, name)
+        for name in _GROWING:
+            contents.check_kind(run, name)
+    except contents.BadRecord as bad:
+        return bad.short
+    return None
+
+
+def _has_ended(content: JsonObject | None) -> bool:
+    return content is not None and content["state"] in state.ENDED
+
+
+def _copied(run: Path, there: Path, content: JsonObject | None) -> str:
+    was = "queued" if content is None else content["state"]
+    return f"a copy of {there}, which was {was}: `launch resume {run_names.typed(run)}` goes on with the copy by itself"
+
+
+def _by_files(run: Path, content: JsonObject | None, submission: JsonObject) -> _Judged:
+    kept = keeper.state_of(run, content, submission)
+    if kept is not None and kept[0] == "lost":
+        reason = output.never_began(run) if content is None else kept[1]
+        free = shutil.disk_usage(run).free  # A process on a full disk could not write why it ended.
+        full = f"; the disk is full: it has {free >> 10} KiB left" if free < _FULL_BYTES else ""
+        return "lost", f"{reason}{full}"
+    if kept is not None:
+        return kept
+    if content is not None:
+        return content["state"], content.get("reason")
+    if submission.get("job_id") is not None:
+        return "queued", None
+    if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
+        return "failed", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run_names.typed(run))}"
+    return "prepared", _NOT_SUBMITTED.format(run_names.typed(run)) if submission else None

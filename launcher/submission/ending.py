@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import SubmitError
-from launcher.rundir import attempts, failure, losses, measuring, names, state
+from launcher.rundir import attempts, failure, losses, measured_run, run_names, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission.processes import SlurmPlace
 
@@ -35,16 +35,18 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
     saved = (
-        f"; `launch resume {names.typed(directory)}` goes on from step {outcome['step']}" if outcome.get("step") else ""
+        f"; `launch resume {run_names.typed(directory)}` goes on from step {outcome['step']}"
+        if outcome.get("step")
+        else ""
     )
     if asked_to_end(directory) or (stopped and place is None):
         state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
         return None
     if returncode == 0 and not stopped:
         state.put(directory, "finished", **facts)
-        measuring.enter(directory)
+        measured_run.enter(directory)
         return None
-    measuring.enter(directory, finished=False)
+    measured_run.enter(directory, finished=False)
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
         return _told(directory, outcome, place)
     if place is not None:

@@ -30,7 +30,7 @@ from launcher.base import files, machine
 from launcher.base.units import duration
 from launcher.job import beat, events
 from launcher.job.beat import Beat
-from launcher.rundir import attempts, failure, health, progress, state
+from launcher.rundir import attempts, failure, health, results, state
 from launcher.submission import stacks
 from launcher.submission.processes import SlurmPlace
 from launcher.submission.stacks import Rank
@@ -55,7 +55,7 @@ def watches(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
             attempts.forget(directory)
         if place is None or place.number == 0:
             nodes = [machine.node()] if place is None else list(place.hosts)
-            step = progress.checkpoint(directory)
+            step = results.newest_checkpoint(directory)
             events.add(directory, "start", "the ranks are started", step=step, nodes=nodes)
         while True:
             if place is None and watch.on_hang == "restart":
@@ -149,7 +149,7 @@ class Watch:
             in_a_row = f"{fruitless} attempts in a row left no new checkpoint (cluster.requeues={self._limit})"
             health.note_hang(self._directory, restart=True, attempt=self._attempt, beside=f"not restarted: {in_a_row}")
             return False
-        step = progress.checkpoint(self._directory)
+        step = results.newest_checkpoint(self._directory)
         where = "from the start" if step is None else f"from the checkpoint of step {step}"
         events.add(self._directory, "restart", f"started again after a hang, {where}", step=step)
         (self._directory / failure.HUNG).unlink(missing_ok=True)
@@ -232,7 +232,7 @@ class _Lines:
     """The lines of ``metrics.jsonl`` as the heartbeat of a script of the user's own."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / progress.METRICS
+        self._path = directory / results.METRICS
         self._size, self._began = self._now(), 0.0
         self._seconds: list[float] = []
 
@@ -250,7 +250,7 @@ class _Lines:
             self._size, self._began = size, now
         if not self._seconds:
             return None
-        rows = progress.newest(self._path.parent, 1)
+        rows = results.newest(self._path.parent, 1)
         step = int(rows[-1]["step"]) if rows else 0
         usual = median(self._seconds)
         return Beat(rank=0, pid=0, step=step, phase="unknown", began=self._began, entered=self._began, usual=usual)

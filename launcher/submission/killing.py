@@ -21,7 +21,7 @@ from typing import Any
 from launcher.base import files, machine, process
 from launcher.job import beat, host
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
-from launcher.rundir import failure
+from launcher.rundir import output
 
 _LOOK_S = 1.0
 _NEARLY_FULL = 0.8
@@ -79,7 +79,7 @@ class Killing:
             self._tell(report, agent)
 
     def _tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
-        killed: list[tuple[int | None, int | None]] = [*failure.killed(report, signal.SIGKILL)]
+        killed: list[tuple[int | None, int | None]] = [*output.killed(report, signal.SIGKILL)]
         if not killed and agent.returncode == -signal.SIGKILL:
             killed = [(None, agent.pid)]
         found = self._who_said_so() if killed else None

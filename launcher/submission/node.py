@@ -22,7 +22,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.base.process import Process
-from launcher.rundir import attempts, contents, failure, lease, out_of_memory, state
+from launcher.rundir import attempts, contents, failure, keeper, state
 from launcher.submission import ending, hanging, preparing, processes
 from launcher.submission.killing import Killing
 from launcher.submission.processes import SlurmPlace
@@ -55,7 +55,7 @@ def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: Slurm
     if place is not None and place.number:
         _other_node(directory, job, facts or {}, place)
         return
-    with lease.kept(directory):
+    with keeper.heartbeat(directory):
         _forget_last_attempt(directory)
         reason = _first_node(directory, job, facts or {}, place)
     if reason is not None:
@@ -208,4 +208,4 @@ def _forget_last_attempt(directory: Path) -> None:
     # A request to end stays: it was made of this attempt, while it was starting.
     for path in (*old, directory / failure.HUNG):
         path.unlink(missing_ok=True)
-    out_of_memory.put_aside(directory)
+    failure.put_out_of_memory_aside(directory)

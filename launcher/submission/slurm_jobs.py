@@ -26,7 +26,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import SubmitError
 from launcher.job import events
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, run_names, state, status
 from launcher.slurm import client, jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts
@@ -68,7 +68,7 @@ def submit_run(directory: Path, cluster: ClusterSpec) -> str:
             raise
         files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
         events.add(directory, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-        interrupts.note_begun(status.name_of(directory, Path.cwd()))
+        interrupts.note_begun(run_names.name_of(directory, Path.cwd()))
     return job_id
 
 
@@ -134,7 +134,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
             for run, job_id in zip(recorded, ids, strict=True):
                 files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
                 events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-            interrupts.note_begun(status.name_of(sweep, Path.cwd()))
+            interrupts.note_begun(run_names.name_of(sweep, Path.cwd()))
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]

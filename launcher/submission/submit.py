@@ -28,7 +28,7 @@ from launcher.base.errors import ConfigErrors, Refused, SubmitError
 from launcher.base.process import Process
 from launcher.job import events
 from launcher.job.torchrun import SAFE_PATH
-from launcher.rundir import contents, home, lease, state, status
+from launcher.rundir import contents, home, keeper, run_names, state, status
 from launcher.saved import find
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts, slurm_jobs
@@ -151,12 +151,12 @@ def _start_here(directory: Path, cluster: ClusterSpec) -> str:
         try:
             files.write_atomically(directory / state.SUBMISSION, submission)
             events.add(directory, "queued", "started on this machine", step=None, job_id=job_id)
-            lease.begin(directory, process)
+            keeper.begin_heartbeat(directory, process)
         except OSError:  # A job that nobody knows of must not go on.
             process.send(signal.SIGKILL)
             (directory / state.SUBMISSION).unlink(missing_ok=True)
             raise
-        interrupts.note_begun(status.name_of(directory, Path.cwd()))
+        interrupts.note_begun(run_names.name_of(directory, Path.cwd()))
     return job_id
 
 
@@ -196,7 +196,7 @@ def settle(directory: Path) -> None:
         SubmitError: Its job cannot be read, the folder that it starts in is gone, or the record cannot be written.
     """
     working_folder(directory)
-    if home.original(directory) is not None and lease.is_renewed(directory):
+    if home.original(directory) is not None and keeper.is_renewed(directory):
         text = f"{directory} looks like a copy of {home.original(directory)}, but its heartbeat is renewed"
         raise SubmitError(f"{text}: it is the run itself, seen from here under another path; cancel it first, or wait")
     try:
@@ -218,7 +218,7 @@ def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
     where = home.working_folder(directory)
     if where.is_dir():
         return where
-    name = status.name_of(directory, Path.cwd())
+    name = run_names.name_of(directory, Path.cwd())
     load = [f"save.load={name}"] if find.checkpoints(directory) else []
     way = shlex.join(["launch", "run", "--from", name, *load, *words])
     text = f"the run's working folder {where} does not exist, and its job starts there: make the folder again, or"

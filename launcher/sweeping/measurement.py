@@ -22,7 +22,7 @@ from launcher.config.catalog import Catalog
 from launcher.planner.result import Layout
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
-from launcher.rundir import contents, progress, provenance, results, state
+from launcher.rundir import contents, provenance, results, state
 from launcher.spec import RunSpec
 from launcher.sweeping import outcomes, sweep
 from launcher.sweeping.sweep import MEASUREMENT, Sweep
@@ -247,7 +247,7 @@ def _measured(directory: Path, row: outcomes.Row, layout: Mapping[str, Any], gpu
     if speed is None:
         return Measured(row=row, directory=run, layout=layout)
     counted = results.second_half(lines)
-    seconds = [found for line in counted if (found := progress.number(line, "step_seconds")) is not None]
+    seconds = [found for line in counted if (found := results.number(line, "step_seconds")) is not None]
     return Measured(
         row=row,
         directory=run,
@@ -261,7 +261,7 @@ def _measured(directory: Path, row: outcomes.Row, layout: Mapping[str, Any], gpu
 def date_of(row: Measured) -> str | None:
     """The day on which a run ended, in UTC; None where its lines do not say."""
     lines = results.steps(row.directory) if row.directory is not None else []
-    moment = progress.number(lines[-1], "time") if lines else None
+    moment = results.number(lines[-1], "time") if lines else None
     return None if moment is None else f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
 
 

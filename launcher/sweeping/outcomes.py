@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.rundir import contents, ranking, results, state, status
+from launcher.rundir import contents, losses, results, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
 
@@ -18,11 +18,11 @@ class Row:
     """A point and its run; bytes are allocated peaks of the worst rank. None where there is no number, or not yet."""
 
     point: Point
-    run: state.RunState | None
+    run: status.RunState | None
     loss: float | None
     tokens_per_second: float | None
     measured_bytes: int | None
-    trained: ranking.Trained | None = None
+    trained: losses.Trained | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
@@ -47,7 +47,7 @@ def rows(directory: Path) -> list[Row]:
     return [row(directory, point, next(known) if point.kept else None) for point in points]
 
 
-def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row:
+def row(directory: Path, point: Point, now: status.RunState | None = None) -> Row:
     """One point of a sweep that was started; ``now`` where its state is known already."""
     if not point.kept:
         return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
@@ -56,16 +56,16 @@ def row(directory: Path, point: Point, now: state.RunState | None = None) -> Row
     return Row(
         point=point,
         run=now or status.read(run),
-        loss=results.loss(steps) if steps else None,
+        loss=losses.loss(steps) if steps else None,
         tokens_per_second=results.speed(steps),
         measured_bytes=max(measured.values(), default=None),
-        trained=ranking.trained(run, steps) if steps else None,
+        trained=losses.trained_on(run, steps) if steps else None,
     )
 
 
-def basis(found: Iterable[Row]) -> ranking.Basis:
+def basis(found: Iterable[Row]) -> losses.Basis:
     """The loss by which points are ranked."""
-    return ranking.basis(row.trained for row in found if row.trained is not None)
+    return losses.ranking_basis(row.trained for row in found if row.trained is not None)
 
 
 def best(found: Iterable[Row]) -> Row | None:

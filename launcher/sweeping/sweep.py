@@ -33,7 +33,7 @@ from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.data import DataLook
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import contents, loading, signature, state, status
+from launcher.rundir import contents, loading, run_names, signature, state
 from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, read_point
@@ -255,7 +255,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / state.SWEEP).exists():
-            status.remember(directory)
+            run_names.remember(directory)
         files.write_atomically(directory / state.SWEEP, content)
         signature.note(directory)
     except OSError as error:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.charts.lines import evenly
-from launcher.rundir import contents, lock, progress, ranking, results, status
-from launcher.rundir.ranking import Basis, Trained
-from launcher.rundir.state import RunState
+from launcher.rundir import contents, lock, losses, results, status
+from launcher.rundir.losses import Basis, Trained
+from launcher.rundir.status import RunState
 
 _POINTS = 6
 """Steps, and numbers of tokens, at which losses are compared."""
@@ -132,23 +132,23 @@ def compare(directories: Sequence[Path]) -> Comparison:
         differences={key: found for key, found in values.items() if any(value != found[0] for value in found)},
         at_steps=_at_steps(sides),
         at_tokens=_at_tokens(sides),
-        by=ranking.basis(side.trained for side in sides),
+        by=losses.ranking_basis(side.trained for side in sides),
     )
 
 
 def _side(run: Path, row: RunState) -> Side:
     content, plan = contents.known(run, contents.SPEC), contents.known(run, contents.PLAN)
     rows = results.steps(run)
-    points = ((progress.number(line, "step"), progress.number(line, "loss")) for line in rows)
+    points = ((results.number(line, "step"), results.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
     predicted = results.predicted_speed(run)
     return Side(
         run=row,
         settings=lock.settings(content),
-        tokens_per_step=ranking.tokens_per_step(content),
+        tokens_per_step=losses.tokens_per_step(content),
         gpus=gpus(run),
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
-        trained=ranking.trained(run, rows),
+        trained=losses.trained_on(run, rows),
         tokens_per_second=results.speed(rows, predicted),
         predicted_speed=None if predicted is None else predicted.per_gpu,
         predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,

@@ -12,7 +12,7 @@ from launcher.charts import figure
 from launcher.charts.html import joined
 from launcher.charts.lines import MOST, curves, thinned
 from launcher.charts.page import Chart, Section, page
-from launcher.rundir.ranking import MEAN
+from launcher.rundir.losses import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
 
 type Line = tuple[str, Sequence[str]]

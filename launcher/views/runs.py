@@ -13,9 +13,9 @@ from pathlib import Path
 
 from launcher.base.units import duration, gib, rounded
 from launcher.estimate.memory.terms import PILES, Pile
-from launcher.rundir import status
+from launcher.rundir import run_names
 from launcher.rundir.live import Live, MemoryNow, Slowest
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.slurm.jobs import Waiting
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -59,7 +59,7 @@ def by_place(rows: Sequence[RunState]) -> list[RunState]:
 
 def _cells(row: RunState, folder: Path | None) -> tuple[str, ...]:
     now = row.progress
-    name = row.id if folder is None else status.name_of(Path(row.directory), folder)
+    name = row.id if folder is None else run_names.name_of(Path(row.directory), folder)
     step = "-" if now.step is None else str(now.step) if now.steps is None else f"{now.step}/{now.steps}"
     loss = "-" if now.loss is None else f"{now.loss:.4f}"
     speed = "-" if now.tokens_per_second is None else f"{now.tokens_per_second:,.0f}"

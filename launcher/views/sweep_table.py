@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.base.units import gib, rounded
-from launcher.rundir import contents, state, status
+from launcher.rundir import contents, run_names, state
 from launcher.sweeping import sweep
 from launcher.sweeping.outcomes import Row, basis, words
 from launcher.sweeping.point import Point
@@ -39,7 +39,7 @@ def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
     Where there is none since the losses cannot be ranked, the reason.
     """
     if contents.known(directory, state.SWEEP).get(sweep.MEASUREMENT) is not None:
-        return f"\nranked by speed: launch plan --results {shlex.quote(status.name_of(directory, Path.cwd()))}"
+        return f"\nranked by speed: launch plan --results {shlex.quote(run_names.name_of(directory, Path.cwd()))}"
     rows = list(found)
     by = basis(rows)
     if row is None:

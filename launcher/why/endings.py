@@ -16,7 +16,7 @@ from typing import Any, get_args
 from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.job.memory import OutOfMemory
-from launcher.rundir import contents, failure, health, progress, results
+from launcher.rundir import contents, failure, health, output, results
 from launcher.spec import edit
 from launcher.why import host
 from launcher.why.answer import Answer, Cause, Evidence, Way, Where
@@ -115,7 +115,7 @@ def _nan(run: Subject) -> Answer:
 def _gradient(last: JsonObject) -> str:
     """What a line of metrics says of its update, as a clause; a norm that is null was not finite."""
     said = []
-    norm, rate = progress.number(last, "grad_norm"), progress.number(last, "learning_rate")
+    norm, rate = results.number(last, "grad_norm"), results.number(last, "learning_rate")
     if norm is not None:
         said.append(f"a gradient norm of {norm:.3g}")
     elif "grad_norm" in last:
@@ -234,7 +234,7 @@ def _traceback(run: Subject) -> tuple[str, str]:
     """Message and traceback of the first rank that failed: its own error, or of a script the end of its log."""
     for error in run.errors[:1]:
         return error["message"].partition("\n")[0], error["traceback"]
-    logged = failure.logged_error(run.run)
+    logged = output.logged_error(run.run)
     return ("", "") if logged is None else (logged["message"], logged["traceback"])
 
 
@@ -248,7 +248,7 @@ def _last_lines(run: Subject) -> Iterator[Evidence]:
     """The last line of a log, where no rank has written an error."""
     if run.errors:
         return
-    log = failure.first_log(run.run) or run.run / "logs" / "node.err"
+    log = output.first_log(run.run) or run.run / "logs" / "node.err"
     yield from run.evidence_in(log, r"\S")
 
 

@@ -38,7 +38,7 @@ def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
     """What an error of a rank says of the end of memory; None where it is of something else.
 
     Args:
-        error: As ``launcher.rundir.failure.written_errors`` gives it.
+        error: As ``launcher.rundir.output.written_errors`` gives it.
     """
     message = str(error["message"])
     if error["type"] != "OutOfMemoryError" and "out of memory" not in message.lower():

@@ -9,7 +9,7 @@ from launcher.base.units import gib, request
 from launcher.job import memory
 from launcher.job.memory import OutOfMemory
 from launcher.preflight import assess, findings
-from launcher.rundir import failure
+from launcher.rundir import output
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
 from launcher.why import comparison, endings, growth, host, messages, reasons, ways_out
 from launcher.why.answer import Answer, Evidence, PileRow, Way, Where
@@ -27,7 +27,7 @@ def ran_out(run: Subject) -> OutOfMemory | None:
         return found
     for error in run.errors[:1]:
         return messages.ran_out(error)
-    logged = failure.logged_error(run.run) if "OutOfMemoryError" in run.reason else None
+    logged = output.logged_error(run.run) if "OutOfMemoryError" in run.reason else None
     return (None if logged is None else messages.ran_out(logged)) or messages.of_a_reason(run.reason)
 
 
@@ -159,7 +159,7 @@ def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
     if oom.snapshot is not None:
         yield from run.evidence_of(oom.snapshot, "all allocations", line=None)
     yield from endings.first_error(run)
-    log = None if run.errors else failure.first_log(run.run)
+    log = None if run.errors else output.first_log(run.run)
     if log is not None and "OutOfMemoryError" in run.reason:
         yield from endings.frames(run)
         yield from run.evidence_in(log, "OutOfMemoryError")

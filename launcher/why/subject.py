@@ -13,9 +13,9 @@ from typing import Any
 from launcher.base import files, secret
 from launcher.base.files import JsonObject
 from launcher.base.terminal import visible
-from launcher.rundir import contents, failure, status
+from launcher.rundir import contents, failure, output, run_names, status
 from launcher.rundir.failure import Failure
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.why import comparison
 from launcher.why.answer import Answer, Cause, Evidence, Way
@@ -71,7 +71,7 @@ class Subject:
     @cached_property
     def errors(self) -> list[JsonObject]:
         """The errors of its ranks, that of the failure first."""
-        return failure.written_errors(self.run)
+        return output.written_errors(self.run)
 
     @cached_property
     def failure(self) -> Failure:
@@ -138,7 +138,7 @@ def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
         folder: The working folder, from which it is named.
         takes: True of words that a resumed run takes; None takes all.
     """
-    found = Subject(run=run, name=status.name_of(run, folder), row=status.read(run))
+    found = Subject(run=run, name=run_names.name_of(run, folder), row=status.read(run))
     return found if takes is None else Subject(run=run, name=found.name, row=found.row, takes=takes)
 
 

@@ -14,7 +14,7 @@ import submitit  # noqa: F401  # It closes the handlers that logging has when it
 from launcher.actions import resume_changed
 from launcher.base import machine
 from launcher.base.errors import ConfigErrors
-from launcher.rundir import changes, lock, progress
+from launcher.rundir import changes, lock, results
 from launcher.spec import edit
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST, make_spec
@@ -162,7 +162,7 @@ def test_a_finished_run_is_extended_by_its_tokens_and_by_steps(folder: Path) -> 
     """A step is 12 sequences of 64 tokens: 768 tokens; the two checkpoints are of steps 2 and 4."""
     assert launch(*OF_64_TOKENS, "cluster.gpus_per_node=1", "train.tokens=3000", "run.name=a").status == 0
     run = folder / "runs" / "a"
-    assert (progress.read(run).steps, lock.read(run).spec.steps) == (4, 4)
+    assert (results.read_progress(run).steps, lock.read(run).spec.steps) == (4, 4)
     answer = launch("resume", "a")
     assert "launch resume a train.tokens=6144` goes on with it" in " ".join(answer.err.split())
     answer = launch("resume", "a", "train.tokens=2400")
@@ -171,7 +171,7 @@ def test_a_finished_run_is_extended_by_its_tokens_and_by_steps(folder: Path) -> 
     answer = launch("resume", "a", "train.tokens=6000")
     assert answer.status == 0, answer.err
     assert "  train.tokens: 3000 -> 6000" in answer.err
-    assert progress.read(run).steps == 8
+    assert results.read_progress(run).steps == 8
     answer = launch("resume", "a", "train.steps=20")
     assert answer.status == 0, answer.err
     words = _json(run / "plan.json")["overrides"]

@@ -181,7 +181,7 @@ def test_a_mistake_in_the_words_is_explained_on_stderr_and_as_json(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.rundir.status.remembered", list)
+    monkeypatch.setattr("launcher.rundir.run_names.remembered", list)
     assert main([*words.split(), "--json"]) == 2
     printed = capsys.readouterr()
     assert said in " ".join(printed.err.split())
@@ -227,7 +227,7 @@ def test_logs_where_nothing_ran_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launcher.rundir.status.remembered", list)
+    monkeypatch.setattr("launcher.rundir.run_names.remembered", list)
     assert main(["logs"]) == 0
     assert capsys.readouterr().err == "launch: no runs below runs/\n"
 
@@ -238,7 +238,7 @@ def test_the_runs_of_other_folders_are_shown_below_the_paths_where_they_lie(
     run = tmp_path / "elsewhere" / "runs" / "a"
     run.mkdir(parents=True)
     (run / "spec.json").write_text("{}")
-    monkeypatch.setattr("launcher.rundir.status.remembered", lambda: [run])
+    monkeypatch.setattr("launcher.rundir.run_names.remembered", lambda: [run])
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert main(["status"]) == 0

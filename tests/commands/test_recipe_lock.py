@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,11 @@ from launcher.actions import repeat
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
 from launcher.config.catalog import Catalog
-from launcher.config.open_values import SPEED
 from launcher.config.overrides import read
 from launcher.preflight import assess
 from launcher.preflight.measured import file
 from launcher.preflight.plan import Plan, plan
 from launcher.rundir import contents, lock, losses, provenance
-from launcher.rundir.older import with_card
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
@@ -91,31 +88,6 @@ def test_the_environment_is_recorded_by_an_allow_list_without_secrets(monkeypatc
 SPEC = json.dumps(to_dict(make_spec("model=tiny")))
 
 
-def test_a_lock_from_before_the_compute_capability_has_that_of_the_shipped_card(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.yaml", "hardware=b200")
-    path.write_text(re.sub(r"\n +compute_capability: [\d.]+", "", path.read_text()))
-    assert "compute_capability" not in path.read_text()
-    assert lock.read(path).spec.hardware.compute_capability == 10.0
-    older = r"\n +(flops_\w+|\w+_bandwidth|cores|link_gpus|price_per_gpu_hour|network_latency|tokens): \S+"
-    path.write_text(re.sub(older, "", path.read_text()))
-    assert "bandwidth" not in path.read_text()
-    spec = lock.read(path).spec
-    assert (spec.hardware.flops_bf16, spec.hardware.cores, spec.cluster.network_bandwidth) == (2250e12, 148, None)
-    assert spec.steps == 100
-
-
-def test_a_lock_of_this_machine_s_own_gpu_from_before_has_the_speed_of_its_card(tmp_path: Path) -> None:
-    title = "NVIDIA H100 80GB HBM3 (this machine)"
-    content = json.loads(json.dumps(to_dict(make_spec("hardware=h100_80g"))))
-    older = {key: value for key, value in content["hardware"].items() if key not in (*SPEED, "card")}
-    found = with_card({**content, "hardware": {**older, "name": "auto", "title": title}})["hardware"]
-    assert (found["card"], found["flops_bf16"], found["link_gpus"]) == ("h100_80g", 989.4e12, 8)
-    other = with_card({**content, "hardware": {**older, "name": "auto", "title": "an unknown GPU"}})["hardware"]
-    assert (other.get("card"), other["flops_bf16"]) == (None, None)
-    (tmp_path / "spec.json").write_text(json.dumps({**content, "hardware": {**older, "name": "auto", "title": title}}))
-    assert contents.spec_of(tmp_path).hardware.card == "h100_80g"
-
-
 def test_a_memory_that_is_set_over_a_lock_is_what_a_rank_may_use(tmp_path: Path) -> None:
     found = lock.read(written(tmp_path / "a.yaml", "hardware=a100_80g"))
     words, _ = read(["hardware.memory_bytes=1000000000"], Catalog(folder=tmp_path))
@@ -123,7 +95,7 @@ def test_a_memory_that_is_set_over_a_lock_is_what_a_rank_may_use(tmp_path: Path)
 
 
 def test_a_loss_that_is_not_finite_comes_back_as_it_was(tmp_path: Path) -> None:
-    path = written(tmp_path / losses.NAME)
+    path = written(tmp_path / contents.LOCK)
     rows = [
         {"step": 1, "loss": 2.5, "grad_norm": float("inf")},
         {"step": 2, "loss": 1e-05, "grad_norm": None},
@@ -296,7 +268,7 @@ def test_a_run_repeats_to_the_last_bit_and_verify_says_what_differs(
     sizes = ("model.num_hidden_layers=1", "train.sequence_length=64", "train.steps=4", "cluster.gpus_per_node=1")
     done = launch(tmp_path, "model=tiny", *sizes, "data=text", "data.path=text.txt", "run.name=a")
     assert done.returncode == 0, done.stderr
-    path = tmp_path / "runs" / "a" / losses.NAME
+    path = tmp_path / "runs" / "a" / contents.LOCK
     recorded = lock.read(path).losses
     assert [row["step"] for row in recorded] == [1, 2, 3, 4]
     same = launch(tmp_path, "recipe", "verify", str(path), "--steps", "2", "--json")

@@ -138,9 +138,9 @@ def test_runs_are_offered_newest_first_and_of_a_sweep_its_points(offered: Offere
 def test_runs_recorded_elsewhere_are_offered_where_there_are_none(
     offered: Offered, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from launcher.rundir import status
+    from launcher.rundir import run_names
 
-    status.remember(folder / "runs" / "second")
+    run_names.remember(folder / "runs" / "second")
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert "second" in offered("logs", "sec")
 

@@ -14,7 +14,7 @@ import pytest
 from launcher.base import files
 from launcher.base.process import Process
 from launcher.cli import main
-from launcher.rundir import signature, status
+from launcher.rundir import run_names, signature
 from tests.support import resuming
 from tests.support.helpers import make_spec
 from tests.support.training import SMALL
@@ -93,9 +93,9 @@ def test_a_run_whose_job_was_changed_after_its_recording_is_shown_whole_and_need
     "name", ["home.json", "job.json", "plan.json", "spec.json", "script/train.py", "run_script.py"]
 )
 def test_each_file_that_says_what_is_started_counts(run: Path, name: str) -> None:
-    assert status.is_own(run)
+    assert signature.is_own(run)
     (run / name).write_text((run / name).read_text() + " ")
-    assert not status.is_own(run)
+    assert not signature.is_own(run)
 
 
 def test_what_a_word_starts_is_what_was_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,22 +129,22 @@ def test_of_a_slurm_run_the_script_is_shown_with_all_of_its_lines(
 
 def test_a_record_that_was_never_noted_is_nobodys_own_though_its_place_is_known(run: Path, tmp_path: Path) -> None:
     (tmp_path / "state" / "launch" / "records.txt").unlink()
-    assert status.remembered() == [run]
-    assert not status.is_own(run)
+    assert run_names.remembered() == [run]
+    assert not signature.is_own(run)
 
 
 def test_a_place_is_known_by_the_whole_of_its_line(run: Path, tmp_path: Path) -> None:
-    assert status.is_own(run)
+    assert signature.is_own(run)
     other = tmp_path / f"other {run.name}"
     other.mkdir()
     for place in (other, tmp_path / "two\nlines", tmp_path / os.fsdecode(b"no utf-8 \xff")):
         shutil.copytree(run, place, dirs_exist_ok=True)
-        assert not status.is_own(place)
-        status.remember(place)
-        assert status.is_own(place)
+        assert not signature.is_own(place)
+        run_names.remember(place)
+        assert signature.is_own(place)
         (place / "job.json").write_text("{}")
-        assert not status.is_own(place)
-    assert status.is_own(run)
+        assert not signature.is_own(place)
+    assert signature.is_own(run)
 
 
 def test_a_point_of_a_sweep_that_was_changed_is_shown_and_those_that_are_alike_once(
@@ -162,7 +162,7 @@ def test_a_point_of_a_sweep_that_was_changed_is_shown_and_those_that_are_alike_o
     assert said.count("  command  ") == 4 - 1, "spec.json of each differs by its seed"
     assert main(["resume", "s", "--trust"]) == 0
     assert main(["resume", "s"]) == 0
-    assert status.is_own(sweep / "001")
+    assert signature.is_own(sweep / "001")
 
 
 def test_a_long_list_loses_the_records_that_are_gone(

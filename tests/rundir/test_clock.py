@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.process import Process
-from launcher.rundir import attempts, lease
+from launcher.rundir import attempts, keeper
 from launcher.worker import process
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch
@@ -43,11 +43,11 @@ def test_no_verb_says_that_something_took_less_than_no_time(run: Path, verb: str
 
 
 def test_a_heartbeat_of_before_the_clock_was_set_back_is_no_fresh_one(tmp_path: Path) -> None:
-    lease.begin(tmp_path, Process.here())
-    assert lease.fresh(tmp_path)
-    beat = (tmp_path / lease.FILE).stat().st_mtime + HOUR
-    os.utime(tmp_path / lease.FILE, (beat, beat))
-    assert not lease.fresh(tmp_path)
+    keeper.begin_heartbeat(tmp_path, Process.here())
+    assert keeper.is_fresh(tmp_path)
+    beat = (tmp_path / keeper.HEARTBEAT).stat().st_mtime + HOUR
+    os.utime(tmp_path / keeper.HEARTBEAT, (beat, beat))
+    assert not keeper.is_fresh(tmp_path)
 
 
 def test_a_checkpoint_counts_as_progress_though_the_clock_was_set_back_before_it(tmp_path: Path) -> None:

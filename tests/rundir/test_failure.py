@@ -11,7 +11,8 @@ import pytest
 
 from launcher.job.memory import ran_out
 from launcher.rundir import status
-from launcher.rundir.failure import explain, never_began
+from launcher.rundir.failure import explain
+from launcher.rundir.output import never_began
 from launcher.slurm.jobs import QueuedJob
 from launcher.slurm.states import translate
 

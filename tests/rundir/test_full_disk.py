@@ -16,7 +16,7 @@ import pytest
 from launcher import api
 from launcher.base.process import Process
 from launcher.preflight.plan import Plan
-from launcher.rundir import lease, record, state, status
+from launcher.rundir import keeper, record, state, status
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import launch, wait
 from tests.support.small_disk import mounted
@@ -107,7 +107,7 @@ def test_a_job_that_cannot_be_noted_is_ended_and_its_run_has_failed_to_start(
         started.append(keeper)
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(lease, "begin", full)
+    monkeypatch.setattr(keeper, "begin_heartbeat", full)
     answer = launch(*WORDS, "run.name=a", "--force")
     assert answer.status == 4
     assert f"the run directory {folder}/runs/a cannot be written: No space left on device" in answer.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,17 +16,14 @@ from launcher.base import machine
 from launcher.base.process import Process
 from launcher.data import token_folder
 from launcher.job.job import RUN
-from launcher.rundir import contents, home, lease, lock, signature, state, status
+from launcher.rundir import contents, home, keeper, run_names, signature, state, status
 from tests.support import resuming, training
 from tests.support.helpers import CPU_HOST
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import launch
 
 BASE = (*training.SMALL, "model.num_hidden_layers=1", "hardware=cpu", "cluster.gpus_per_node=2", "train.steps=4")
-OLD = Path(__file__).parents[1] / "support" / "old_run"
-"""A run that a version recorded which wrote the run's own path into ``job.json``."""
 
-OLD_FOLDER = "/home/ada/project"
 
 SCRIPT = """
 import json, os
@@ -169,48 +165,13 @@ def test_a_copy_of_a_queued_run_neither_asks_slurm_nor_answers_to_its_job(
     run, copy = recorded(tmp_path / "made" / "runs" / "a", job="77"), tmp_path / "made" / "runs" / "b"
     home.write(run, run)
     shutil.copytree(run, copy)
-    status.remember(copy)
+    run_names.remember(copy)
     assert "a copy of" in launch("status", "b").out
     assert launch("cancel", "b").status == 0
-    assert status.places("77", tmp_path) == [run]
+    assert run_names.places("77", tmp_path) == [run]
     assert status.adopted(copy) == "77"
     home.settle(copy)
     assert status.adopted(copy) is None, "it would be taken for the job of the copy"
-
-
-def _old(place: Path, project: Path) -> Path:
-    """The old run at a place, recorded for a project."""
-    shutil.copytree(OLD, place)
-    for path in place.rglob("*.*"):
-        if path.is_file():
-            path.write_text(path.read_text().replace(OLD_FOLDER, str(project)))
-    return place
-
-
-def test_a_record_of_an_earlier_version_goes_on_in_its_place_and_as_a_copy(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resuming.by_nobody(monkeypatch, steps=(2, 4))
-    Path("corpus.txt").write_text("some words to train on\n" * 200)
-    run = _old(folder / "runs" / "old", folder)
-    copy = _old(tmp_path / "old", folder)
-    status.remember(run)
-    assert launch("recipe", "diff", "old", str(copy)).out == "no difference in meaning\n"
-    held = lock.read(run)
-    assert len(held.losses) == 2
-    before = _bytes(run)
-    state.put(copy, "running", keeper=os.getpid())
-    assert status.read(copy).state == "prepared"
-    answer = launch("resume", str(copy), "--trust")
-    assert answer.status == 0, answer.err
-    assert f"{copy} is a copy of {run}" in answer.err
-    job = contents.job_of(copy)
-    assert (job["argv"][-1], job["environment"]["LAUNCH_CHECKPOINTS"]) == (str(copy), f"{copy}/checkpoints")
-    assert str(run) not in (copy / "job.json").read_text()
-    assert _bytes(run) == before
-    answer = launch("resume", "old", "train.steps=8")
-    assert answer.status == 0, answer.err
-    assert contents.job_of(run)["argv"][-1] == str(run)
 
 
 def test_a_project_that_was_moved_keeps_its_runs_working_folder(
@@ -268,14 +229,14 @@ def test_token_ids_that_a_run_holds_itself_are_those_of_the_copy(folder: Path, t
 def test_a_run_that_is_seen_under_another_path_while_it_runs_is_no_copy_to_go_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "_BEAT_S", 0.3)
-    monkeypatch.setattr(lease, "_LOOK_S", 0.05)
+    monkeypatch.setattr(keeper, "_BEAT_S", 0.3)
+    monkeypatch.setattr(keeper, "_LOOK_S", 0.05)
     run = recorded(tmp_path / "made" / "runs" / "a", now="running")
     record = {"directory": str(tmp_path / "elsewhere" / "a"), "inode": run.stat().st_ino}
     (tmp_path / "elsewhere" / "a").mkdir(parents=True)
     (run / "home.json").write_text(json.dumps(record | {"inode": 1}))
     signature.note(run)
-    with lease.kept(run):
+    with keeper.heartbeat(run):
         answer = launch("resume", "a")
     assert answer.status == 4
     assert "its heartbeat is renewed: it is the run itself" in answer.err

@@ -17,7 +17,8 @@ import pytest
 
 from launcher.base import files
 from launcher.base.process import Process
-from launcher.rundir import lease, signature, state
+from launcher.rundir import signature, state
+from launcher.rundir.keeper import HEARTBEAT, begin_heartbeat
 from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
 from tests.support.slurm_runs import Answer, launch
@@ -65,29 +66,6 @@ def test_cancel_spares_a_stranger_with_the_runs_pid(
     assert stranger.poll() is None
 
 
-def test_cancel_spares_a_stranger_with_the_bare_pid_of_an_older_record(
-    run: Path, stranger: subprocess.Popen[bytes]
-) -> None:
-    keeps(run, stranger.pid, process_group=stranger.pid)
-    assert row(launch("status", "a", "--json"))[0] == "lost"
-    launch("cancel", "a")
-    assert stranger.poll() is None
-
-
-def test_a_run_that_an_older_version_keeps_is_seen_and_cancelled(run: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(600)", str(run / "logs" / "submitit")]
-    environment = {**os.environ, "LAUNCH_RUN": str(run)}
-    with (
-        subprocess.Popen(command) as keeper,
-        subprocess.Popen(command[:3], env=environment, start_new_session=True) as agent,
-    ):
-        keeps(run, keeper.pid, process_group=agent.pid)
-        assert row(launch("status", "a", "--json")) == ("running", None)
-        assert launch("cancel", "a").err == ""
-        assert agent.wait(300) == -signal.SIGTERM
-        keeper.kill()
-
-
 def test_a_run_whose_keeper_alone_is_gone_still_runs_and_can_be_ended(run: Path) -> None:
     environment = {**os.environ, "LAUNCH_RUN": str(run)}
     with subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True) as agent:
@@ -112,7 +90,7 @@ def test_cancel_spares_a_stranger_that_a_record_names_with_all_that_it_is_known_
 @pytest.mark.parametrize("keeper", OTHERS.values(), ids=list(OTHERS))
 def test_a_run_that_is_kept_elsewhere_runs_as_long_as_its_heartbeat_is_renewed(run: Path, keeper: Process) -> None:
     keeps(run, keeper)
-    lease.begin(run, keeper)
+    begin_heartbeat(run, keeper)
     reason = f"process {keeper.pid} on b7 is not visible from here, and keeps its heartbeat up"
     assert row(launch("status", "a", "--json")) == ("running", reason)
     refused = launch("resume", "a")
@@ -133,9 +111,9 @@ def test_a_run_that_is_kept_elsewhere_and_silent_is_never_lost(
     keeps(run, ELSEWHERE)
     if not began:
         (run / "state.json").unlink()
-    lease.begin(run, ELSEWHERE)
+    begin_heartbeat(run, ELSEWHERE)
     beat = time.time() - 300
-    os.utime(run / lease.FILE, (beat, beat))
+    os.utime(run / HEARTBEAT, (beat, beat))
     now, reason = row(launch("status", "a", "--json"))
     assert now == "not_visible"
     assert reason == (
@@ -152,9 +130,9 @@ def test_a_run_that_is_kept_elsewhere_and_silent_is_never_lost(
 def test_a_run_that_a_reboot_has_ended_is_lost(run: Path) -> None:
     before = replace(Process.here(), boot="another")
     keeps(run, before)
-    lease.begin(run, before)
+    begin_heartbeat(run, before)
     assert row(launch("status", "a", "--json"))[0] == "running", "another host of the same name keeps it"
-    os.utime(run / lease.FILE, (0, 0))
+    os.utime(run / HEARTBEAT, (0, 0))
     assert row(launch("status", "a", "--json")) == (
         "lost",
         f"{os.uname().nodename} was started again since, which ended the run",
@@ -187,7 +165,7 @@ def test_a_run_in_another_container_is_watched_and_ended_from_here(run: Path) ->
     assert launch("cancel", "a").status == 0
     assert keeper.wait(300) == 0
     assert row(launch("status", "a", "--json")) == ("cancelled", "stopped")
-    assert not (run / lease.FILE).exists()
+    assert not (run / HEARTBEAT).exists()
 
 
 @pytest.mark.parametrize("age_s", [0, 300])
@@ -197,9 +175,9 @@ def test_a_run_on_a_slurm_that_this_host_has_not_is_told_by_its_heartbeat(
     monkeypatch.setenv("PATH", "/nowhere")
     files.write_atomically(run / state.SUBMISSION, {"kind": "slurm", "job_id": "7", "comment": ""})
     state.put(run, "running", job_id="7")
-    lease.begin(run, ELSEWHERE)
+    begin_heartbeat(run, ELSEWHERE)
     beat = time.time() - age_s
-    os.utime(run / lease.FILE, (beat, beat))
+    os.utime(run / HEARTBEAT, (beat, beat))
     now, reason = row(launch("status", "a", "--json"))
     assert now == ("not_visible" if age_s else "running")
     assert "squeue is not found: this machine has no Slurm" in str(reason)
@@ -229,7 +207,7 @@ def test_a_slurm_of_another_cluster_that_does_not_know_the_job_loses_no_run_with
     run = recorded(tmp_path / "runs" / "a", job="7", now="running")
     monkeypatch.setattr(jobs, "look", lambda _: {})
     assert row(launch("status", "a", "--json"))[0] == "lost"
-    lease.begin(run, ELSEWHERE)
+    begin_heartbeat(run, ELSEWHERE)
     word, reason = row(launch("status", "a", "--json"))
     assert word == "running"
     assert "keeps its heartbeat up" in str(reason)

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.base import cache
 from launcher.cli import main
-from launcher.rundir import state, status
+from launcher.rundir import run_names, signature, state
 from launcher.spec.parse import to_dict
 from tests.support.helpers import make_spec
 
@@ -93,18 +93,18 @@ def test_a_sweep_of_someone_else_is_resumed_only_with_trust(tmp_path: Path, caps
     (sweep / state.SWEEP).write_text("{}")
     assert main(["resume", "theirs"]) == 2
     assert "going on with it composes and runs its points" in " ".join(capsys.readouterr().err.split())
-    assert not status.is_own(sweep / "0")
-    status.remember(sweep)
-    assert status.is_own(sweep)
-    assert not status.is_own(sweep / "0"), "a place is not what makes a record one's own"
+    assert not signature.is_own(sweep / "0")
+    run_names.remember(sweep)
+    assert signature.is_own(sweep)
+    assert not signature.is_own(sweep / "0"), "a place is not what makes a record one's own"
     assert main(["resume", "theirs"]) == 2
 
 
 def test_a_list_of_runs_that_is_long_loses_those_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = recorded(tmp_path / "here")
     for run in (here, tmp_path / "gone"):
-        status.remember(run)
-    monkeypatch.setattr(status, "_LIST_BYTES", 10)
-    status.remember(recorded(tmp_path / "new"))
-    assert status.remembered() == [here, tmp_path / "new"]
+        run_names.remember(run)
+    monkeypatch.setattr(run_names, "_LIST_BYTES", 10)
+    run_names.remember(recorded(tmp_path / "new"))
+    assert run_names.remembered() == [here, tmp_path / "new"]
     assert "gone" not in (tmp_path / "state" / "launch" / "runs.txt").read_text()

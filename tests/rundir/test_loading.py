@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.rundir import status
+from launcher.rundir import run_names
 from launcher.saved import headers
 from launcher.spec import RunSpec
 from tests.support import hostile, resuming
@@ -61,7 +61,7 @@ def test_an_engine_that_unpickles_a_checkpoint_from_elsewhere_needs_a_word(
     assert main(["-m", *line, "optimizer.lr=1e-3,2e-3", "run.name=s"]) == 2
     assert PICKLES in " ".join(capsys.readouterr().out.split())
     assert main([*line, "run.name=a", "--trust"]) == 0, capsys.readouterr().err
-    status.remember(tmp_path / "theirs")
+    run_names.remember(tmp_path / "theirs")
     assert main([*line, "run.name=b"]) == 0, "it lies in a run of the user's own"
 
 
@@ -91,7 +91,7 @@ def test_a_link_in_a_run_of_ones_own_does_not_make_a_checkpoint_ones_own(tmp_pat
     source, _ = checkpoint(tmp_path / "theirs")
     own = tmp_path / "own" / "checkpoints"
     own.mkdir(parents=True)
-    status.remember(own.parent)
+    run_names.remember(own.parent)
     (own / source.name).symlink_to(source)
     assert not loading.is_own(own / source.name)
     (own / "step-00000009").mkdir()

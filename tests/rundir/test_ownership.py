@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.base import files
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.rundir import lock, losses, signature, state, status
+from launcher.rundir import contents, lock, signature, state
 from launcher.spec import ClusterSpec
 from tests.support.training import SMALL
 
@@ -89,7 +89,7 @@ def foreign(place: Path, source: Path, *, word: str, left_out: frozenset[str], s
     job = json.loads((place / "job.json").read_text())
     found = lock.read(place).content
     theirs = json.dumps({**found, "spec": acts(dict(found["spec"])), "losses": [LOSS]})
-    (place / losses.NAME).write_text(theirs)  # By another hand: what lock.write writes is noted.
+    (place / contents.LOCK).write_text(theirs)  # By another hand: what lock.write writes is noted.
     for name, content in {
         "spec.json": acts(spec),
         "job.json": {**job, "argv": ["touch", str(place.parent / "started")]},
@@ -107,7 +107,7 @@ def foreign(place: Path, source: Path, *, word: str, left_out: frozenset[str], s
 
 LOSS = {"step": 1, "loss": 1.0, "grad_norm": 1.0}
 ABOVE = ("runs", "runs/own", "runs/own/checkpoints", "runs/sweep", "runs/sweep/000", "recipes", "conf", "kept/runs")
-LEFT_OUT = ("home.json", "state.json", "submission.json", "plan.json", losses.NAME)
+LEFT_OUT = ("home.json", "state.json", "submission.json", "plan.json", contents.LOCK)
 
 
 @given(
@@ -137,7 +137,7 @@ def test_nothing_of_a_record_that_nobody_noted_starts_wherever_it_lies(
     for verb in verbs:
         assert main(verb.format(place).split()) in ANSWERS, verb
         assert house.started == before, f"{verb} has started something"
-    assert not status.is_own(place)
+    assert not signature.is_own(place)
     shutil.rmtree(place)
 
 
@@ -152,7 +152,7 @@ def test_nothing_of_a_record_that_took_the_place_of_ones_own_starts(house: House
         assert house.started == before
         shutil.rmtree(own)
         kept.rename(own)
-        assert status.is_own(own), "the bytes are what they were"
+        assert signature.is_own(own), "the bytes are what they were"
 
 
 @pytest.mark.parametrize("verb", ["resume {} --trust", "run --from {} run.name=trusted --trust"])
@@ -178,7 +178,7 @@ def test_a_recipe_saved_of_such_a_record_is_as_foreign(house: House) -> None:
 
 
 def test_what_stands_behind_the_losses_of_ones_own_lock_is_not_ones_own(house: House, tmp_path: Path) -> None:
-    text = (house.folder / "runs" / "own" / losses.NAME).read_text()
+    text = (house.folder / "runs" / "own" / contents.LOCK).read_text()
     theirs = tmp_path / "theirs.lock.yaml"
     spec = json.dumps(acts(dict(lock.read(house.folder / "runs" / "own").content["spec"])))
     theirs.write_text(f"{text.partition('losses:')[0]}losses:\n- {json.dumps(LOSS)}\nspec: {spec}\n")
@@ -188,6 +188,6 @@ def test_what_stands_behind_the_losses_of_ones_own_lock_is_not_ones_own(house: H
 
 def test_a_record_that_is_ones_own_is_so_by_its_bytes_alone(house: House) -> None:
     own = house.folder / "runs" / "own"
-    assert signature.is_noted(own)
+    assert signature.is_own(own)
     assert main(["resume", "own"]) == 0
-    assert signature.is_noted(own), "going on changes none of what was noted"
+    assert signature.is_own(own), "going on changes none of what was noted"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir import progress
+from launcher.rundir import results
 from tests.support.recorded_runs import line, predicted, recorded
 from tests.support.slurm_runs import launch
 
@@ -18,22 +18,22 @@ def test_the_time_left_is_that_of_the_steps_to_come_at_the_speed_of_the_newest(t
     (run / "checkpoints" / "step-00000030").mkdir()
     (run / "checkpoints" / "step-00000030" / "state.json").write_text("{}")
     (run / "checkpoints" / "step-00000040.partial").mkdir()
-    now = progress.read(run)
+    now = results.read_progress(run)
     assert (now.step, now.steps, now.loss, now.seconds_left, now.checkpoint_step) == (40, 100, 1.0, 120.0, 30)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 41, "lo')
-    assert progress.read(run).step == 40, "a line that is being written does not count"
+    assert results.read_progress(run).step == 40, "a line that is being written does not count"
 
 
 def test_before_the_first_line_the_time_left_is_by_the_plans_speed(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", "train.steps=100", now="running", speed=predicted(50.0))
-    now = progress.read(run)
+    now = results.read_progress(run)
     assert (now.seconds_left, now.left_is) == (300.0, "predicted")
     assert "5 min by the estimate" in "\n".join(launch("status", str(run)).out.splitlines())
     (run / "metrics.jsonl").write_text(json.dumps(line(1, 9.0)))
-    now = progress.read(run)
+    now = results.read_progress(run)
     assert (now.seconds_left, now.left_is) == (198.0, "measured")
-    unknown = progress.read(recorded(tmp_path / "b", "train.steps=100", now="running"))
+    unknown = results.read_progress(recorded(tmp_path / "b", "train.steps=100", now="running"))
     assert (unknown.seconds_left, unknown.left_is) == (None, None)
 
 
@@ -42,20 +42,20 @@ def test_megatrons_own_mark_tells_its_newest_whole_checkpoint(tmp_path: Path) ->
     (run / "checkpoints" / "iter_0000010").mkdir()
     (run / "checkpoints" / "iter_0000020").mkdir()
     (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
-    assert progress.read(run).checkpoint_step == 10
+    assert results.read_progress(run).checkpoint_step == 10
 
 
 def test_a_script_may_write_any_part_of_a_line(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", "script=train.py", steps=[{"step": 3, "loss": float("nan")}])
-    now = progress.read(run)
+    now = results.read_progress(run)
     assert (now.step, now.steps, now.loss, now.tokens_per_second, now.seconds_left) == (3, None, None, None, None)
-    assert progress.line({"step": 3, "accuracy": 1}, None) == "step 3"
+    assert results.metrics_line({"step": 3, "accuracy": 1}, None) == "step 3"
 
 
 def test_a_line_of_metrics_is_told_in_words() -> None:
     found = json.loads('{"step": 7, "loss": 2.5, "eval_loss": 2.25, "grad_norm": 1.5, "learning_rate": 0.0003}')
     shown = "step 7/100  loss 2.5000  held-out loss 2.2500  gradient norm 1.500  learning rate 3.00e-04"
-    assert progress.line({**found, "tokens_per_second": 1234.5}, 100) == f"{shown}  1,234 tokens/s"
+    assert results.metrics_line({**found, "tokens_per_second": 1234.5}, 100) == f"{shown}  1,234 tokens/s"
 
 
 def test_of_a_long_file_of_metrics_the_newest_lines_alone_are_parsed(
@@ -71,5 +71,5 @@ def test_of_a_long_file_of_metrics_the_newest_lines_alone_are_parsed(
         return whole(text)
 
     monkeypatch.setattr(json, "loads", counted)
-    assert [row["step"] for row in progress.newest(run, 20)] == list(range(281, 301))
+    assert [row["step"] for row in results.newest(run, 20)] == list(range(281, 301))
     assert len(parsed) == 21, "those that are wanted, and the one that is being written"

@@ -14,7 +14,7 @@ from launcher.base.errors import JobFailed
 from launcher.job import host
 from launcher.job.host import Kills
 from launcher.job.memory import OutOfMemory, ran_out
-from launcher.rundir import out_of_memory
+from launcher.rundir import failure
 from launcher.submission import killing, node
 from launcher.why.explain import explain
 from tests.support import ended_runs
@@ -110,20 +110,22 @@ def test_an_attempt_is_not_judged_by_the_end_of_memory_of_the_one_before(tmp_pat
     (run / "logs" / "memory_snapshot.rank0.json").write_text("{}")
     node.run(run)
     assert ran_out(run) is None
-    aside = list((run / out_of_memory.EARLIER).iterdir())
+    aside = list((run / failure.EARLIER).iterdir())
     assert len(aside) == 1
     assert sorted(path.name for path in aside[0].iterdir()) == ["memory_snapshot.rank0.json", "oom.json"]
     assert json.loads((run / "state.json").read_text())["state"] == "finished"
 
 
 def test_what_slurm_says_of_a_job_is_noted_once_and_never_over_a_ranks_own_words(tmp_path: Path) -> None:
-    out_of_memory.note_of_slurm(tmp_path)
+    failure.note_out_of_memory_of_slurm(tmp_path)
     found = ran_out(tmp_path)
     assert found is not None
     assert (found.kind, found.rank) == ("slurm", None)
-    assert out_of_memory.line(found).startswith("the job was ended by the kernel: out of host memory; `launch why RUN`")
+    assert failure.out_of_memory_line(found).startswith(
+        "the job was ended by the kernel: out of host memory; `launch why RUN`"
+    )
     before = (tmp_path / "oom.json").read_text()
-    out_of_memory.note_of_slurm(tmp_path)
+    failure.note_out_of_memory_of_slurm(tmp_path)
     assert (tmp_path / "oom.json").read_text() == before
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.base import files, process
 from launcher.base.errors import JobFailed
-from launcher.rundir import attempts, state, status
+from launcher.rundir import attempts, run_names, state, status
 from launcher.submission import node
 from launcher.submission.processes import SlurmPlace
 
@@ -154,7 +154,7 @@ def test_a_running_job_can_be_asked_to_stop(tmp_path: Path) -> None:
 
 def test_runs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     run = recorded(tmp_path / "runs" / "a", "pass")
-    assert status.find([], tmp_path) == [run]
-    assert status.find(["a", "runs/a"], tmp_path) == [run, run]
+    assert run_names.find([], tmp_path) == [run]
+    assert run_names.find(["a", "runs/a"], tmp_path) == [run, run]
     with pytest.raises(FileNotFoundError, match="nope"):
-        status.find(["nope"], tmp_path)
+        run_names.find(["nope"], tmp_path)

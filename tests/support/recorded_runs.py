@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.rundir import state, status
+from launcher.rundir import run_names, state
 from launcher.rundir.state import State
 from launcher.spec.parse import to_dict
 from tests.support.helpers import composed_once
@@ -49,7 +49,7 @@ def recorded(
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(dict(line))}\n" for line in steps))
     if now is not None:
         state.put(run, now, reason=reason)
-    status.remember(run)
+    run_names.remember(run)
     return run
 
 
@@ -76,5 +76,5 @@ def swept(folder: Path, losses: Mapping[str, float | None], *, jobs: Sequence[st
             words = (word, f"run.name={folder.name}", "sweep.parallelism=2")
             recorded(folder / name, *words, steps=[line(1, loss)], now="finished", job=job)
     (folder / state.SWEEP).write_text(json.dumps({"schema": 1, "id": folder.name, "points": points}))
-    status.remember(folder)
+    run_names.remember(folder)
     return folder

@@ -15,7 +15,7 @@ from typing import Any
 from launcher import cli
 from launcher.base import files
 from launcher.rundir import state, status
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from slurm.dev_cluster import Cluster
 from tests.support.helpers import ROOT
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.charts import library
-from launcher.rundir import status
+from launcher.rundir import run_names
 from launcher.views import page
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
@@ -178,7 +178,7 @@ def test_a_run_that_has_nothing_yet_says_what_is_missing_and_why(tmp_path: Path)
 def test_a_run_of_an_older_version_is_shown_by_what_it_left(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "old"
     shutil.copytree(OLD, run)
-    status.remember(run)
+    run_names.remember(run)
     words, charts = made(run)
     assert "Predicted and measured, by phase and pile" in charts
     assert any(title.startswith("Loss") for title in charts)

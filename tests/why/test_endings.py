@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir import failure, health, state
+from launcher.job import events
+from launcher.rundir import health, state
 from launcher.why.answer import Answer, Cause
 from launcher.why.explain import explain
 from tests.support.ended_runs import failed, write_error
@@ -194,7 +195,7 @@ def test_a_run_without_a_cause_in_its_state_is_read_from_its_files_and_its_reaso
 def test_the_causes_that_a_job_keeps_are_those_of_the_answer() -> None:
     from typing import get_args
 
-    assert set(get_args(failure.Kind.__value__)) <= set(get_args(Cause.__value__))
+    assert set(get_args(events.FailureKind.__value__)) <= set(get_args(Cause.__value__))
 
 
 def test_a_cause_that_no_version_knows_is_read_again(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.job import events
 from launcher.job.memory import OutOfMemory
-from launcher.rundir import failure, out_of_memory, state
+from launcher.rundir import failure, state
 from launcher.views.why import as_line, as_text
 from launcher.why.answer import Answer
 from launcher.why.explain import explain
@@ -196,10 +196,10 @@ def test_a_run_that_breaks_a_rule_of_today_names_it_and_offers_only_what_resume_
 def test_a_request_is_told_in_bytes_where_it_was_hardly_more_than_what_was_free(folder: Path) -> None:
     found = why(without_memory(folder / "runs" / "a", requested_bytes=352_256, free_bytes=338_332))
     assert "asked for 352,256 bytes with 338,332 free of 78.75 GiB" in found.said[0]
-    assert out_of_memory.line(OutOfMemory(**OOM, requested_bytes=352_256, free_bytes=338_332)) == (
+    assert failure.out_of_memory_line(OutOfMemory(**OOM, requested_bytes=352_256, free_bytes=338_332)) == (
         "rank 3: out of memory: asked for 352,256 bytes with 338,332 free; `launch why RUN` says which pile grew"
     )
-    assert "asked for 2.00 GiB with 1.00 GiB free;" in out_of_memory.line(
+    assert "asked for 2.00 GiB with 1.00 GiB free;" in failure.out_of_memory_line(
         OutOfMemory(**OOM, requested_bytes=2 * GIB, free_bytes=GIB)
     )
 

@@ -116,7 +116,7 @@ def _gathered(verbs: "Mapping[str, str]") -> "dict[str, Any]":
     from pathlib import Path
 
     from launcher.config.synonyms import BEST_KEY
-    from launcher.rundir.status import list_of_runs
+    from launcher.rundir.run_names import list_of_runs
     from launcher.spec.parse import kinds
 
     base = {path.parent.name: path.read_text() for path in sorted(Path(conf()).glob("*/_base.yaml"))}

@@ -12,7 +12,7 @@ from launcher.base.errors import LauncherError
 from launcher.charts.html import Html, details, table, tag
 from launcher.charts.page import Section
 from launcher.config.request import request
-from launcher.rundir import changes, contents, lock, losses, script_copy
+from launcher.rundir import changes, contents, lock, provenance
 from launcher.rundir.lock import Lock
 from launcher.spec.parse import to_dict
 from launcher.views.page.source import Source
@@ -55,11 +55,11 @@ def _words(source: Source) -> Iterator[Html | str]:
         yield tag("pre", line)
     if source.plan.get("forced"):
         yield tag("p", "It was started with --force although the check refused it.", class_="warn")
-    if contents.exists(source.folder, losses.NAME):
-        again = shlex.join(["launch", "run", "--from", str(source.folder / losses.NAME)])
+    if contents.exists(source.folder, contents.LOCK):
+        again = shlex.join(["launch", "run", "--from", str(source.folder / contents.LOCK)])
         yield tag("p", "The same with everything that its lock holds: ", tag("code", again))
     else:
-        yield tag("p", f"It has no lock ({losses.NAME}).", class_="missing")
+        yield tag("p", f"It has no lock ({contents.LOCK}).", class_="missing")
 
 
 def _settings(source: Source) -> Iterator[Html]:
@@ -127,7 +127,7 @@ def _node(recorded: Mapping[str, Any]) -> str:
 
 def _otherwise(found: Lock, recorded: Mapping[str, Any]) -> Iterator[Html | str]:
     """What is otherwise on the machine that makes the page."""
-    here = lock.ingredients({**lock.here(found.spec.data), "script": script_copy.ingredient(found.spec.script)})
+    here = lock.ingredients({**lock.here(found.spec.data), "script": provenance.script_ingredient(found.spec.script)})
     differing = lock.differences(recorded, here)
     if not differing:
         yield "Versions, data and machine here are those of the lock."

@@ -11,7 +11,7 @@ from typing import Any
 from launcher.charts.html import Html, table, tag
 from launcher.charts.lines import MOST, curves, evenly, thinned
 from launcher.charts.page import Chart, Section
-from launcher.rundir import progress, results
+from launcher.rundir import results
 from launcher.views.page.source import Source
 
 type Points = list[tuple[float, float]]
@@ -50,7 +50,7 @@ def section(source: Source) -> Section:
 
 def points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
     """Step and value of each line that has a finite value; of a step that was done twice the later one."""
-    found = {int(row["step"]): value for row in rows if (value := progress.number(row, key)) is not None}
+    found = {int(row["step"]): value for row in rows if (value := results.number(row, key)) is not None}
     return [(float(step), found[step]) for step in sorted(found)]
 
 
@@ -125,7 +125,7 @@ def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:
     """The curves of a run; a script that starts again repeats steps, of which the last one counts."""
     found: dict[str, dict[float, float]] = {key: {} for key in _METRICS}
     for line in results.steps(run):
-        step = progress.number(line, "step")
+        step = results.number(line, "step")
         for key, values in found.items():
             if key == "tokens_per_second" and line.get("followed"):  # Following its memory takes time of its own.
                 continue

@@ -13,9 +13,9 @@ from launcher.charts.bars import LEAST_WIDTH
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.table import Cell, Column, Row
-from launcher.rundir import by_files, contents, ranking
-from launcher.rundir import names as run_names
-from launcher.rundir.ranking import Basis
+from launcher.rundir import contents, losses, status
+from launcher.rundir import run_names as run_names
+from launcher.rundir.losses import Basis
 from launcher.views import comparison, comparison_text
 from launcher.views.check.piles import unit_for
 from launcher.views.comparison import Comparison, Side
@@ -43,7 +43,7 @@ def several(directories: Sequence[Path]) -> str:
         Section(identity="predicted", title="Predicted and measured", parts=[*_bars(found.sides, names)]),
         Section(identity="table", title="What differs, and what came out", parts=[*_tables(found, names)]),
     ]
-    damaged = ((directory, by_files.damage(directory)) for directory in directories)
+    damaged = ((directory, status.damage(directory)) for directory in directories)
     unread = (f"of {run_names.id_of(place)} not all is known: {why}" for place, why in damaged if why is not None)
     lead = html.items((*comparison_text.sentences(found), *unread))
     title = f"{len(names)} runs: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
@@ -67,7 +67,7 @@ def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | 
     yield from page_curves.overlaid(curves, by_tokens=bool(found.at_tokens))
 
 
-def loss_rank(by: Basis, trained: ranking.Trained | None) -> float:
+def loss_rank(by: Basis, trained: losses.Trained | None) -> float:
     """A loss to sort by; one that is unknown or no number comes last."""
     loss = by.loss(trained)
     return float("inf") if loss is None or loss != loss else loss
@@ -110,7 +110,7 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
 
 def loss_column(by: Basis, *, held_out: bool) -> Column:
     """The column of losses, whose least is marked where they can be ranked."""
-    hint = "the last one on held-out samples" if held_out else ranking.MEAN
+    hint = "the last one on held-out samples" if held_out else losses.MEAN
     return Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=hint)
 
 

@@ -18,7 +18,7 @@ from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.preflight import assess, findings
 from launcher.rundir import contents, results, state, status
-from launcher.rundir.state import RunState
+from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 
 _FILES = (contents.SPEC, contents.PLAN, contents.JOB, contents.STATE, contents.MEMORY, state.SUBMISSION)

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.base.units import rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
-from launcher.rundir import contents, progress, results
+from launcher.rundir import contents, results
 from launcher.views.check import time as plot_time
 from launcher.views.check.time import said
 from launcher.views.page.memory import off
@@ -25,7 +25,7 @@ def _compared(source: Source) -> Iterator[Html | str]:
     predicted = results.predicted_speed(source.folder)
     rows = list(map(dict, source.rows))
     tokens = results.speed(rows, predicted)
-    seconds = [value for row in results.second_half(rows, predicted) if (value := progress.number(row, "step_seconds"))]
+    seconds = [value for row in results.second_half(rows, predicted) if (value := results.number(row, "step_seconds"))]
     gpus = max(1, source.job.get("nodes", 1) * source.job.get("gpus_per_node", 1))
     step = statistics.median(seconds) if seconds else None
     if predicted is None and tokens is None:

@@ -21,7 +21,7 @@ from launcher.job.versions import every
 from launcher.preflight.measured import constants, file
 from launcher.preflight.measured.file import Found, Predicted, Row
 from launcher.preflight.measured.known import place
-from launcher.rundir import contents, names, results
+from launcher.rundir import contents, results, run_names
 from launcher.spec import RunSpec
 
 _FEWEST_STEPS = 10
@@ -71,7 +71,7 @@ def row_of(run: Path, spec: RunSpec) -> Row:
     predicted, measured = _predicted(run), _measured(run, spec)
     calibrated = _constant(run).get("calibration")
     return Row(
-        id=names.id_of(run),
+        id=run_names.id_of(run),
         directory=str(run.absolute()),
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **constants.key_of(spec, card, framework)._asdict(),

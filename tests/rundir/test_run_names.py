@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.rundir import names
+from launcher.rundir import run_names
 from tests.support.recorded_runs import line, recorded, swept
 from tests.support.slurm_runs import launch
 
@@ -57,7 +57,7 @@ def test_links_and_hidden_folders_are_no_groups(folder: Path) -> None:
     (folder / "runs" / ".b.7.partial").mkdir()
     (folder / "runs" / ".b.7.partial" / "spec.json").touch()
     (folder / "runs" / "one").symlink_to(run)
-    assert [path for path, _ in names.below(folder / "runs")] == [run, folder / "runs" / "one"]
+    assert [path for path, _ in run_names.below(folder / "runs")] == [run, folder / "runs" / "one"]
 
 
 def test_a_command_that_is_offered_names_a_run_as_one_word_whatever_it_is_called(

@@ -1,0 +1,193 @@
+"""Names of runs: which folders are runs, sweeps and groups of them, and the runs that a word means, from any folder.
+
+A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.name=group/a``), whose runs are found by
+``group/a``, and by ``a`` alone where no other run has that name. Names are looked up below ``runs/``, then in the
+user's list of runs recorded anywhere. A word that several runs answer to is refused (:class:`Ambiguous`): a guess might
+cancel another run than was meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+
+from launcher.rundir import contents, home, signature, state
+
+
+def is_sweep(path: Path) -> bool:
+    """True for the folder of a sweep."""
+    return contents.exists(path, state.SWEEP)
+
+
+def is_point(run: Path) -> bool:
+    """True for the run of a sweep's point."""
+    return is_sweep(run.parent)
+
+
+def runs_of(path: Path) -> list[Path]:
+    """The run of a run directory, or the runs of a sweep's; none where it is neither."""
+    if is_sweep(path):
+        return [each for each in _folders(path) if contents.exists(each, contents.SPEC)]
+    return [path] if contents.exists(path, contents.SPEC) else []
+
+
+def below(root: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """The runs and sweeps of a folder and its groups, each with its runs; links lead to runs, and to no group."""
+    for path in _folders(root):
+        runs = runs_of(path)
+        if runs or is_sweep(path):
+            yield path, runs
+        elif not path.is_symlink():
+            yield from below(path)
+
+
+def answers(path: Path, word: str) -> bool:
+    """True if a run, sweep or point is meant by a name: its own, with or without the groups and sweep above it."""
+    parts = PurePath(word).parts
+    return bool(parts) and path.parts[-len(parts) :] == parts
+
+
+def id_of(run: Path) -> str:
+    """The name that a run is shown by: of a point with its sweep's, else as ``run.name`` has it, groups included."""
+    if is_point(run):
+        return f"{run.parent.name}/{run.name}"
+    names = contents.known(run, contents.SPEC).get("run", {})
+    given = names.get("name")
+    return given if isinstance(given, str) and answers(run, given) and "/" in given else run.name
+
+
+def typed(run: Path) -> str:
+    """The name that a run is shown by, as a shell takes it for one word: a folder may be called anything."""
+    return shlex.quote(id_of(run))
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in a folder by name, without those that are being written."""
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
+    except OSError:
+        return []
+    return [path / name for name in names]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link that leads to itself.
+        return False
+
+
+_LIST_BYTES = 1 << 18
+"""Thousands of runs; a longer list loses those that are gone."""
+
+
+class Ambiguous(LookupError):
+    """A word that several runs or sweeps answer to."""
+
+    def __init__(self, name: str, candidates: Sequence[Path]) -> None:
+        """Hold the word and the directories that it may mean."""
+        self.name, self.candidates = name, tuple(candidates)
+        super().__init__(name)
+
+
+def find(words: Sequence[str], folder: Path) -> list[Path]:
+    """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
+
+    Args:
+        words: Each is looked up as by :func:`places`.
+        folder: The working folder.
+
+    Raises:
+        FileNotFoundError: With the name that is no run.
+        Ambiguous: With the name that is several.
+    """
+    root = folder / "runs"
+    if not words and not root.is_dir():
+        return remembered()
+    if not words:
+        in_order = sorted(below(root), key=lambda found: (_written(found[0]), found[0].name))
+        return [run for _, runs in in_order for run in runs]
+    return [run for word in words for place in places(word, folder) for run in runs_of(place)]
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # It was removed meanwhile.
+        return 0.0
+
+
+def places(name: str, folder: Path) -> list[Path]:
+    """The directory of the run or sweep that a word names, or the runs of an array by its job id.
+
+    A name or path that leads to a run from this folder comes before names of runs elsewhere; a job id comes before
+    neither. ``SWEEP/POINT`` names a point of a sweep that lies anywhere, and ``POINT`` alone where only one has it.
+
+    Raises:
+        FileNotFoundError: It names nothing.
+        Ambiguous: It names several.
+    """
+    near = [path.absolute() for path in (folder / "runs" / name, folder / name) if runs_of(path.absolute())]
+    near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]
+    by_id = _by_job_id(name)
+    found = [*near, *(run for run in by_id if run not in near)] or _elsewhere(name, folder)
+    one_array = found == by_id and all(run.parent == by_id[0].parent and is_point(run) for run in by_id)
+    if not found:
+        raise FileNotFoundError(name)
+    if len(found) > 1 and not one_array:
+        raise Ambiguous(name, found)
+    return found
+
+
+def _by_job_id(name: str) -> list[Path]:
+    """Runs of a job, or of an array whose tasks are ``<name>_0``, ``<name>_1``, ..."""
+    if re.fullmatch(r"\d+(_\d+)?", name) is None:
+        return []
+    ids = ((path, contents.known(path, state.SUBMISSION).get("job_id")) for path in remembered())
+    found = [path for path, job in ids if job is not None and name in (job, job.partition("_")[0])]
+    return [path for path in found if home.original(path) is None]  # The job is the original's.
+
+
+def _elsewhere(name: str, folder: Path) -> list[Path]:
+    """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
+    here = [path for place, runs in below(folder / "runs") for path in (place, *runs)]
+    found: dict[str, Path] = {}
+    for path in (*here, *filter(runs_of, map(Path, _noted()))):
+        if answers(path, name):
+            found.setdefault(os.path.realpath(path), path.absolute())
+    return list(found.values())
+
+
+def name_of(run: Path, folder: Path) -> str:
+    """The shortest word that :func:`find` takes for this run and no other: its name below ``runs/``, else its path."""
+    root = folder / "runs"
+    return str(run.relative_to(root) if run.is_relative_to(root) else run)
+
+
+def remember(run: Path) -> None:
+    """Note where a run or sweep of this user lies, for :func:`find` from other folders, and what it would start.
+
+    A list that cannot be kept is no reason to fail.
+    """
+    with contextlib.suppress(OSError):
+        signature.append_line(list_of_runs(), str(run), _LIST_BYTES, lambda line: Path(line).is_dir())
+    signature.note(run)
+
+
+def remembered() -> list[Path]:
+    """Runs that were noted and still exist, oldest first."""
+    return [path for path in map(Path, _noted()) if contents.exists(path, contents.SPEC)]
+
+
+def _noted() -> list[str]:
+    return list(dict.fromkeys(signature.read_lines(list_of_runs())))
+
+
+def list_of_runs() -> Path:
+    """The user's list of runs and sweeps, wherever they were recorded."""
+    return signature.user_list("runs.txt")
