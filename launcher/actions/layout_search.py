@@ -18,7 +18,7 @@ from launcher.config.catalog import Catalog
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
-from launcher.planner.judge import Judge, Preflight
+from launcher.planner.judge import LayoutJudge, Preflight
 from launcher.planner.parallel_search import Progress as Tell
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
@@ -34,7 +34,7 @@ _OFTEN_S = 0.1
 """Seconds between two looks at what has been found."""
 
 
-def search_interruptibly(question: Question, judge: Judge | None = None) -> Plan:
+def search_interruptibly(question: Question, judge: LayoutJudge | None = None) -> Plan:
     """Search; what was found until then where Ctrl-C ends it.
 
     Args:
@@ -56,7 +56,7 @@ def search_interruptibly(question: Question, judge: Judge | None = None) -> Plan
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
 
 
-def search(question: Question, judge: Judge) -> Plan:
+def search(question: Question, judge: LayoutJudge) -> Plan:
     """Search with the progress shown; Ctrl-C ends the command, as a part of an answer is no layout to go on with."""
     with show_progress() as show:
         return planning.plan(question, judge=judge, progress=show)
@@ -96,10 +96,10 @@ def _bar(stream: TextIO) -> Progress:
     return Progress(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
 
 
-class _Watched(Judge):
+class _Watched(LayoutJudge):
     """A judge that tells which runs it judges."""
 
-    def __init__(self, judge: Judge, tell: Callable[[RunSpec], None]) -> None:
+    def __init__(self, judge: LayoutJudge, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
@@ -125,7 +125,7 @@ class _Watched(Judge):
 
 
 @contextlib.contextmanager
-def watch_judge(judge: Judge) -> Iterator[Judge]:
+def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
     """The judge, with a bar that says what it looks at: for searches over clusters and sizes of a run."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():

@@ -40,7 +40,7 @@ def is_kept(kind: str, question: object) -> bool:
 
 
 def keep(kind: str, question: object, found: Any) -> None:
-    """Keep an answer, in place of an older one to the same question; the arguments are those of :func:`answer`."""
+    """Keep an answer in place of an older one to the same question, with the arguments of :func:`answer`."""
     with contextlib.suppress(OSError):
         text = json.dumps(found)
         _keep(_place(kind, question), f"{_seal(text)}\n{text}")
@@ -52,7 +52,7 @@ def _place(kind: str, question: object) -> Path:
 
 
 def _seal(text: str) -> str:
-    """A sum over what is kept, by which it is known to be whole and ours: a file of another shape is asked anew."""
+    """A sum over an answer that shows it to be whole and ours: a file of another shape is asked anew."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -88,7 +88,7 @@ class ConfigError(LauncherError):
 
     @property
     def where(self) -> str:
-        """The key with what was found, as they are typed: ``parallel.sequence=true``."""
+        """The key with the found value, as typed: ``parallel.sequence=true``."""
         return self.path + ("" if self.found is None else f"={_typed(self.found)}")
 
     def as_dict(self) -> dict[str, object]:

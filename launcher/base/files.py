@@ -91,7 +91,7 @@ def require_room(folder: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """The content under a temporary name, which is gone afterwards; short, since a name may have 255 bytes."""
+    """The content under a temporary name, removed afterwards; short, since a name may have 255 bytes."""
     temporary = path.with_name(f".{path.name[:40]}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
@@ -205,7 +205,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> b
 
 
 def read_text(path: Path, most: int = MOST_BYTES, *, errors: str = "strict", handed: bool = False) -> str:
-    """A file's text, as :func:`read_bytes`; what is not UTF-8 is an error of ``errors`` as of ``decode``."""
+    """A file's text, read as :func:`read_bytes` does; ``errors`` is that of ``bytes.decode``."""
     return read_bytes(path, most, handed=handed).decode(errors=errors)
 
 
@@ -225,7 +225,7 @@ def end_of(path: Path, most: int) -> str:
 
 
 def json_objects(lines: Iterable[str | bytes]) -> Iterator[JsonObject]:
-    """The JSON objects among lines; what is none is passed over, such as the line that is being written."""
+    """The JSON objects among lines; all else is passed over, such as a line that is being written."""
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             content = json.loads(line)
@@ -255,7 +255,7 @@ def lock(descriptor: int) -> bool | None:
 
 
 class Tail:
-    """A file that grows: what is new in it since the last call, whatever happens to it.
+    """A file that grows, read from where the last call ended, whatever happens to it.
 
     One that became shorter, or was put in place of another (a rotated log, metrics that a resumed worker has cut), is
     read from its start, and :attr:`restarted` says so of what has just been returned. At most :data:`MOST_OF_A_LOG`

@@ -1,4 +1,4 @@
-"""Formulas as text: one expression over named values, which is computed, printed with its names, and with its numbers.
+"""Formulas as text: one expression over named values, computed, and printed with its names or its numbers.
 
 The printed formula is the formula. Expressions are compiled once each; their language is names, whole numbers,
 ``+ - * // /``, ``max``, ``min`` and ``ceil``.

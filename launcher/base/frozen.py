@@ -19,7 +19,7 @@ _set = object.__setattr__
 
 
 def _frozen(cls: type | None = None, /, *, eq: bool = True, frozen: bool, slots: bool = False, **options: Any) -> Any:
-    """Make a frozen dataclass; the arguments are those of :func:`dataclasses.dataclass`."""
+    """Make a frozen dataclass with the arguments of :func:`dataclasses.dataclass`."""
 
     def made(defined: type) -> Any:
         own = {name for name, value in vars(defined).items() if value is not None}

@@ -50,7 +50,7 @@ _CERTAIN, _LIKELY = 2, 1
 
 
 class Form(NamedTuple):
-    """One well-known form of a token: its name, the variable that usually carries it, texts one of which it has."""
+    """One well-known form of a token: its name, the variable that usually carries it, and marks that begin it."""
 
     title: str
     variable: str
@@ -160,7 +160,7 @@ _FEWEST, _BITS = 8, 2.5
 
 @lru_cache(maxsize=4096)
 def of_name(name: str) -> int:
-    """How much a name is that of a secret: 2 with any value, 1 with a value that looks random, 0 not at all.
+    """The likelihood that a name is a secret's: 2 with any value, 1 with a value that looks random, 0 not at all.
 
     A name is split at ``_``, ``-``, ``.`` and where a capital begins a word, so that ``tokenizer``, ``monkey`` and
     ``data.path`` are none. Parts in capitals, as in names of variables, count anywhere; else ``key`` and its like count
@@ -237,13 +237,13 @@ def shown(value: object, name: str = "") -> object:
 
 
 def _in_parts(items: list[object] | tuple[object, ...]) -> bool:
-    """True for the words of a command of which one alone is no secret, and all together hold one."""
+    """True for the words of a command that hold a secret together, and none by themselves."""
     texts = [item for item in items if isinstance(item, str)]
     return known(" ".join(texts)) is not None and not any(map(known, texts))
 
 
 def without(text: str, value: object, name: str) -> str:
-    """A text without secrets, and without those of a value that a message about this name does not repeat."""
+    """A text without secrets, and without the value of this name where a message does not repeat it."""
     for part in _hidden_parts(value, name):
         text = text.replace(part, NOT_SHOWN)
     return hidden(text)
@@ -326,7 +326,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_trivial(value: str) -> bool:
-    """True for a switch, a short number, a reference to another place, and what is left out already."""
+    """True for a switch, a short number, a reference to another place, and a value left out already."""
     known = value.lower() in _TRIVIAL or (value.isdigit() and len(value) <= 3)
     return known or bool(_REFERENCE.match(value)) or value == NOT_SHOWN
 

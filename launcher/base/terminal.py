@@ -108,7 +108,7 @@ class _Guarded:
 
 
 class _GuardedMessages(_Guarded):
-    """The same for messages, which are lost where nobody can hear them."""
+    """A guarded stream of messages; these are lost where nobody can hear them."""
 
     def write(self, text: str) -> int:
         """Write text, if that is possible."""
@@ -134,7 +134,7 @@ def silence(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Let what is printed meanwhile pass through :func:`visible`.
+    """Let all that is printed meanwhile pass through :func:`visible`.
 
     Raises:
         Unwritable: Stdout is closed, so that there is no place for an answer.
@@ -156,7 +156,7 @@ def raw(stream: TextIO) -> TextIO:
 
 
 def show_fault(kind: type[BaseException], fault: BaseException, trace: Any) -> None:
-    """Print a traceback of ours: its texts may be those of a file. Stands in for ``sys.excepthook``."""
+    """Print a traceback as ``sys.excepthook`` does; its texts may be a file's, and pass :func:`visible`."""
     import traceback  # Late, because only a fault needs it.
 
     if sys.stderr is not None:

@@ -244,7 +244,7 @@ def _required(kind: Any) -> tuple[str, ...]:
 
 
 def _faults(kind: Any, content: object, prefix: str) -> Iterator[Fault]:
-    """Every value of a dataclass that is missing or of another type, those of dataclasses in it by themselves."""
+    """Every value of a dataclass that is missing or of another type; the values of an inner dataclass one by one."""
     if not isinstance(content, Mapping):
         yield Fault(prefix.rstrip("."), content, kind)
         return

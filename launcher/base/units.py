@@ -24,7 +24,7 @@ def gib(size: int) -> str:
 
 
 def request(size: int, free: int | None) -> str:
-    """What was asked for, and what was free, in bytes where they differ by less than text shows."""
+    """A requested size beside the free one, in bytes where they differ by less than text shows."""
     if free is None:
         return gib(size)
     if size != free and gib(size) == gib(free):

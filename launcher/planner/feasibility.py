@@ -1,4 +1,4 @@
-"""Two questions that take a part of the space alone: does anything fit, and what is fastest.
+"""Two questions about a space of layouts: does anything fit, and which one is fastest.
 
 Memory grows with the micro-batch, with the chunks of a pipeline and without memory savings; gradients of several
 micro-batches take more than those of one. So of all layouts that differ in these alone the one that needs least has one
@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
-from launcher.planner.judge import Judge
+from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import SEARCHED, MemorySavings, Settings
 from launcher.planner.parallel_search import degrees_of
 from launcher.planner.planning import layout_of, spaces_of
@@ -45,7 +45,7 @@ class Attempt:
     tight: RunSpec | None = None
 
 
-def attempt(question: Question, judge: Judge) -> Attempt:
+def attempt(question: Question, judge: LayoutJudge) -> Attempt:
     """Look for a layout that fits for certain, and stop at the first.
 
     Args:
@@ -62,12 +62,12 @@ def attempt(question: Question, judge: Judge) -> Attempt:
     return Attempt(tight=tight)
 
 
-def is_valid(question: Question, judge: Judge) -> bool:
+def is_valid(question: Question, judge: LayoutJudge) -> bool:
     """True if the words leave a layout that is valid."""
     return next(_least(question, judge), None) is not None
 
 
-def closest(question: Question, judge: Judge) -> Candidate | None:
+def closest(question: Question, judge: LayoutJudge) -> Candidate | None:
     """The layout that lacks least where nothing fits; None where none is valid."""
     best: Candidate | None = None
     for order, (opening, spec) in enumerate(_least(question, judge)):
@@ -77,7 +77,7 @@ def closest(question: Question, judge: Judge) -> Candidate | None:
     return best
 
 
-def lacks(question: Question, judge: Judge) -> str:
+def lacks(question: Question, judge: LayoutJudge) -> str:
     """Why nothing fits for certain; empty where something does."""
     found = attempt(question, judge)
     if found.fits is not None:
@@ -94,7 +94,7 @@ def lacks(question: Question, judge: Judge) -> str:
     return f"too small {' and '.join(short)} for the layout that comes nearest"
 
 
-def fastest(question: Question, judge: Judge) -> Layout | None:
+def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
     """The fastest layout that fits for certain; the search for a plan stopped at the first.
 
     Args:
@@ -108,8 +108,8 @@ def fastest(question: Question, judge: Judge) -> Layout | None:
     return None
 
 
-def _least(question: Question, judge: Judge) -> Iterator[tuple[int, RunSpec]]:
-    """Of every kind of layout the one that needs least, with the number of its engine's opening."""
+def _least(question: Question, judge: LayoutJudge) -> Iterator[tuple[int, RunSpec]]:
+    """The layout of every kind that needs least, with the number of its engine's opening."""
     chunks = {} if _CHUNKS.keys() & question.fixed else _CHUNKS
     for number, opening in enumerate(question.openings):
         space = _Small.of(opening.spec, opening.fixed, {**question.choices, **chunks}, judge.errors)
@@ -129,7 +129,7 @@ class _Small(Space):
         yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])
 
 
-def _strongest(variant: RunSpec, savings: MemorySavings, judge: Judge) -> RunSpec | None:
+def _strongest(variant: RunSpec, savings: MemorySavings, judge: LayoutJudge) -> RunSpec | None:
     """The variant with the strongest savings that are valid with it."""
     for mode, loss in reversed(savings.places):
         for settings in reversed(savings.at(mode, loss)):

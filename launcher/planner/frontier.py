@@ -48,7 +48,7 @@ class Frontier:
 def frontier(
     question: Question, found: Plan, *, measured: Measured | None = None, progress: Progress | None = None
 ) -> Frontier:
-    """The frontier of speed against memory: exact at each fifth of the card, by what was found on the way between.
+    """The frontier of speed against memory: exact at each fifth of the card, by layouts found on the way between.
 
     Args:
         question: The question.

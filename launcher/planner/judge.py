@@ -17,7 +17,7 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
 
-class Judge(Protocol):
+class LayoutJudge(Protocol):
     """Rules and estimates; the benchmarks have one of their own for frameworks that are only measured."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Judge(Protocol):
         ...
 
 
-class Preflight(Judge):
+class Preflight(LayoutJudge):
     """The pre-flight itself."""
 
     def __init__(self, measured: Measured | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The keys that a layout sets, and those of them that save memory at the cost of time or of nothing.
+"""The keys that a layout sets, and the savings of memory among them, which cost time or nothing.
 
 Along activation checkpointing, the loss in pieces and the allocator the time only grows and the memory only shrinks,
 which the search rests on.
@@ -55,12 +55,12 @@ class MemorySavings(NamedTuple):
 
     @property
     def mildest(self) -> Settings:
-        """That which takes least time and saves least."""
+        """The savings that take least time and save least."""
         return self.at(0, 0)[0]
 
     @property
     def strongest(self) -> Settings:
-        """That which takes most time and saves most."""
+        """The savings that take most time and save most."""
         return self.at(-1, -1)[-1]
 
     @property

@@ -16,7 +16,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.planner import feasibility
-from launcher.planner.judge import Judge
+from launcher.planner.judge import LayoutJudge
 from launcher.planner.question import Question
 from launcher.spec import nearest
 from launcher.spec.edit import override
@@ -84,7 +84,7 @@ class _Candidate(NamedTuple):
     question: Question
 
 
-def largest(kind: str, question: Question, judge: Judge, asking: Asking) -> Largest:
+def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
     """Look for the largest.
 
     Args:
@@ -103,7 +103,7 @@ def largest(kind: str, question: Question, judge: Judge, asking: Asking) -> Larg
     return _LOOKING[kind](question, judge, asking)
 
 
-def _micro_batch(question: Question, judge: Judge, _: Asking) -> Largest:
+def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
     """Divisors of the global batch."""
     sizes = nearest.divisors(question.openings[0].spec.global_batch_size)
     candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
@@ -114,7 +114,7 @@ def _with(question: Question, size: int) -> Question:
     return replace(question, fixed=question.fixed | {MICRO_BATCH}, choices={**question.choices, MICRO_BATCH: (size,)})
 
 
-def _sequence(question: Question, judge: Judge, asking: Asking) -> Largest:
+def _sequence(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
     """Powers of two up to the model's positions and beyond them, and the quarters behind the longest that fits."""
     model = question.openings[0].spec.model
     limit = model.max_position_embeddings
@@ -165,7 +165,7 @@ def _between(
         yield further
 
 
-def _model(question: Question, judge: Judge, asking: Asking) -> Largest:
+def _model(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
     """Presets by their parameters."""
     presets = (_preset(name, asking) for name in question.catalog.groups["model"])
     return _from_above("model", sorted(presets, key=lambda each: each.value), judge)
@@ -178,15 +178,15 @@ def _preset(name: str, asking: Asking) -> _Candidate:
     return _Candidate(words, parameter_counts(spec, families.of(spec.model))[0], question)
 
 
-def _from_above(kind: str, candidates: Sequence[_Candidate], judge: Judge) -> Largest:
-    """The answer from candidates in the order of size, of which the last are asked about first."""
+def _from_above(kind: str, candidates: Sequence[_Candidate], judge: LayoutJudge) -> Largest:
+    """The answer from candidates in the order of size; the largest are asked about first."""
     for place in reversed(range(len(candidates))):
         if feasibility.attempt(candidates[place].question, judge).fits is not None:
             return _answer(kind, candidates[place : place + 1], candidates[place + 1 :], judge)
     return _answer(kind, [], candidates, judge)
 
 
-def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: Judge) -> Largest:
+def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: LayoutJudge) -> Largest:
     """The answer from what fits and what does not, each in the order of size."""
     larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
     tried = tuple(Tried(each.words, each.value, feasibility.lacks(each.question, judge)) for each in larger)

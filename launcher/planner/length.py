@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNOREC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a whole training takes at the predicted speed; ``price`` is None where none is set."""
+    """The cost of a whole training at the predicted speed; ``price`` is None where none is set."""
 
     days: float
     gpu_hours: float
@@ -109,5 +109,5 @@ def in_time(layout: Layout, days: float | None) -> bool | None:
 
 
 def too_slow(layouts: Sequence[Layout], days: float | None) -> Iterator[Layout]:
-    """Those that take longer than the limit."""
+    """The layouts that take longer than the limit."""
     return (layout for layout in layouts if in_time(layout, days) is False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import slower_because
-from launcher.planner.judge import Judge, Preflight
+from launcher.planner.judge import LayoutJudge, Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.planner.parallel_search import Progress, searched
 from launcher.planner.question import Question
@@ -18,7 +18,7 @@ from launcher.preflight import findings
 from launcher.spec.edit import override, value_at
 
 
-def plan(question: Question, *, judge: Judge | None = None, progress: Progress | None = None) -> Plan:
+def plan(question: Question, *, judge: LayoutJudge | None = None, progress: Progress | None = None) -> Plan:
     """Search the layouts that a question leaves open.
 
     Args:
@@ -31,12 +31,12 @@ def plan(question: Question, *, judge: Judge | None = None, progress: Progress |
     return answer(question, found, judge, seconds=time.monotonic() - start)
 
 
-def spaces_of(question: Question, judge: Judge) -> list[Space]:
+def spaces_of(question: Question, judge: LayoutJudge) -> list[Space]:
     """The layouts of each engine that a question leaves open."""
     return [Space.of(opening.spec, opening.fixed, question.choices, judge.errors) for opening in question.openings]
 
 
-def answer(question: Question, found: Found, judge: Judge, *, seconds: float, finished: bool = True) -> Plan:
+def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: float, finished: bool = True) -> Plan:
     """Put together what a search has found.
 
     Args:
@@ -65,7 +65,7 @@ def answer(question: Question, found: Found, judge: Judge, *, seconds: float, fi
     )
 
 
-def layout_of(question: Question, found: Candidate, judge: Judge) -> Layout:
+def layout_of(question: Question, found: Candidate, judge: LayoutJudge) -> Layout:
     """A candidate as the words to type, with the whole estimate of its speed."""
     return Layout(
         overrides=(*question.assumed, *_typed(question, found)),
@@ -76,7 +76,7 @@ def layout_of(question: Question, found: Candidate, judge: Judge) -> Layout:
 
 
 def _typed(question: Question, found: Candidate) -> Iterator[str]:
-    """The words that choose a layout: those of its engine, and each key that they leave at another value or open."""
+    """The words that choose a layout: its engine's, and each key that these leave open or at another value."""
     opening = question.openings[found.opening]
     yield from opening.words
     for path in SEARCHED:

@@ -1,4 +1,4 @@
-"""The question: what the words fix, what they leave open, what is assumed, and the engines that may answer.
+"""The question: keys that the words fix and leave open, assumptions, and the engines that may answer.
 
 A word that sets a key fixes it; an option that is chosen fixes the keys that its file sets, so that ``parallel=fsdp``
 says FSDP and leaves its degrees open. A key of a layout may have several values (``parallel.tensor=1,2,4``): these are
@@ -57,7 +57,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """A question about layouts.
 
     Attributes:
         words: As typed.
@@ -85,7 +85,7 @@ class Question:
         return tuple(each.override for each in self.assumptions)
 
     def compose(self, overrides: Sequence[str]) -> Request:
-        """The run of a layout: the words of the question, what is assumed, and the layout's own."""
+        """The run of a layout: the words of the question, the assumed ones, and the layout's own."""
         return request((*self.single, *self.assumed, *overrides), catalog=self.catalog, facts=self.facts)
 
 
@@ -186,7 +186,7 @@ def _require_a_model(run: RunSpec) -> None:
 
 
 def _engines(question: Question) -> tuple[str, ...]:
-    """The words that choose each engine where nothing is said, those of the default one first."""
+    """The words that choose each engine where nothing is said, the default engine's first."""
     usual = question.compose(()).spec
     found = [name for name in registry.names("backends") if not registry.faults("backends", name)]
     found.sort(key=lambda name: usual is not None and name != usual.backend.name)

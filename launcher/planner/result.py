@@ -1,4 +1,4 @@
-"""The planner's answer as frozen data: layouts, the fastest first, and what was left out."""
+"""The planner's answer as frozen data: layouts, the fastest first, and counts of the others."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ class Size(NamedTuple):
 
     @property
     def words(self) -> tuple[str, str]:
-        """As it is typed."""
+        """The words that set it."""
         return override(NODES, self.nodes), override(GPUS, self.gpus_per_node)
 
     def __str__(self) -> str:
-        """As it is said: ``4 GPUs``, ``24 GPUs (3 nodes of 8)``."""
+        """The size in words: ``4 GPUs``, ``24 GPUs (3 nodes of 8)``."""
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
         return gpus if self.nodes == 1 else f"{gpus} ({self.nodes:,} nodes of {self.gpus_per_node})"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from launcher.planner.judge import Judge
+from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import MODES
 from launcher.planner.result import Counts, Kind
 from launcher.planner.space import Degrees, Space
@@ -35,7 +35,7 @@ _ROUNDING = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A layout that fits; the fastest sorts first, of equal ones that which does least beside training.
+    """A layout that fits; the fastest sorts first, and of equally fast ones the one with the least effort.
 
     The order is total: :attr:`place` says it, and ends with the hash of the run, so that no two runs are compared.
 
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def place(self) -> tuple[float, tuple[int, ...], int, int, str]:
-        """What it is sorted by."""
+        """The sort key."""
         return (self.seconds, self.effort, self.order, self.opening, self.spec.hash)
 
     def __lt__(self, other: Candidate) -> bool:
@@ -71,7 +71,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Found:
-    """What a search has found so far.
+    """The results of a search so far.
 
     Attributes:
         best: The fastest layout of each kind that fits.
@@ -119,7 +119,7 @@ class Found:
         self.judged += other.judged
 
     def counts(self) -> Counts:
-        """What became of all layouts."""
+        """The layouts by what became of them."""
         slower = self.considered - self.invalid - self.unfit - len(self.tight)
         return Counts(
             considered=self.considered,
@@ -162,7 +162,7 @@ type OpenedDegrees = tuple[int, Degrees]
 class Search:
     """One search over the spaces of several engines."""
 
-    def __init__(self, spaces: Sequence[Space], judge: Judge) -> None:
+    def __init__(self, spaces: Sequence[Space], judge: LayoutJudge) -> None:
         """Begin.
 
         Args:
@@ -307,7 +307,7 @@ class Search:
 
 
 def effort(spec: RunSpec) -> tuple[int, ...]:
-    """How much a layout does beside training, for the order of those that take the same time or an unknown one."""
+    """The effort of a layout beside training, for sorting layouts of the same or of unknown time."""
     parallel, zero, train = spec.parallel, spec.zero, spec.train
     return (
         (zero.offload_optimizer != "none") + (zero.offload_parameters != "none"),

@@ -1,4 +1,4 @@
-"""The shortlist: the best layouts of a plan as short runs, which are measured.
+"""The shortlist: the best layouts of a plan as short runs to measure.
 
 A short run is the training itself, cut to a few steps: random tokens in place of the data, so that nothing is fetched
 and no rank waits for a disk; no checkpoint, no evaluation, no tracker. What the words say of these is left out, and
@@ -120,7 +120,7 @@ def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STE
 
 
 def _chosen(question: Question, layout: Layout) -> Iterator[str]:
-    """The words of a layout, with each key of which the question names several values."""
+    """The words of a layout, with each key that has several values in the question."""
     words = layout.overrides[len(question.assumed) :]
     yield from words
     said = {word.partition("=")[0] for word in words}
@@ -139,7 +139,7 @@ def require_steps(steps: int) -> None:
 
 
 def _is_of_training(word: Override) -> bool:
-    """True for a word about the length of the training, its data, or what it leaves."""
+    """True for a word about the length of the training, its data, or its outputs."""
     keys = (*_LENGTHS, _LIMIT, *(key for key, _ in _SETTINGS))
     return word.key.partition(".")[0] in _GROUPS or word.key in keys
 
@@ -155,7 +155,7 @@ def _short(run: RunSpec, steps: int) -> Iterator[str]:
 
 
 def _bounded(typed: Sequence[Override], run: RunSpec, limit: int) -> Iterator[str]:
-    """What keeps a run from taking more than its time; it goes back into the queue only where the user has said so."""
+    """The words of a run's time limit; it goes back into the queue only where the user has said so."""
     yield f"{_LIMIT}={limit}"
     if run.cluster.kind == "slurm" and all(each.key != "cluster.requeues" for each in typed):
         yield "cluster.requeues=0"

@@ -96,7 +96,7 @@ def causes(layout: Layout, first: Layout) -> Shares:
 
 
 def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
-    """Seconds by part, those of stragglers shared out, those of the slowest stage apart."""
+    """Seconds by part; waiting for stragglers is shared out, and the slowest stage stands apart."""
     waiting = speed.exposed("waiting")
     factor = speed.step_seconds / (speed.step_seconds - waiting)
     times = [stage.seconds for stage in speed.stages]
@@ -199,6 +199,6 @@ def _optimizer(spec: RunSpec) -> str:
 
 
 def _over(spec: RunSpec, ranks: int) -> str:
-    """Of a group of so many neighbours: whether it reaches beyond what NVLink or a node joins."""
+    """`` over the network`` for a group of ranks that reaches beyond NVLink or a node; else empty."""
     network = network_of(spec)
     return " over the network" if network is not None and ranks > network.span else ""

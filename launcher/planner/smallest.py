@@ -27,7 +27,7 @@ from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import StepPart
 from launcher.planner import feasibility, length
-from launcher.planner.judge import Judge
+from launcher.planner.judge import LayoutJudge
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
 from launcher.planner.result import GPUS, NODES, Assumption, Layout, Nearest, Size
@@ -104,7 +104,7 @@ class Smallest:
     on_devices: Size | None = None
 
 
-def smallest(question: Question, judge: Judge, *, days: float | None = None, beyond: bool = False) -> Smallest:
+def smallest(question: Question, judge: LayoutJudge, *, days: float | None = None, beyond: bool = False) -> Smallest:
     """Look for the fewest GPUs.
 
     Args:
@@ -130,7 +130,7 @@ def smallest(question: Question, judge: Judge, *, days: float | None = None, bey
     )
 
 
-def first_enough(question: Question, judge: Judge, ladder: Sequence[Size], days: float | None) -> int | None:
+def first_enough(question: Question, judge: LayoutJudge, ladder: Sequence[Size], days: float | None) -> int | None:
     """The place of the first size that is enough."""
     least = None if days is None else least_gpu_seconds(question, judge)
     for place, size in enumerate(ladder):
@@ -141,7 +141,7 @@ def first_enough(question: Question, judge: Judge, ladder: Sequence[Size], days:
     return None
 
 
-def _is_enough(question: Question, judge: Judge, days: float | None) -> bool:
+def _is_enough(question: Question, judge: LayoutJudge, days: float | None) -> bool:
     fits = feasibility.attempt(question, judge).fits is not None
     if not fits or days is None:
         return fits
@@ -149,12 +149,12 @@ def _is_enough(question: Question, judge: Judge, days: float | None) -> bool:
     return layout is not None and length.in_time(layout, days) is True
 
 
-def least_gpu_seconds(question: Question, judge: Judge) -> float:
+def least_gpu_seconds(question: Question, judge: LayoutJudge) -> float:
     """A bound below the GPU-seconds of the training: one GPU with memory for all, that has the whole batch at once."""
     return min(_alone(opening.spec, judge) for opening in question.openings)
 
 
-def _alone(spec: RunSpec, judge: Judge) -> float:
+def _alone(spec: RunSpec, judge: LayoutJudge) -> float:
     alone = changed_at(spec, {**_ALONE, "train.micro_batch_size": spec.global_batch_size})
     speed = judge.speed(alone, Verdict(name="fits"))
     if speed is None:
@@ -164,7 +164,7 @@ def _alone(spec: RunSpec, judge: Judge) -> float:
     return spec.steps * sum(term.seconds for term in speed.terms if term.part in _PASSES)
 
 
-def _step(question: Question, judge: Judge, size: Size, days: float | None) -> Step:
+def _step(question: Question, judge: LayoutJudge, size: Size, days: float | None) -> Step:
     """A size with its fastest layout, or the reason why there is none that is enough."""
     question = sized(question, size)
     if lacks := feasibility.lacks(question, judge):
@@ -176,7 +176,7 @@ def _step(question: Question, judge: Judge, size: Size, days: float | None) -> S
     return Step(size=size, layout=layout, lacks=lacks)
 
 
-def _on_devices(question: Question, judge: Judge, ladder: Sequence[Size]) -> Size | None:
+def _on_devices(question: Question, judge: LayoutJudge, ladder: Sequence[Size]) -> Size | None:
     """The smallest size with all model states on the GPUs; None where that is no other, or the words say where.
 
     Args:
@@ -242,7 +242,7 @@ def sized(question: Question, size: Size) -> Question:
     return replace(question, assumptions=(*words, *kept), openings=openings)
 
 
-def nearest(question: Question, judge: Judge) -> Nearest:
+def nearest(question: Question, judge: LayoutJudge) -> Nearest:
     """Look for what would help.
 
     Args:
@@ -263,7 +263,7 @@ def nearest(question: Question, judge: Judge) -> Nearest:
     )
 
 
-def _fixes(closest: Layout, judge: Judge) -> tuple[Fix, ...]:
+def _fixes(closest: Layout, judge: LayoutJudge) -> tuple[Fix, ...]:
     """Changes with which a layout fits on no more GPUs."""
 
     def judged(spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:

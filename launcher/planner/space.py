@@ -165,7 +165,7 @@ class Space:
 
     @cached_property
     def savings(self) -> MemorySavings:
-        """What saves memory at the cost of time or of nothing."""
+        """The memory savings that are tried."""
         allocators = ALLOCATORS if self.base.hardware.device == "cuda" else ALLOCATORS[:1]
         return MemorySavings.of(
             self.values("checkpointing.mode", MODES),

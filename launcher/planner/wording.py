@@ -24,7 +24,7 @@ def engine(spec: RunSpec) -> str:
 
 
 def layout(spec: RunSpec) -> str:
-    """The whole layout in one line; what is one or none is left out, but for the micro-batch."""
+    """The whole layout in one line; degrees of one are left out, but for the micro-batch."""
     return BETWEEN.join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
 
 

@@ -26,7 +26,7 @@ from launcher.preflight.changes import TRAINS_OTHERS
 from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.findings import broken_by_change, distinct, errors, modules_of, warnings
-from launcher.preflight.fixes import Fix, Judge, Searching
+from launcher.preflight.fixes import Fix, NeighbourJudge, Searching
 from launcher.preflight.pricing import Measured
 from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
@@ -154,7 +154,7 @@ def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement
 
 
 def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
-    """The answer about a valid run of which it is not known what it builds: no figure of another model stands in."""
+    """The answer about a valid run that builds an unknown model: no figure of another model stands in."""
     judged = verdict.unknown(spec)
     return Assessment(
         spec=spec,
@@ -189,12 +189,12 @@ def terms_of(spec: RunSpec) -> tuple[RankTerms, ...]:
 
 
 def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured | None = None) -> fixes.Search:
-    """Changes with which a valid run fits for certain, or else by what is most likely, the cheapest first.
+    """Changes with which a valid run fits for certain, or else most likely, the cheapest first.
 
     None of them trains other parameters than the run has begun to train.
 
     Args:
-        spec: The run, of which is known that it ran out of memory.
+        spec: The run, which ran out of memory.
         adjusted: Puts what was measured of it into the estimates of its neighbours.
         measured: As :func:`assess` takes it.
     """
@@ -232,7 +232,7 @@ def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching)
     return search(spec, _judge(spec, formula)) if judged.excess_bytes else fixes.Search()
 
 
-def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Adjusted | None = None) -> Judge:
+def _judge(start: RunSpec, formula: Needs, *, safely: bool = False, adjusted: Adjusted | None = None) -> NeighbourJudge:
     """Judges the neighbours of a valid run, and the run itself, whose needs are known, by formula or ``adjusted``."""
 
     def judged(spec: RunSpec, *, roughly: bool = False) -> Verdict | None:

@@ -25,14 +25,14 @@ from launcher.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """How runs of one command are judged; as it is, by formulas and shipped constants, with nothing started.
+    """The way in which a command judges runs; by default by formulas and shipped constants, with nothing started.
 
     Attributes:
         refined: Another memory engine than the formulas.
         native: Asks the engine's own validator.
-        search: How to look for ways out; None is not at all.
-        looking: How to look at data.
-        python: How the packages of the job's Python are found out.
+        search: Looks for ways out; None is not at all.
+        looking: Looks at data.
+        python: Finds out the packages of the job's Python.
         measured: The user's own measured runs; None takes the shipped constants.
     """
 
@@ -57,7 +57,7 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
 
     Args:
         spec: The run.
-        judging: How it is judged.
+        judging: The way to judge it.
         earlier: As :func:`launcher.preflight.assess.assess` takes it.
     """
     measured = judging.measured

@@ -47,7 +47,7 @@ class Seen:
 
     @cached_property
     def conversations(self) -> dict[str, float] | None:
-        """Of conversations the shares that are cut off, padding and wholly masked; None for data of another kind."""
+        """The shares of conversations that are cut off, padding and wholly masked; None for other data."""
         samples, length = None if self.survey is None else self.survey.samples, self.spec.sequence_length
         if not samples:
             return None
@@ -190,7 +190,7 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
 
 def _not_looked(error: Unusable) -> ConfigError:
-    """A package that lacks for a look is no fault of the run, which has another Python."""
+    """A warning for a package that this Python lacks: the run has another Python."""
     found = error.finding
     return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)
 

@@ -1,4 +1,4 @@
-"""Rehearsals as evidence: what was measured of a rank of a run before the run is started.
+"""Rehearsals as evidence: a rank of a run measured before the run is started.
 
 ``launch rehearse`` keeps its answers in the user's state folder, by what decides a run's memory (:func:`key`): neither
 its name nor its length, its data, its learning rate or the place where it is submitted. ``check`` and ``run`` name the
@@ -121,7 +121,7 @@ class Evidence:
         return not (self.ran_out or self.partial or self.least_bytes is None or self.used_bytes is None)
 
     def verdict(self, capacity: int | None) -> Measured:
-        """The verdict for a device of this capacity; unknown where what was measured cannot decide."""
+        """The verdict for a device of this capacity; unknown where the measurement cannot decide."""
         if self.ran_out:
             smaller = capacity is not None and self.device_bytes is not None and capacity <= self.device_bytes
             return "does_not_fit" if smaller or capacity is None else "unknown"

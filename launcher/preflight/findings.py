@@ -1,4 +1,4 @@
-"""All errors and warnings of a run, rule by rule: general ones, then those of the model's family and of the backend.
+"""All errors and warnings of a run, rule by rule: the general rules, then the model family's and the backend's.
 
 Each error's ways out are tried on the specification, and those that lead into another error are left out.
 """

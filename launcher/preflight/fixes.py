@@ -31,16 +31,21 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, Neighbour
 
-_SHOWN = 5
-_PAIRS_SHOWN = 3
+_SHOWN, _PAIRS_SHOWN = 5, 3
+"""Ways out that a person can weigh at once, and pairs among them."""
+
 _LONGEST_CHAIN = 5
+"""Changes at most: a way out of more is another run."""
+
 _ENOUGH = 2
+"""Ways out from which on a person can choose."""
+
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 
 
-class Judge(Protocol):
-    """The rules and the estimate."""
+class NeighbourJudge(Protocol):
+    """Judges the neighbours of a run by the rules and the estimate."""
 
     def __call__(self, spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
         """The verdict on a run; None where it is invalid.
@@ -103,11 +108,10 @@ class Search:
     nearest: Fix | None = None
 
 
-type Searching = Callable[[RunSpec, Judge], Search]
-"""A way to search."""
+type Searching = Callable[[RunSpec, NeighbourJudge], Search]
 
 
-def search(spec: RunSpec, judge: Judge, without: Collection[Neighbour] = ()) -> Search:
+def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] = ()) -> Search:
     """Look for changes with which a run fits.
 
     Args:
@@ -117,35 +121,35 @@ def search(spec: RunSpec, judge: Judge, without: Collection[Neighbour] = ()) -> 
     """
     tree = _Tree(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in without)
-    singles, alone = _alone(tree)
-    enough = {n for n, fix in alone.items() if n not in ANOTHER_TRAINING and not tree.asks_for_more(fix)}
+    singles, single_fixes = _single_fixes(tree)
+    enough = {n for n, fix in single_fixes.items() if n not in ANOTHER_TRAINING and not tree.asks_for_more(fix)}
     if len(enough) >= _ENOUGH:
-        return Search(found=_in_order(tree, tree.neighbours, (), alone))
-    useful = {n: try_ for n, try_ in singles.items() if try_ is None or _is_useful(tree, try_)}
-    if alone:
-        useful = {n: try_ for n, try_ in useful.items() if n not in ANOTHER_TRAINING | enough}
-    pairs = list(_until(_pairs(tree, useful), tree))
-    both = [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]
-    fits = _in_order(tree, enough, both, alone)
+        return Search(found=_in_order(tree, tree.neighbours, (), single_fixes))
+    promising = {n: one for n, one in singles.items() if one is None or _is_promising(tree, one)}
+    if single_fixes:
+        promising = {n: one for n, one in promising.items() if n not in ANOTHER_TRAINING | enough}
+    pairs = list(_until(_pairs(tree, promising), tree))
+    pair_fixes = [_relaxed(tree, pair) for pair in pairs if not pair.fix.excess_bytes]
+    fits = _in_order(tree, enough, pair_fixes, single_fixes)
     if any(not tree.asks_for_more(fix) for fix in fits):
         return Search(found=fits)
     tried = [*singles.values(), *pairs]
     limits = [spec.gpus] if fits else [spec.gpus, None]
-    chains = [_chain(tree, useful, tried, most) for most in limits]
+    chains = [_chain(tree, promising, tried, most) for most in limits]
     fits = (*(_relaxed(tree, chain) for chain in chains if chain is not None and not chain.fix.excess_bytes), *fits)
     nearest = None if fits else _closest(chains)
     return Search(found=tuple({fix.overrides: fix for fix in fits}.values()), nearest=nearest.fix if nearest else None)
 
 
-def search_singles(spec: RunSpec, judge: Judge) -> Search:
+def search_singles(spec: RunSpec, judge: NeighbourJudge) -> Search:
     """Look for single changes with which a run fits, and for nothing more, in a fraction of the time."""
     tree = _Tree(spec, partial(judge, roughly=True))
     hopeless = _hopeless(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in hopeless)
-    return Search(found=_in_order(tree, tree.neighbours, (), _alone(tree)[1]))
+    return Search(found=_in_order(tree, tree.neighbours, (), _single_fixes(tree)[1]))
 
 
-def _hopeless(spec: RunSpec, judge: Judge) -> Collection[Neighbour]:
+def _hopeless(spec: RunSpec, judge: NeighbourJudge) -> Collection[Neighbour]:
     """Single changes that leave what lacks as it is: on the device alone, or there even between two steps."""
     start = judge(spec)
     if start is None or start.headroom_bytes is None:
@@ -164,7 +168,7 @@ type _Steps = tuple[_Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class _Candidate:
     """Steps that lead to a valid run, and that run as a fix."""
 
     steps: _Steps
@@ -238,42 +242,42 @@ class _Tree:
         )
 
 
-def _alone(tree: _Tree) -> tuple[dict[Neighbour, _Try | None], dict[Neighbour, Fix]]:
+def _single_fixes(tree: _Tree) -> tuple[dict[Neighbour, _Candidate | None], dict[Neighbour, Fix]]:
     """The strongest valid variant of each neighbour, up to as many as are shown that suffice, and those that do."""
-    singles: dict[Neighbour, _Try | None] = {}
-    alone: dict[Neighbour, Fix] = {}
+    singles: dict[Neighbour, _Candidate | None] = {}
+    fixes: dict[Neighbour, Fix] = {}
     for neighbour in tree.neighbours:
-        try_ = singles[neighbour] = _strongest(tree, (), neighbour)
-        if try_ and not try_.fix.excess_bytes:
-            alone[neighbour] = _relaxed(tree, try_)
-        if len(alone) == _SHOWN:
+        candidate = singles[neighbour] = _strongest(tree, (), neighbour)
+        if candidate and not candidate.fix.excess_bytes:
+            fixes[neighbour] = _relaxed(tree, candidate)
+        if len(fixes) == _SHOWN:
             break
-    return singles, alone
+    return singles, fixes
 
 
-def _is_useful(tree: _Tree, try_: _Try) -> bool:
+def _is_promising(tree: _Tree, candidate: _Candidate) -> bool:
     """True if a change helps where memory lacks, or makes another change possible as more ranks do for sharding.
 
     That the peak at another moment hides its help is no reason to leave it out: the other half of a pair may end that.
     """
-    compared = zip(try_.fix.shortfall_by_moment, tree.start.shortfall_by_moment, strict=True)
+    compared = zip(candidate.fix.shortfall_by_moment, tree.start.shortfall_by_moment, strict=True)
     if any(after < before for after, before in compared if before > 0):
         return True
     return any(
-        not tree.variants((), neighbour) and tree.variants(try_.steps, neighbour) for neighbour in tree.neighbours
+        not tree.variants((), neighbour) and tree.variants(candidate.steps, neighbour) for neighbour in tree.neighbours
     )
 
 
-def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Try | None:
+def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Candidate | None:
     """The strongest valid variant of a neighbour after the steps."""
     for index in reversed(range(len(tree.variants(steps, neighbour)))):
         further = (*steps, (neighbour, index))
         if fix := tree.fix(further):
-            return _Try(further, fix)
+            return _Candidate(further, fix)
     return None
 
 
-def _relaxed(tree: _Tree, found: _Try) -> Fix:
+def _relaxed(tree: _Tree, found: _Candidate) -> Fix:
     """The weakest variants, step by step, and the fewest steps with which it still fits."""
     steps, best, position = found.steps, found.fix, 0
     while position < len(steps):
@@ -290,47 +294,49 @@ def _relaxed(tree: _Tree, found: _Try) -> Fix:
     return best
 
 
-def _pairs(tree: _Tree, useful: Mapping[Neighbour, _Try | None]) -> Iterator[_Try]:
+def _pairs(tree: _Tree, promising: Mapping[Neighbour, _Candidate | None]) -> Iterator[_Candidate]:
     """Pairs in the order of their cheaper part; where that is not possible alone, it comes second."""
-    for first, second in combinations(useful, 2):
-        alone, other = (useful[first], second) if useful[first] else (useful[second], first)
-        if alone is not None and (both := _strongest(tree, alone.steps, other)):
-            yield both
+    for first, second in combinations(promising, 2):
+        valid, other = (promising[first], second) if promising[first] else (promising[second], first)
+        if valid is not None and (pair := _strongest(tree, valid.steps, other)):
+            yield pair
 
 
-def _until(tries: Iterable[_Try], tree: _Tree) -> Iterator[_Try]:
-    """The tries up to that which makes enough of them modest fits."""
+def _until(candidates: Iterable[_Candidate], tree: _Tree) -> Iterator[_Candidate]:
+    """The candidates until enough of them are modest fits."""
     enough = _PAIRS_SHOWN
-    for try_ in tries:
-        yield try_
-        if not try_.fix.excess_bytes and tree.is_modest(_relaxed(tree, try_)):
+    for candidate in candidates:
+        yield candidate
+        if not candidate.fix.excess_bytes and tree.is_modest(_relaxed(tree, candidate)):
             enough -= 1
         if not enough:
             return
 
 
 def _in_order(
-    tree: _Tree, enough: Collection[Neighbour], both: Sequence[Fix], alone: Mapping[Neighbour, Fix]
+    tree: _Tree, enough: Collection[Neighbour], pair_fixes: Sequence[Fix], single_fixes: Mapping[Neighbour, Fix]
 ) -> tuple[Fix, ...]:
     """Single changes that are enough, pairs, and the rest, then those with more GPUs, the fewest first.
 
     Those with many GPUs come only where there is little else.
     """
-    first = [fix for neighbour, fix in alone.items() if neighbour in enough]
-    last = [fix for neighbour, fix in alone.items() if neighbour not in enough]
-    fits = list({fix.overrides: fix for fix in (*first, *both, *last)}.values())
+    first = [fix for neighbour, fix in single_fixes.items() if neighbour in enough]
+    last = [fix for neighbour, fix in single_fixes.items() if neighbour not in enough]
+    fits = list({fix.overrides: fix for fix in (*first, *pair_fixes, *last)}.values())
     fits.sort(key=lambda fix: fix.spec.gpus if tree.asks_for_more(fix) else 0)
     modest = [fix for fix in fits if tree.is_modest(fix)]
     many = [] if len(modest) >= _ENOUGH else [fix for fix in fits if not tree.is_modest(fix)]
     return (*modest, *many)[:_SHOWN]
 
 
-def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None], most: int | None) -> _Try | None:
+def _chain(
+    tree: _Tree, promising: Iterable[Neighbour], tried: Iterable[_Candidate | None], most: int | None
+) -> _Candidate | None:
     """From the best so far, take the change that lowers the excess most, until the run fits or nothing helps.
 
     ``most`` are the GPUs that it may take; None is any number.
     """
-    untaken, best = set(useful), _closest(tried, most)
+    untaken, best = set(promising), _closest(tried, most)
     while best is not None and best.fix.excess_bytes and len(best.steps) < _LONGEST_CHAIN:
         untaken -= {neighbour for neighbour, _ in best.steps}
         further = _closest([_strongest(tree, best.steps, n) for n in tree.neighbours if n in untaken], most)
@@ -340,6 +346,10 @@ def _chain(tree: _Tree, useful: Iterable[Neighbour], tried: Iterable[_Try | None
     return best
 
 
-def _closest(tries: Iterable[_Try | None], most: int | None = None) -> _Try | None:
-    found = [try_ for try_ in tries if try_ is not None and (most is None or try_.fix.spec.gpus <= most)]
-    return min(found, key=lambda try_: (try_.fix.excess_bytes, try_.fix.peak_bytes), default=None)
+def _closest(candidates: Iterable[_Candidate | None], most: int | None = None) -> _Candidate | None:
+    found = [
+        candidate
+        for candidate in candidates
+        if candidate is not None and (most is None or candidate.fix.spec.gpus <= most)
+    ]
+    return min(found, key=lambda candidate: (candidate.fix.excess_bytes, candidate.fix.peak_bytes), default=None)

@@ -230,7 +230,7 @@ def _answer(path: Path) -> JsonObject:
 
 
 def _on_a_node(cluster: ClusterSpec) -> Environment | None:
-    """What a node has said to ``launch doctor`` about the same Python."""
+    """A node's answer to ``launch doctor`` about the same Python."""
     try:
         answer = cache.answer(_ON_NODES, _way(cluster), _unasked)
     except Unasked:

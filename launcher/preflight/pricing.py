@@ -1,4 +1,4 @@
-"""How fast a run is, and its ways out priced by it: the model of speed asked with the parts of the memory model.
+"""The speed of a run, and its ways out priced by it: the model of speed asked with the parts of the memory model.
 
 Of a run that does not fit the speed is that of the same run on a card with memory enough, with which its ways out are
 compared. One estimate is made for the run and one for each way out that was found, at most a handful.
@@ -25,14 +25,14 @@ type Measured = Callable[[RunSpec], Constant | None]
 """The constant of the user's own measured runs for a run; None where the shipped one is taken."""
 
 
-class Predicted(NamedTuple):
+class PredictedSpeed(NamedTuple):
     """The speed of a run, or the reason why it is unknown."""
 
     speed: SpeedEstimate | None
     unknown: str | None
 
 
-def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured | None = None) -> Predicted:
+def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
     """The speed of a valid run.
 
     Args:
@@ -44,7 +44,7 @@ def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured 
     own = parts(spec)
     full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
     found = estimate(spec, **own, crowding=full, measured=None if measured is None else measured(spec))
-    return Predicted(found, unknown(spec, own["backend"]) if found is None else None)
+    return PredictedSpeed(found, unknown(spec, own["backend"]) if found is None else None)
 
 
 def priced(

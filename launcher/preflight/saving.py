@@ -1,4 +1,4 @@
-"""What the checkpoints of a run take: bytes on disk, and seconds of a save by the bandwidth of the storage.
+"""The cost of a run's checkpoints: bytes on disk, and seconds of a save by the bandwidth of the storage.
 
 The bandwidth is what ``cluster.storage_bandwidth`` says, else what earlier runs of this kind of cluster measured. Where
 neither is known no time is predicted, but none can be shorter than on the fastest storage that NVIDIA recommends, so
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.preflight.measured.constants import Storage
 
 type Stored = Callable[[RunSpec, int], Storage | None]
-"""What was measured of the storage of a run's cluster, for checkpoints of so many bytes."""
+"""Gives the measured speed of the storage of a run's cluster, for checkpoints of so many bytes."""
 
 _NODE, _UNIT, _NODES = 20e9, 62e9, 32
 """Bytes/s of writing of one node, of one scalable unit, and its nodes: "best" in the table of storage performance of
@@ -66,7 +66,7 @@ class Saves:
 
 
 def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> Saves:
-    """What the checkpoints of a valid run take.
+    """The bytes and seconds of a valid run's checkpoints.
 
     Args:
         spec: The run.

@@ -69,7 +69,7 @@ def _compared(
     found: dict[str, tuple[int, ...] | None],
     everything: Shapes,
 ) -> Iterator[ConfigError]:
-    """One error that counts and names what is missing, unknown or of another shape; unknown tensors alone are none."""
+    """One error that counts and names missing, unknown and wrong-shaped tensors; unknown ones alone are no error."""
     lacking = [name for name, shape in found.items() if shape is None]
     otherwise = [
         f"{name}: {_shape(shape)} found, {_shape(wanted[name])} expected"
@@ -108,7 +108,7 @@ def _ways(spec: RunSpec, path: str, place: str, found: Shapes) -> Iterator[str]:
 
 
 def _sizes(model: ModelSpec, found: Shapes) -> dict[str, int]:
-    """Sizes of the model that the shapes tell and that differ from what was asked for."""
+    """Sizes of the model that the shapes tell and that differ from the settings."""
     names = families.of(model).traits.names
     if names is None:
         return {}

@@ -42,8 +42,8 @@ class Verdict:
     """The answer in one word, and the figures that it rests on.
 
     Attributes:
-        name: ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run of which it is not known
-            what it builds.
+        name: ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run that builds an unknown
+            model.
         used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid or unknown run.
         capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
         shortages: The places that are too small; empty unless it does not fit.
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def may_start(self) -> bool:
-        """True if the run is not refused: what is not known refuses nothing."""
+        """True if the run is not refused: an unknown need refuses nothing."""
         return self.fits is not False
 
 
@@ -118,12 +118,12 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
 
 
 def unknown(spec: RunSpec) -> Verdict:
-    """The verdict on a run of which it is not known what it builds."""
+    """The verdict on a run that builds an unknown model."""
     return Verdict(name="unknown", capacity_bytes=spec.rank_memory_bytes)
 
 
 def beyond(capacity: int) -> Verdict:
-    """The verdict on a run of which is known that a part of its needs alone is more than the device has."""
+    """The verdict on a run whose needs in part alone are more than the device has."""
     short = Shortage(place="device", used_bytes=capacity + 1, capacity_bytes=capacity)
     return Verdict(name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,))
 

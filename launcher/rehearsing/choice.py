@@ -21,7 +21,7 @@ FILE = "rehearse.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to rehearse of a run.
+    """The question of a rehearsal.
 
     Attributes:
         stage: The pipeline stage; None is that which needs the most by the estimate.

@@ -45,12 +45,12 @@ class PredictedRank:
 
     @property
     def peak_bytes(self) -> int:
-        """Allocated at the peak."""
+        """Bytes allocated at the peak."""
         return max(counters.allocated_bytes or 0 for counters in self.phases.values())
 
     @property
     def device_bytes(self) -> int:
-        """Of the process at its peak."""
+        """Bytes of the process at its peak."""
         return max(counters.device_bytes or 0 for counters in self.phases.values())
 
 
@@ -72,7 +72,7 @@ def _fullest(rank: RankTerms, phase: StepPhase) -> Moment:
 
 
 def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
-    """The four counters at a moment; what the allocator loses is a share of what is allocated, as at the peak."""
+    """The four counters at a moment; the allocator loses a share of the allocated bytes, as at the peak."""
     spec, allocated = rank.model.spec, rank.allocated(moment)
     reserved = allocated + device.fragmentation(spec, allocated).bytes
     outside = sum(term.bytes for term in rank.at(moment) if term.pile in OUTSIDE_PILES and term.pile != _COMMUNICATORS)
@@ -107,7 +107,7 @@ def built(rehearsed: Rehearsed, estimate: PredictedRank, *, rank_layers: int, fo
 
 
 def _counters(peak: Measured | None, *, on_cpu: bool) -> Counters:
-    """On the CPU, where nothing is cached, what is allocated is what is needed."""
+    """Counters of a measured phase; on the CPU, which caches nothing, the allocated bytes are the needed ones."""
     if peak is None:
         return Counters()
     return Counters(
@@ -153,7 +153,7 @@ def _through(depths: tuple[int, int], counters: tuple[Counters, Counters], layer
 
 
 def bent(depths: Sequence[int], estimates: Sequence[PredictedRank], whole: PredictedRank, layers: int) -> float:
-    """By which the estimate of the whole model differs from the line through the estimates of two depths."""
+    """The difference of the whole model's estimate from the line through the estimates of two depths, as a share."""
     straight = at(layers, depths, [estimate.peak_bytes for estimate in estimates])
     return whole.peak_bytes / straight - 1
 

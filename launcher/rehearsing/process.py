@@ -39,7 +39,7 @@ class Rehearse(Protocol):
 def rehearse(
     spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
 ) -> Rehearsed:
-    """Start the worker as one rank and wait for what it measured.
+    """Start the worker as one rank and return its measurements.
 
     Args:
         spec: The run as it is built.
@@ -69,7 +69,7 @@ def rehearse(
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:
-    """The exit status; the log holds what was printed."""
+    """Run a command and return its exit status; its output goes into the log."""
     paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
     own = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     if _OF_THE_RUN in os.environ:  # In a Slurm job, by which its node ends what is left of it.

@@ -32,7 +32,7 @@ _PATIENCE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where a rehearsal takes place.
+    """The place of a rehearsal.
 
     Attributes:
         device: On what.
@@ -247,7 +247,7 @@ class _Depths:
         raise ConfigErrors([ConfigError("rehearse", None, f"even {depths[-1]} {noun} of the model {lacks}", ways)])
 
     def _bent(self, depths: tuple[int, ...]) -> float:
-        """By which the line misses the whole model, by the estimate."""
+        """The miss of the line at the whole model, as a share of it, by the estimate."""
         if len(depths) == 1:
             return 0.0
         built = [depth.at(self._spec, number) for number in depths]
@@ -278,7 +278,7 @@ class _Depths:
         return ("",)
 
     def _takes(self, depths: tuple[int, ...]) -> float:
-        """Seconds by the processor's products alone; 0 for what is quick anyway."""
+        """Seconds by the processor's products alone; 0 for quick runs."""
         work = self._steps * sum(depth.flops(depth.at(self._spec, number)) for number in depths)
         return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
 

@@ -154,7 +154,7 @@ class Rehearsal:
 
     @property
     def evidence(self) -> Evidence:
-        """What a later run may rest on: nothing, where other ranks need more."""
+        """The evidence for a later run: partial where other ranks need more."""
         return replace(self.worst.evidence, partial=self.worst.evidence.partial or not self.covers)
 
     @property

@@ -19,7 +19,7 @@ from launcher.config.open_values import option_of
 from launcher.job import events
 from launcher.job.versions import every
 from launcher.preflight.measured import constants, file
-from launcher.preflight.measured.file import Found, Predicted, Row
+from launcher.preflight.measured.file import MeasuredRun, PredictedRun, Row
 from launcher.preflight.measured.known import place
 from launcher.rundir import contents, results, run_names
 from launcher.spec import RunSpec
@@ -124,7 +124,7 @@ def _constant(run: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _predicted(run: Path) -> Predicted:
+def _predicted(run: Path) -> PredictedRun:
     peak = contents.known(run, contents.PLAN).get("peak") or {}
     sizes = {
         name: size
@@ -133,12 +133,12 @@ def _predicted(run: Path) -> Predicted:
     }
     speed, constant = results.predicted_speed(run), _constant(run).get("value")
     if speed is None:
-        return Predicted(**sizes)
+        return PredictedRun(**sizes)
     raw = speed.per_gpu / constant if contents.is_number(constant) and constant > 0 else None
-    return Predicted(tokens_per_second_per_gpu=speed.per_gpu, uncorrected=raw, **sizes)
+    return PredictedRun(tokens_per_second_per_gpu=speed.per_gpu, uncorrected=raw, **sizes)
 
 
-def _measured(run: Path, spec: RunSpec) -> Found:
+def _measured(run: Path, spec: RunSpec) -> MeasuredRun:
     lines, predicted = results.steps(run), results.predicted_speed(run)
     speed = results.speed(lines, predicted)
     ranks = contents.known(run, contents.MEMORY).get("ranks", ())
@@ -148,9 +148,9 @@ def _measured(run: Path, spec: RunSpec) -> Found:
         sizes[name] = max(peaks, default=None)
     sizes |= _saved(run)
     if speed is None or speed <= 0:
-        return Found(**sizes)
+        return MeasuredRun(**sizes)
     steps = len(results.second_half(lines, predicted)) * spec.train.log_every
-    return Found(tokens_per_second_per_gpu=speed / spec.gpus, steps=steps, **sizes)
+    return MeasuredRun(tokens_per_second_per_gpu=speed / spec.gpus, steps=steps, **sizes)
 
 
 def _saved(run: Path) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _is_positive(value: object) -> bool:
     return contents.is_number(value) and value > 0
 
 
-def _left_out(run: Path, card: str, seen: list[str], measured: Found) -> str | None:
+def _left_out(run: Path, card: str, seen: list[str], measured: MeasuredRun) -> str | None:
     """The reason why the speed of a run says nothing of others."""
     if measured.steps < _FEWEST_STEPS:
         return f"{measured.steps} steps were measured, and {_FEWEST_STEPS} are the fewest"

@@ -1,4 +1,4 @@
-"""What was alive when memory ran out beside what was predicted, and the pile that explains it.
+"""Piles alive when memory ran out beside the predicted ones, and the pile that explains the end.
 
 The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever
 deviates most from the prediction explains the end: a pile that grew, other processes on the device, or what the caching
@@ -44,7 +44,7 @@ EVALUATION = "evaluation"
 """A phase that the memory model does not have: a forward pass beside all that lives between two steps."""
 
 type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted", "estimate"]
-"""What explains an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
+"""The explanation of an end; ``estimate``: nothing deviates, and the prediction was below the capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Comparison:
 
     @property
     def rest(self) -> str:
-        """How far the other rows are from their prediction, in percent of the predicted sum, as a clause."""
+        """The distance of the other rows from their prediction, in percent of the predicted sum, as a clause."""
         others = [row for row in self.rows if row.pile != self.pile and row.measured_bytes is not None]
         above = max((row.grown_bytes for row in others), default=0)
         below = min((row.grown_bytes for row in others if row.pile in PILES and row.pile != "fragmentation"), default=0)
@@ -236,14 +236,14 @@ _OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
 
 
 def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> str | None:
-    """Of some piles the one that lacks most, where that is as much as was asked for."""
+    """The pile that lacks most, where it lacks as much as the request."""
     pile = max(piles, key=lambda pile: lacks.get(pile, 0), default=None)
     enough = (1 - WITHIN) * max(1, oom.requested_bytes or 1)
     return pile if pile is not None and lacks.get(pile, 0) >= enough else None
 
 
 def measured_piles(oom: OutOfMemory) -> dict[str, int]:
-    """What was alive by pile: as it was noted, else by the rank's last record of that phase.
+    """Bytes alive by pile: as noted at the end, else by the rank's last record of that phase.
 
     Where only the sum was noted, piles of passes grow with the tokens since then, and what is left is ``temporary``.
     """
@@ -272,7 +272,7 @@ def _rows(predicted: Mapping[str, int], measured: Mapping[str, int]) -> list[Pil
 
 
 def _beside(spec: RunSpec, oom: OutOfMemory) -> list[PileRow]:
-    """What is beside the rank's own tensors: the allocator's loss, and other processes."""
+    """The rows beside the rank's own tensors: the allocator's loss, and other processes."""
     rows = []
     if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
         expected = int(device.allocator(spec).needed * oom.allocated_bytes)

@@ -113,7 +113,7 @@ def _nan(run: Subject) -> Answer:
 
 
 def _gradient(last: JsonObject) -> str:
-    """What a line of metrics says of its update, as a clause; a norm that is null was not finite."""
+    """The update that a line of metrics is of, as a clause; a norm that is null was not finite."""
     said = []
     norm, rate = results.number(last, "grad_norm"), results.number(last, "learning_rate")
     if norm is not None:

@@ -62,7 +62,7 @@ def _at_rest(run: Subject) -> Answer:
 
 
 def _running(run: Subject) -> Answer:
-    """A run that goes on, with what is noteworthy: all that holds of its events, memory that grows among it."""
+    """The answer about a run that goes on, with the events that still hold, growing memory among them."""
     now = run.row.progress
     of = "" if now.step is None else f" in step {now.step}" + ("" if now.steps is None else f" of {now.steps}")
     said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way](), None
@@ -78,7 +78,7 @@ def _running(run: Subject) -> Answer:
 
 
 def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
-    """How the attempts before the newest one ended, oldest first.
+    """The ends of the attempts before the newest one, oldest first.
 
     Args:
         run: The run directory.

@@ -89,7 +89,7 @@ def this_attempt(run: Path) -> list[MemoryRecord]:
 
 
 def began(run: Path) -> float:
-    """When the ranks were last started; 0 where nothing says so."""
+    """The time at which the ranks were last started; 0 where nothing says so."""
     times = (line.get("time") for line in events.read(run) if line["kind"] == "start")
     return max((float(time) for time in times if contents.is_number(time)), default=0.0)
 
@@ -132,7 +132,7 @@ def of_rank(own: Sequence[MemoryRecord]) -> Growth | None:
 
 
 def _piles(record: MemoryRecord) -> Mapping[str, int] | None:
-    """What is compared from record to record: between two steps, else at the highest peak of a step."""
+    """The piles that are compared from record to record: between two steps, else at the highest peak of a step."""
     if record.static is not None:
         return record.static
     of_steps = [peak for name, peak in record.phases.items() if name in ("forward", "backward", "optimizer")]

@@ -1,4 +1,4 @@
-"""Memory that ran out on a node's host, and disks that are full: what was predicted of them, and what would help."""
+"""Host memory that ran out on a node, and full disks: their predicted need, and ways out."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _who(oom: OutOfMemory) -> str:
 
 
 def _killed(oom: OutOfMemory) -> str:
-    """Who ended whom, with what there was and what the rank's process had of it."""
+    """The killer and the killed, with the memory of the node and of the rank's process."""
     has = _capacity(oom)
     size = "" if has is None else f", {gib(has)}," if oom.kind == "cgroup" else f", {gib(has)}"
     first, second = (size, _who(oom)) if oom.kind == "cgroup" else (_who(oom), size)
@@ -105,7 +105,7 @@ def _killed(oom: OutOfMemory) -> str:
 
 
 def _capacity(oom: OutOfMemory) -> int | None:
-    """What the place had, as far as the end itself tells."""
+    """The capacity of the place, as far as the end itself tells."""
     return oom.capacity_bytes or (None if oom.host is None else oom.host.node_bytes)
 
 
@@ -163,7 +163,7 @@ def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
 
 
 def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
-    """Changes with which the node would hold it, less what was beyond the prediction."""
+    """Changes with which the node would hold it, with all that was beyond the prediction."""
     has = _capacity(oom) or estimate.host.capacity_bytes
     if has is None:
         return ()

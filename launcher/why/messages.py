@@ -35,7 +35,7 @@ _PHASES = (
 
 
 def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
-    """What an error of a rank says of the end of memory; None where it is of something else.
+    """The end of memory that a rank's error tells of; None where it tells of something else.
 
     Args:
         error: As ``launcher.rundir.output.written_errors`` gives it.

@@ -21,7 +21,7 @@ _PLACES = {"device": "the device", "host": "the node", "disk": "the disk"}
 
 
 def ran_out(run: Subject) -> OutOfMemory | None:
-    """How memory ran out in the last attempt: as the ranks have written it, else by an error's own words."""
+    """The end of memory in the last attempt: as the ranks have written it, else by an error's own words."""
     found = memory.ran_out(run.run)
     if found is not None and found.time >= growth.began(run.run):
         return found
@@ -99,7 +99,7 @@ def where(oom: OutOfMemory) -> Where:
 
 
 def asked(oom: OutOfMemory) -> str:
-    """Who asked for how much, and how much was free: the first sentence."""
+    """The first sentence: the asking rank, the request, and the free bytes."""
     who = "it" if oom.phase is None else oom.phase.replace("_", " ")
     parts = [f"{who} of layer {oom.layer}" if oom.layer is not None else who]
     if oom.rank is not None:
@@ -118,7 +118,7 @@ def asked(oom: OutOfMemory) -> str:
 
 
 def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth | None:
-    """The growth over the steps of the rank, where it explains what is beyond the prediction."""
+    """The growth over the steps of the rank, where it explains the bytes beyond the prediction."""
     own = [record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)]
     grows = growth.fastest(own)
     if grows is None or grows.longer or found.kind == "as_predicted":

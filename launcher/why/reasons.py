@@ -19,7 +19,7 @@ _OF_TOKENS = ("activations", "logits", "temporary")
 def sentences(
     run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, grows: Growth | None, kept: int
 ) -> Iterator[str]:
-    """What explains the end, why it came about as far as that can be told, and what agrees."""
+    """Sentences on the pile that explains the end, its reason as far as one can be told, and the piles that agree."""
     spec = run.spec
     assert spec is not None
     if grows is not None:
@@ -153,7 +153,7 @@ def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: Predi
 
 
 def first_ways(run: Subject, oom: OutOfMemory, found: Comparison, grows: Growth | None) -> Iterator[Way]:
-    """What to do before any change of the settings."""
+    """Ways out that come before any change of the settings."""
     if grows is not None:
         lasts = grows.full_at
         until = "" if lasts is None else f", about {max(1, lasts - grows.first)} steps from there"

@@ -98,7 +98,7 @@ class Subject:
         return Way(command=resume(self.name, words), overrides=words, text=text)
 
     def from_here(self) -> str:
-        """Where a resumed run goes on, as a clause."""
+        """The place where a resumed run goes on, as a clause."""
         return "it goes on from the start" if not self.saved else f"it goes on from the checkpoint of step {self.saved}"
 
     def answer(self, cause: Cause, said: Sequence[str], **facts: Any) -> Answer:

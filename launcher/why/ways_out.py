@@ -1,4 +1,4 @@
-"""Ways out of memory that ran out: changes of the run, judged with what was measured of it.
+"""Ways out of memory that ran out: changes of the run, judged with its measured piles.
 
 A pile that formulas count by tokens or by parameters keeps its ratio of measured to predicted, at every
 moment: half of the micro-batch is half of the activations, however many there were. Any other pile, one that was not
@@ -153,7 +153,7 @@ def _pile(name: str) -> Pile:
 
 
 def _lacking(spec: RunSpec, rule: Carried, moments: Moments) -> int:
-    """Bytes by which the run would still fit, which did not; 0 where it would not."""
+    """Bytes missing from the rule where the run would fit by it, which it did not; 0 where it would not fit."""
     capacity = spec.rank_memory_bytes
     if capacity is None:
         return 0

@@ -15,7 +15,7 @@ from launcher.estimate.speed.calibration import Constant, constant
 from launcher.estimate.speed.estimate import estimate
 from launcher.preflight import assess
 from launcher.preflight.measured.constants import Own, banded, of_rows, why_not
-from launcher.preflight.measured.file import Found, Predicted, Row
+from launcher.preflight.measured.file import MeasuredRun, PredictedRun, Row
 from launcher.preflight.measured.known import Measured
 from launcher.spec import edit
 from tests.support.helpers import composed_once
@@ -70,8 +70,8 @@ def test_of_each_layout_the_newest_run_counts_with_one_vote(tmp_path: Path) -> N
         {"calibration": "2020-01-01 0000000"},
         {"calibration": None},
         {"left_out": "its card was nearly full"},
-        {"predicted": Predicted()},
-        {"measured": Found(steps=50)},
+        {"predicted": PredictedRun()},
+        {"measured": MeasuredRun(steps=50)},
     ],
 )
 def test_runs_of_another_card_framework_cluster_or_version_and_those_left_out_do_not_count(

@@ -13,7 +13,7 @@ from launcher.data.look import look
 from launcher.preflight import assess, findings, saving
 from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.constants import Storage, storage_of
-from launcher.preflight.measured.file import Found, Row
+from launcher.preflight.measured.file import MeasuredRun, Row
 from launcher.preflight.measured.known import Measured
 from launcher.spec import RunSpec
 from launcher.views.check import text
@@ -101,7 +101,7 @@ def test_of_a_background_save_training_waits_for_the_part_that_was_measured() ->
 
 
 def wrote(size: int, seconds: float, *, nodes: int = 1, blocking: float | None = None, number: int = 0) -> Row:
-    measured = Found(checkpoint_bytes=size, save_seconds=seconds, blocking_seconds=blocking)
+    measured = MeasuredRun(checkpoint_bytes=size, save_seconds=seconds, blocking_seconds=blocking)
     return row(number, nodes=nodes, measured=measured)
 
 

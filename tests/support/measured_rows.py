@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.estimate.speed import calibration
 from launcher.preflight.measured import file
-from launcher.preflight.measured.file import Found, Predicted, Row
+from launcher.preflight.measured.file import MeasuredRun, PredictedRun, Row
 from launcher.preflight.measured.known import place
 from tests.support.helpers import composed_once
 from tests.support.rule_cases import NODE
@@ -40,8 +40,8 @@ def row(number: int = 0, ratio: float = 0.9, **changed: Any) -> Row:
         model="7b",
         experts=False,
         layout=f"7b fsdp bf16, data 8, micro-batch {number + 1}",
-        predicted=Predicted(tokens_per_second_per_gpu=9500.0, uncorrected=10000.0, allocated_bytes=50 * 2**30),
-        measured=Found(tokens_per_second_per_gpu=10000.0 * ratio, steps=50, allocated_bytes=49 * 2**30),
+        predicted=PredictedRun(tokens_per_second_per_gpu=9500.0, uncorrected=10000.0, allocated_bytes=50 * 2**30),
+        measured=MeasuredRun(tokens_per_second_per_gpu=10000.0 * ratio, steps=50, allocated_bytes=49 * 2**30),
     )
     return replace(found, **changed)
 

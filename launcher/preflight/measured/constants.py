@@ -41,7 +41,7 @@ _NEWEST = 5
 
 
 class Key(NamedTuple):
-    """What runs have in common whose constant is the same."""
+    """The facts that runs of one constant share."""
 
     hardware: str
     framework: str
@@ -53,7 +53,7 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Key:
-        """That of a measured run."""
+        """The key of a measured run."""
         return cls(*(getattr(row, name) for name in cls._fields))
 
 
@@ -74,7 +74,7 @@ class Own(NamedTuple):
 
 
 def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
-    """The keys of which enough was measured."""
+    """The constants of all keys with enough measured runs."""
     layouts: dict[Key, dict[str, Row]] = {}
     for row in rows:
         if counts(row):
@@ -164,7 +164,7 @@ def banded(own: Own, shipped: Constant, whose: str) -> Constant:
 
 
 class Storage(NamedTuple):
-    """What was measured of storage.
+    """The speed of storage in measured runs.
 
     Attributes:
         bandwidth: Bytes/s from the begin of a checkpoint until it is whole.
@@ -181,7 +181,7 @@ class Storage(NamedTuple):
 
 
 def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: int) -> Storage | None:
-    """What storage gave the newest runs of a cluster; None where none of them says it.
+    """The speed of storage in the newest runs of a cluster; None where none of them says it.
 
     Args:
         rows: The measured runs, the newest last.

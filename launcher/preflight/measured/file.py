@@ -79,8 +79,8 @@ _WORDS: Mapping[Any, str] = {bool: "true or false", type(None): "null", Mapping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """The prediction that was recorded with a run.
+class PredictedRun:
+    """The prediction recorded with a run.
 
     Attributes:
         tokens_per_second_per_gpu: As it was told; None where it was unknown, as on a CPU.
@@ -98,8 +98,8 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What was measured of a run.
+class MeasuredRun:
+    """The measured speed, memory and saves of a run.
 
     Attributes:
         tokens_per_second_per_gpu: The median of the second half of its lines, which knows no warm-up.
@@ -139,7 +139,7 @@ class Row:
         network_latency: Seconds of a step of a ring between nodes.
         framework: The engine, by its name in ``launcher/estimate/speed/calibration.json``.
         versions: Versions of the packages that ran it.
-        calibration: The shipped calibration beside which its prediction was made; None is of an older version.
+        calibration: The shipped calibration beside which its prediction was made; None where none was made.
         spec_hash: The run's hash.
         model: The model's name.
         experts: True if it has experts.
@@ -168,8 +168,8 @@ class Row:
     model: _Text
     experts: bool
     layout: _Text
-    predicted: Predicted
-    measured: Found
+    predicted: PredictedRun
+    measured: MeasuredRun
     left_out: _Text | None = None
 
     @property
@@ -214,7 +214,7 @@ def read(line: bytes) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a file holds.
+    """The rows of a file.
 
     Attributes:
         path: The file.

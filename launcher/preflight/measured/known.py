@@ -30,7 +30,7 @@ def place(cluster: ClusterSpec) -> Path:
 
 
 class Measured:
-    """Gives what measured runs say of speed and of storage; each file is read once."""
+    """Gives the constants of speed and storage that measured runs have; each file is read once."""
 
     def __init__(self) -> None:
         """Begin with no file read."""
@@ -50,7 +50,7 @@ class Measured:
         return constant_of(spec, table)
 
     def read(self, cluster: ClusterSpec) -> Mapping[Key, Own]:
-        """What was measured of a cluster, by the file that it names; read the first time that it is asked for."""
+        """The constants of a cluster by the file that it names, read once."""
         named = cluster.measurements
         if named not in self._tables:
             rows = self._known(cluster)
@@ -61,7 +61,7 @@ class Measured:
         return self._tables[named]
 
     def storage(self, spec: RunSpec, checkpoint_bytes: int) -> Storage | None:
-        """How fast the runs of its cluster wrote checkpoints such as that of a run; None where none says it."""
+        """The speed at which runs of its cluster wrote checkpoints like that of a run; None where none says it."""
         rows = self._known(spec.cluster)
         if not rows:
             return None
@@ -70,7 +70,7 @@ class Measured:
         return storage_of(rows, spec.cluster.kind, spec.cluster.nodes, checkpoint_bytes)
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Say once what was found wrong with the files."""
+        """Report the faults of the files, each once."""
         while self._told:
             say(f"launch: {self._told.pop(0)}")
 
