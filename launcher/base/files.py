@@ -168,11 +168,7 @@ def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
 
 
 def check_kind(path: Path, mode: int | None = None) -> None:
-    """See whether a file is a regular one, for a library that opens it by itself.
-
-    Args:
-        path: The file.
-        mode: Of its ``stat``; None asks for it.
+    """See whether a file is a regular one, for a library that opens it by itself; ``mode`` is that of its ``stat``.
 
     Raises:
         OSError: It is not there.
@@ -186,12 +182,7 @@ def check_kind(path: Path, mode: int | None = None) -> None:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> bytes:
-    """A regular file's content, up to a limit.
-
-    Args:
-        path: The file.
-        most: Bytes that it may have.
-        handed: As of :func:`opened`.
+    """A regular file's content, of at most so many bytes; ``handed`` as of :func:`opened`.
 
     Raises:
         OSError: It cannot be read.

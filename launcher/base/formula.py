@@ -30,10 +30,6 @@ _OPERATORS: dict[type[ast.operator], str] = {
 def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
     """The value of an expression.
 
-    Args:
-        expression: Over the names of ``values``.
-        values: The value of each of its names, and of no other.
-
     Raises:
         TypeError: There are more or fewer values than names.
     """

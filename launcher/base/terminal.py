@@ -68,11 +68,7 @@ class _Guarded:
     """A stream that writes acting characters out."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Guard a stream.
-
-        Args:
-            stream: The stream; what else is asked of it, it answers itself.
-        """
+        """Guard a stream; what else is asked of it, it answers itself."""
         self.stream = stream
         if isinstance(stream, io.TextIOWrapper):  # A terminal that is not of UTF-8 shows the others written out, too.
             stream.reconfigure(errors="backslashreplace")

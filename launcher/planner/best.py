@@ -28,10 +28,7 @@ class Searches:
         self._known: dict[tuple[str, ...], Plan] = {}
 
     def plan(self, words: Sequence[str]) -> Plan:
-        """The plan for some words.
-
-        Args:
-            words: The words without ``plan=best``.
+        """The plan for words without ``plan=best``.
 
         Raises:
             ConfigErrors: They are no question, or wrong with every layout.

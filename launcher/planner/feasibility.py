@@ -46,12 +46,7 @@ class Attempt:
 
 
 def attempt(question: Question, judge: LayoutJudge) -> Attempt:
-    """Look for a layout that fits for certain, and stop at the first.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates.
-    """
+    """Look for a layout that fits for certain, and stop at the first."""
     tight = None
     for _, spec in _least(question, judge):
         found = judge.verdict(spec).name
@@ -95,12 +90,7 @@ def lacks(question: Question, judge: LayoutJudge) -> str:
 
 
 def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
-    """The fastest layout that fits for certain; the search for a plan stopped at the first.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates.
-    """
+    """The fastest layout that fits for certain; the search for a plan stopped at the first."""
     spaces = spaces_of(question, judge)
     for found in Search(spaces, judge).run(degrees_of(spaces, judge)):
         if found.best:

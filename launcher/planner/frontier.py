@@ -48,14 +48,7 @@ class Frontier:
 def frontier(
     question: Question, found: Plan, *, measured: Measured | None = None, progress: Progress | None = None
 ) -> Frontier:
-    """The frontier of speed against memory: exact at each fifth of the card, by layouts found on the way between.
-
-    Args:
-        question: The question.
-        found: Its answer, with the speeds of layouts.
-        measured: The constants of measured runs that it rests on.
-        progress: Told on the way of each search.
-    """
+    """The frontier of speed against memory: exact at each fifth of the card, by layouts found on the way between."""
     layouts = [*found.layouts, *found.others]
     best = found.layouts[0]
     for fifths in range(_STEPS - 1, 0, -1):

@@ -85,13 +85,7 @@ class _Candidate(NamedTuple):
 
 
 def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
-    """Look for the largest.
-
-    Args:
-        kind: ``micro_batch``, ``sequence`` or ``model``.
-        question: The question, which leaves that open.
-        judge: Rules and estimates.
-        asking: Reads the question's words with further ones.
+    """Look for the largest ``micro_batch``, ``sequence`` or ``model``, which the question leaves open.
 
     Raises:
         ConfigErrors: The words say what is looked for.

@@ -44,12 +44,7 @@ def tokens_of(text: str) -> int:
 
 
 def words(typed: Sequence[str], *, tokens: str | None, price: float | None) -> tuple[str, ...]:
-    """The words that ``--tokens`` and ``--price`` are short for.
-
-    Args:
-        typed: The overrides beside them.
-        tokens: As typed.
-        price: As typed.
+    """The words that ``--tokens`` and ``--price``, as typed, are short for.
 
     Raises:
         ConfigErrors: The overrides say the same, or a number makes no sense.

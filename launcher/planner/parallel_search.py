@@ -24,13 +24,7 @@ type Progress = Callable[[Found], None]
 
 
 def searched(spaces: Sequence[Space], judge: LayoutJudge, progress: Progress | None = None) -> Found:
-    """Search all degrees of some spaces.
-
-    Args:
-        spaces: The layouts of each opening.
-        judge: Rules and estimates.
-        progress: Told on the way.
-    """
+    """Search all degrees of some spaces."""
     opened = degrees_of(spaces, judge)
     if len(opened) < _FEW:
         return _part(spaces, judge, opened, progress)

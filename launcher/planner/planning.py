@@ -19,13 +19,7 @@ from launcher.spec.edit import override, value_at
 
 
 def plan(question: Question, *, judge: LayoutJudge | None = None, progress: Progress | None = None) -> Plan:
-    """Search the layouts that a question leaves open.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates; the pre-flight's where None.
-        progress: Told on the way.
-    """
+    """Search the layouts that a question leaves open, by the pre-flight or another judge."""
     judge, start = judge or Preflight(), time.monotonic()
     found = searched(spaces_of(question, judge), judge, progress)
     return answer(question, found, judge, seconds=time.monotonic() - start)
@@ -37,15 +31,7 @@ def spaces_of(question: Question, judge: LayoutJudge) -> list[Space]:
 
 
 def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: float, finished: bool = True) -> Plan:
-    """Put together what a search has found.
-
-    Args:
-        question: The question.
-        found: The best layouts.
-        judge: As the search had it.
-        seconds: How long it took.
-        finished: False if it was broken off.
-    """
+    """Put together the results of a search, which may have been broken off."""
     early = [] if finished or found.best or found.first is None else [found.first]
     layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
     others = [layout_of(question, each, judge) for each in found.others()]
@@ -90,10 +76,6 @@ def require_valid(question: Question, found: Plan) -> None:
 
     Where none is valid the errors are those that the words have with all engines, as they are typed; where these have
     none in common, those with each.
-
-    Args:
-        question: The question.
-        found: Its answer.
 
     Raises:
         ConfigErrors: They are wrong.

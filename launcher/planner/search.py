@@ -163,23 +163,14 @@ class Search:
     """One search over the spaces of several engines."""
 
     def __init__(self, spaces: Sequence[Space], judge: LayoutJudge) -> None:
-        """Begin.
-
-        Args:
-            spaces: The layouts of each opening.
-            judge: Rules and estimates.
-        """
+        """Begin with the layouts of each opening."""
         self.found = Found()
         self._spaces, self._judge = spaces, judge
         self._heap: list[_Node] = []
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
-        """Search some degrees; the results so far come after each step, and the whole answer last.
-
-        Args:
-            opened: The degrees, each with the number of their opening.
-        """
+        """Search some degrees; the results so far come after each step, and the whole answer last."""
         for opening, degrees in opened:
             self._add_degrees(opening, degrees)
             yield self.found

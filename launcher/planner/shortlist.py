@@ -90,12 +90,7 @@ class Shortlist:
 
 
 def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STEPS) -> Shortlist:
-    """The short runs of some layouts.
-
-    Args:
-        question: The question that they answer.
-        layouts: At least one, the best first.
-        steps: Steps of each run.
+    """The short runs of some layouts, the best first.
 
     Raises:
         ConfigErrors: A word is wrong, or the steps are too few to measure anything.

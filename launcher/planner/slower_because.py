@@ -33,12 +33,7 @@ type Shares = Mapping[str, float]
 
 
 def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[Layout, ...]:
-    """Layouts with why each loses to the first.
-
-    Args:
-        layouts: The layouts.
-        first: The layout that they are compared with; the first of them where None.
-    """
+    """Layouts with the reason why each is slower than the first, that of them where None."""
     if not layouts:
         return ()
     best = first or layouts[0]

@@ -105,13 +105,7 @@ class Smallest:
 
 
 def smallest(question: Question, judge: LayoutJudge, *, days: float | None = None, beyond: bool = False) -> Smallest:
-    """Look for the fewest GPUs.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates.
-        days: The limit on the time of the whole training; None where there is none.
-        beyond: True to look at more nodes than the words say, too.
+    """Look for the fewest GPUs, for a training of at most so many days; ``beyond`` looks at more nodes than are said.
 
     Raises:
         ConfigErrors: There is a limit on time and no speed is known.
@@ -177,13 +171,7 @@ def _step(question: Question, judge: LayoutJudge, size: Size, days: float | None
 
 
 def _on_devices(question: Question, judge: LayoutJudge, ladder: Sequence[Size]) -> Size | None:
-    """The smallest size with all model states on the GPUs; None where that is no other, or the words say where.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates.
-        ladder: Sizes from the found one on.
-    """
+    """The smallest size, from the found one on, with all model states on the GPUs; None where it is the found one."""
     if question.fixed & set(_ON_HOST):
         return None
     here = dict.fromkeys(_ON_HOST, ("none",))
@@ -198,13 +186,7 @@ def size_of(question: Question) -> Size:
 
 
 def sizes(question: Question, *, most: int = MOST_NODES, beyond: bool = False) -> Iterator[Size]:
-    """The sizes that a question may be asked of, the smallest first.
-
-    Args:
-        question: The question.
-        most: Nodes of the largest.
-        beyond: True to look at more nodes than the words say, too.
-    """
+    """The sizes that a question may be asked of, the smallest first; ``beyond`` adds more nodes than are said."""
     own = size_of(question)
     typed = NODES in question.fixed and not beyond
     most = own.nodes if typed else most
@@ -224,12 +206,7 @@ def _nodes() -> Iterator[int]:
 
 
 def sized(question: Question, size: Size) -> Question:
-    """The same question of another cluster: the training stays, its global batch among it.
-
-    Args:
-        question: The question.
-        size: The size.
-    """
+    """The same question of another cluster: the training stays, its global batch among it."""
     settings = {NODES: size.nodes, GPUS: size.gpus_per_node}
     kept = [each for each in question.assumptions if each.override.partition("=")[0] not in settings]
     before = dict(zip(settings, size_of(question), strict=True))
@@ -243,12 +220,7 @@ def sized(question: Question, size: Size) -> Question:
 
 
 def nearest(question: Question, judge: LayoutJudge) -> Nearest:
-    """Look for what would help.
-
-    Args:
-        question: A question that no layout answers.
-        judge: Rules and estimates.
-    """
+    """Look for what would help a question that no layout answers."""
     closest = feasibility.closest(question, judge)
     own = closest and layout_of(question, closest, judge)
     ladder = tuple(sizes(question, beyond=True))

@@ -112,23 +112,14 @@ class Space:
         return (value_at(self.base, path),) if path in self.fixed else candidates
 
     def degrees(self, refused: Refused) -> Iterator[Degrees]:
-        """All degrees that no error stands against, in an order that is always the same.
-
-        Args:
-            refused: The errors of a run.
-        """
+        """All degrees that no error stands against, in an order that is always the same."""
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
         for settings in self._extended({}, outer, self._inner, refused):
             variants = sum(1 for sharding in self._sharding(settings) for _ in self._chunks({**settings, **sharding}))
             yield Degrees(settings=settings, size=variants * self.savings.size)
 
     def variants(self, degrees: Degrees, refused: Refused) -> Iterator[RunSpec]:
-        """The variants of some degrees, in an order that is always the same.
-
-        Args:
-            degrees: The degrees.
-            refused: The errors of a run.
-        """
+        """The variants of some degrees, in an order that is always the same."""
         for settings in self._extended(degrees.settings, self._inner, (), refused):
             yield changed_at(self.base, settings)
 

@@ -53,13 +53,7 @@ class AssessedHere:
 
 
 def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigError] = ()) -> AssessedHere:
-    """Judge a run and look at its data; what this machine lacks stands last among the warnings.
-
-    Args:
-        spec: The run.
-        judging: The way to judge it.
-        earlier: As :func:`launcher.preflight.assess.assess` takes it.
-    """
+    """Judge a run and look at its data; what this machine lacks stands last among the warnings."""
     measured = judging.measured
     judged = assess(
         spec,
@@ -81,10 +75,6 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
 
 def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
     """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
-
-    Args:
-        assessment: The pre-flight's answer.
-        words: The words of the run, for the way out.
 
     Raises:
         ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.

@@ -107,12 +107,7 @@ class Seen:
 
 
 def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
-    """Look at a run's data, in a time that does not grow with their size.
-
-    Args:
-        spec: The run.
-        looking: How; a caller with many runs looks once at each data.
-    """
+    """Look at a run's data, in a time that does not grow with their size."""
     if spec.script is not None or (spec.backend.path is not None and spec.data.source == "tokens"):
         return Seen(spec)  # A script has data of its own; the other path is the prefix of Megatron's indexed data.
     try:

@@ -26,11 +26,7 @@ class Plan:
 
 
 def plan(assessment: Assessment, *, python: str) -> Plan:
-    """Translate a run that has been judged.
-
-    Args:
-        assessment: The pre-flight's answer.
-        python: The interpreter that the job runs with.
+    """Translate a run that has been judged into its job, which ``python`` starts.
 
     Raises:
         ConfigErrors: The specification breaks rules. A run that does not fit is no error here: the plan says so.

@@ -66,13 +66,7 @@ class Saves:
 
 
 def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> Saves:
-    """The bytes and seconds of a valid run's checkpoints.
-
-    Args:
-        spec: The run.
-        disk: Their bytes, by the estimate.
-        stored: Gives what was measured of storage; None where nothing is to be asked.
-    """
+    """The bytes and seconds of a valid run's checkpoints."""
     size, nodes = disk.checkpoint_bytes, spec.cluster.nodes
     least = size / min(_NODE * nodes, _UNIT * ceil(nodes / _NODES))
     given = spec.cluster.storage_bandwidth

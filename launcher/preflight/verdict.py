@@ -93,11 +93,6 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
 
     The device decides by the band around ``needed``, with context and communicators added at both ends: above the
     capacity as a whole it does not fit, across it it is tight. Host and disk have no band.
-
-    Args:
-        spec: The run.
-        needs: Its needs.
-        safely: True to count what lacks until the whole band is below the capacity.
     """
     outside, capacity = needs.outside_bytes, _capacity(spec, needs)
     used = needs.peak.needed_bytes + outside

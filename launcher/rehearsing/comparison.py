@@ -125,13 +125,7 @@ def at(layers: int, depths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def extrapolated(models: Sequence[Built], estimate: PredictedRank, layers: int) -> tuple[Phase, ...]:
-    """The phases of the whole model from two depths, beside its own estimate.
-
-    Args:
-        models: Of two depths.
-        estimate: Of the whole model.
-        layers: Of the rank in the whole model.
-    """
+    """The phases of the whole model from two depths, beside its own estimate."""
     first, second = models
     depths = (first.rank_layers, second.rank_layers)
     return tuple(

@@ -50,12 +50,6 @@ class Stage:
 def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:
     """Rehearse a valid run.
 
-    Args:
-        spec: The run.
-        estimate: Its estimate, which says what stage needs the most.
-        request: The question.
-        stage: Where.
-
     Raises:
         ConfigErrors: The run, or the device, is none that can be rehearsed so.
         JobFailed: The rehearsed rank failed, or took too long.

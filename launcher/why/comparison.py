@@ -172,13 +172,7 @@ class Comparison:
 
 
 def compare(spec: RunSpec, predicted: PredictedPiles, oom: OutOfMemory) -> Comparison:
-    """Compare the end of memory on a device with the prediction for that moment.
-
-    Args:
-        spec: The run.
-        predicted: The prediction for the moments at which the rank may have been.
-        oom: What was found.
-    """
+    """Compare the end of memory on a device with the prediction for the moments at which the rank may have been."""
     oom = replace(oom, piles=measured_piles(oom))
     asked = asked_for(predicted, oom)
     measured = dict(oom.piles)

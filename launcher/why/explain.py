@@ -18,13 +18,7 @@ from launcher.why.ways_out import Takes
 
 
 def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
-    """Why a run ended as it did; of one that has not, how it stands.
-
-    Args:
-        run: The run directory.
-        folder: The working folder, from which it is named.
-        takes: True of words that a resumed run takes; None takes all.
-    """
+    """Why a run ended as it did; of one that has not, how it stands. ``takes`` says which words a resumed run takes."""
     found = subject(run, folder, takes)
     answer = _answer(found)
     earlier = tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued")))
@@ -78,12 +72,7 @@ def _running(run: Subject) -> Answer:
 
 
 def earlier_ends(run: Path, *, ended: bool) -> Iterator[str]:
-    """The ends of the attempts before the newest one, oldest first.
-
-    Args:
-        run: The run directory.
-        ended: True where the newest has ended, too, which is then left out.
-    """
+    """The ends of earlier attempts, oldest first; of a run that has ``ended`` the newest is left out."""
     attempts: dict[int, str] = {}
     began: float | None = None
     number = 0

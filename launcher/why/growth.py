@@ -70,11 +70,6 @@ def kept(oom: OutOfMemory, idle: Mapping[str, int], found: Comparison) -> int:
     """Bytes of the pile that grew which were there between steps already, where they were not predicted.
 
     They count from a quarter of the growth on: a series is not needed to know that something keeps them.
-
-    Args:
-        oom: What was found; its last record tells what was alive behind the step before.
-        idle: The prediction between two steps.
-        found: The comparison.
     """
     if found.kind != "grown" or oom.last is None or oom.last.static is None or not oom.last.step:
         return 0

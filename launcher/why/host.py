@@ -27,13 +27,7 @@ _WHO = {
 
 
 def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
-    """The answer about host memory.
-
-    Args:
-        run: The run.
-        oom: What was found.
-        asked: The sentence about a request that failed.
-    """
+    """The answer about host memory; ``asked`` is the sentence about a request that failed."""
     first = asked if oom.kind not in _WHO else _killed(oom)
     spec = run.spec
     estimate = None if spec is None else assess.estimated(spec)

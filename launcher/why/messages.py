@@ -35,11 +35,7 @@ _PHASES = (
 
 
 def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
-    """The end of memory that a rank's error tells of; None where it tells of something else.
-
-    Args:
-        error: As ``launcher.rundir.output.written_errors`` gives it.
-    """
+    """The end of memory that a rank's error tells of; None where it tells of something else."""
     message = str(error["message"])
     if error["type"] != "OutOfMemoryError" and "out of memory" not in message.lower():
         return None

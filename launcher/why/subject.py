@@ -131,13 +131,7 @@ class Subject:
 
 
 def subject(run: Path, folder: Path, takes: Takes | None = None) -> Subject:
-    """The run of a directory.
-
-    Args:
-        run: The run directory.
-        folder: The working folder, from which it is named.
-        takes: True of words that a resumed run takes; None takes all.
-    """
+    """The run of a directory, named from the working folder; ``takes`` is true of words that a resumed run takes."""
     found = Subject(run=run, name=run_names.name_of(run, folder), row=status.read(run))
     return found if takes is None else Subject(run=run, name=found.name, row=found.row, takes=takes)
 

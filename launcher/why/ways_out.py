@@ -115,15 +115,7 @@ class WaysOut:
 
 
 def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:
-    """The differences of a run, to be carried to its neighbours.
-
-    Args:
-        spec: The run.
-        found: Its comparison.
-        oom: What was found.
-        moments: At which the rank may have been.
-        grows: True where the pile that explains it grows from step to step.
-    """
+    """The differences of a run, to be carried to its neighbours."""
     ratios: dict[str, Fraction] = {}
     added: list[Added] = []
     unusable = 0
