@@ -12,9 +12,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,13 +21,12 @@ from launcher.actions.stop import stop
 from launcher.base import files, terminal
 from launcher.base.errors import INTERRUPTED, JobFailed
 from launcher.base.terminal import say
-from launcher.base.units import duration, gib, rounded
-from launcher.estimate.memory.moments import PHASES
+from launcher.base.units import duration
 from launcher.job import events
-from launcher.rundir import contents, losses, provenance, results, run_names, state, status
-from launcher.rundir.results import BETWEEN
+from launcher.rundir import provenance, results, run_names, state, status
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
+from launcher.views.pairs import summary_table
 
 _RANK_0 = "logs/ranks/*/attempt_*/0"
 
@@ -137,51 +135,6 @@ def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
     """The time that is left, at the speed of the newest steps."""
     seconds = results.seconds_left(rows, None if spec.script is not None else spec.steps)
     return f"  {duration(seconds)} left" if seconds else ""
-
-
-def summary_table(directory: Path) -> str:
-    """The one table at the end: memory and speed predicted against measured, losses, where the run lies."""
-    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
-    sizes = list(_memory(directory))
-    lines = [*sizes, *_speed(directory, steps)]
-    if lines:  # Of a script of the user's own neither is known.
-        name = "memory, worst rank" if sizes else ""
-        lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
-    if sizes:
-        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
-    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
-
-
-def _memory(directory: Path) -> Iterator[str]:
-    """The memory of the worst rank in each phase."""
-    check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
-    predicted = {**results.predicted_phases(directory), BETWEEN: check.get("static_bytes")}
-    for phase in (*PHASES, BETWEEN):
-        size, seen = predicted.get(phase), measured.get(phase)
-        if size and seen:
-            yield f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}"
-
-
-def _speed(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The speed of a GPU, where the plan predicts one."""
-    predicted = results.predicted_speed(directory)
-    measured = results.speed(steps, predicted)
-    if predicted is None or not measured:
-        return
-    seen = measured * predicted.per_gpu / predicted.tokens_per_second
-    error = f"{predicted.per_gpu / seen - 1:>+8.1%}"
-    yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
-
-
-def _ending(directory: Path, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
-    if steps:
-        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
-    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
-        yield f"{speed:,.0f} tokens/s (median of the second half)"
-    for line in events.news(directory):
-        if line["kind"] == "bad_rows":
-            yield from textwrap.wrap(f"data: {line['text']}", 80)
 
 
 class Events:

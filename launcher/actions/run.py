@@ -235,7 +235,8 @@ def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] |
         JobFailed: It failed.
         KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
     """
-    from launcher.actions.follow import summary_table, watch_run
+    from launcher.actions.follow import watch_run
+    from launcher.views.pairs import summary_table
 
     if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, NoReturn, TextIO, cast
@@ -207,3 +208,17 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _hears.reset(token)
+
+
+def wrapped(text: str, columns: int, first: str = "", rest: str = "", *, whole_words: bool = False) -> list[str]:
+    """Break a text into lines, with an indent of the first one and of the others; words with hyphens stay whole.
+
+    Args:
+        text: One paragraph.
+        columns: The width.
+        first: The indent of the first line.
+        rest: The indent of the others.
+        whole_words: True to let a word that is longer than the width stand whole, too.
+    """
+    lines = textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=not whole_words)
+    return lines.wrap(text)

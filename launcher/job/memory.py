@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.base import files
+from launcher.base.units import Pair
 from launcher.job import typed
 
 RECORDS = "memory.jsonl"
@@ -42,6 +43,30 @@ class PhaseMemory:
 
     allocated_bytes: int
     piles: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PileRow:
+    """The bytes of one pile, predicted beside measured; None is unknown."""
+
+    pile: str
+    predicted_bytes: int | None
+    measured_bytes: int | None
+
+    @property
+    def sizes(self) -> Pair[int]:
+        """Both as one."""
+        return Pair(self.predicted_bytes, self.measured_bytes)
+
+    @property
+    def grown_bytes(self) -> int:
+        """Bytes beyond the prediction, negative below it; 0 where one of the two is unknown."""
+        return self.sizes.difference or 0
+
+    @property
+    def largest_bytes(self) -> int:
+        """The larger of both."""
+        return max(self.predicted_bytes or 0, self.measured_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

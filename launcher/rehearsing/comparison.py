@@ -14,9 +14,10 @@ from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment
 from launcher.estimate.memory.moments import Phase as StepPhase
 from launcher.estimate.memory.terms import OUTSIDE_PILES
+from launcher.job.memory import PileRow
 from launcher.job.rehearsal import Measured, Rehearsed
 from launcher.preflight.assess import parts
-from launcher.rehearsing.result import Built, Counters, Phase, Piles
+from launcher.rehearsing.result import Built, Counters, Phase
 from launcher.spec import RunSpec
 
 STRAIGHT = 0.02
@@ -171,7 +172,7 @@ def fullest(phases: Sequence[Phase]) -> Phase | None:
 
 def piles(
     phase: Phase | None, estimate: PredictedRank, models: Sequence[Rehearsed], depths: Sequence[int], layers: int
-) -> tuple[Piles, ...]:
+) -> tuple[PileRow, ...]:
     """The piles of a phase; of two depths the measured ones are extrapolated, and none is less than nothing."""
     if phase is None:
         return ()
@@ -180,14 +181,14 @@ def piles(
     measured = _piles_at([each for each in told if each is not None], len(models), depths, layers)
     names = [*said, *(name for name in measured or {} if name not in said)]
     found = (
-        Piles(
+        PileRow(
             pile=name,
             predicted_bytes=said.get(name, 0),
             measured_bytes=None if measured is None else measured.get(name, 0),
         )
         for name in names
     )
-    return tuple(sorted(found, key=lambda pile: -max(pile.predicted_bytes, pile.measured_bytes or 0)))
+    return tuple(sorted(found, key=lambda pile: -pile.largest_bytes))
 
 
 def _piles_at(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from launcher.base.files import JsonObject
+from launcher.base.units import Pair
+from launcher.job.memory import PileRow
 from launcher.preflight.evidence import Evidence, Measured
 
 
@@ -37,22 +39,12 @@ class Phase:
     @property
     def error(self) -> float | None:
         """Predicted over measured allocated bytes, less one."""
-        predicted, measured = self.predicted.allocated_bytes, self.measured.allocated_bytes
-        return predicted / measured - 1 if predicted is not None and measured else None
+        return Pair(self.predicted.allocated_bytes, self.measured.allocated_bytes).error
 
     def as_dict(self) -> JsonObject:
         """With the allocated bytes once more, as docs/contract/documents.md has them."""
         own = {"predicted_bytes": self.predicted.allocated_bytes, "measured_bytes": self.measured.allocated_bytes}
         return {**asdict(self), **own}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piles:
-    """The allocated bytes of one pile in the fullest phase; None where the piles were not told apart."""
-
-    pile: str
-    predicted_bytes: int
-    measured_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +99,7 @@ class RankRehearsed:
     rank_layers: int
     phases: tuple[Phase, ...]
     fullest: str | None
-    piles: tuple[Piles, ...]
+    piles: tuple[PileRow, ...]
     step_seconds: float | None
     built: tuple[Built, ...]
     extrapolated: bool

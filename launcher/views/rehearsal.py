@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.files import JsonObject
-from launcher.base.units import GIB, MIB, duration, gib, rounded
+from launcher.base.terminal import wrapped
+from launcher.base.units import GIB, MIB, Pair, duration, gib, rounded
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
 from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.evidence import Measured
@@ -72,16 +72,16 @@ class Rehearsed:
 def as_text(rehearsal: Rehearsal, assessment: Assessment, width: int = 80) -> str:
     """The answer; of several ranks the one that needs the most comes with its phases, the others with a line."""
     spec, worst = assessment.spec, rehearsal.worst
-    lines = _wrapped(_verdict(spec, rehearsal), width)
-    lines += ["", *_wrapped(_how(spec, rehearsal), width)]
+    lines = wrapped(_verdict(spec, rehearsal), width)
+    lines += ["", *wrapped(_how(spec, rehearsal), width)]
     for phases, title in _tables(worst):
-        lines += ["", *_wrapped(title, width), *_table(phases, whole=not worst.ran_out)]
+        lines += ["", *wrapped(title, width), *_table(phases, whole=not worst.ran_out)]
     if worst.piles:
         lines += ["", *_piles(worst, width)]
     if len(rehearsal.ranks) > 1:
         lines += ["", *_others(rehearsal)]
     for text in _remarks(rehearsal, assessment):
-        lines += ["", *_wrapped(text, width)]
+        lines += ["", *wrapped(text, width)]
     return "\n".join(lines)
 
 
@@ -138,11 +138,12 @@ def _table(phases: Sequence[Phase], *, whole: bool) -> Iterator[str]:
     """A row a phase; a counter that nobody measured is a dash, and one that has neither is left out."""
     shown = [name for name in _COUNTERS if any(_value(phase.measured, name) is not None for phase in phases)]
     shown = shown or ["allocated"]
-    largest = max((_value(phase.predicted, "allocated") or 0 for phase in phases), default=0)
+    largest = max((phase.predicted.allocated_bytes or 0 for phase in phases), default=0)
     unit, name_of_unit = (MIB, "MiB") if largest < GIB // 10 else (GIB, "GiB")
     yield f"  {name_of_unit:<17}" + "".join(f"{name:>17}" for name in shown) + "     error"
     for phase in phases:
-        cells = [_cell(_value(phase.predicted, name), _value(phase.measured, name), unit) for name in shown]
+        pairs = [Pair(_value(phase.predicted, name), _value(phase.measured, name)) for name in shown]
+        cells = ["/".join(pair.texts(lambda size: f"{size / unit:.2f}")) for pair in pairs]
         error = "" if phase.error is None or not whole else f"{phase.error:+.1%}"
         yield f"  {phase.phase.replace('_', ' '):<17}" + "".join(f"{cell:>17}" for cell in cells) + f"{error:>10}"
 
@@ -152,27 +153,22 @@ def _value(counters: Counters, name: str) -> int | None:
     return found
 
 
-def _cell(predicted: int | None, measured: int | None, unit: int) -> str:
-    return "/".join("-" if size is None else f"{size / unit:.2f}" for size in (predicted, measured))
-
-
 def _piles(worst: RankRehearsed, width: int) -> list[str]:
     phase = (worst.fullest or "").replace("_", " ")
     parts = []
     for pile in worst.piles:
-        measured = "" if pile.measured_bytes is None else f" / {gib(pile.measured_bytes)}"
-        if pile.predicted_bytes or pile.measured_bytes:
-            parts.append(f"{pile.pile.replace('_', ' ')} {gib(pile.predicted_bytes)}{measured}")
+        if pile.largest_bytes:
+            sizes = " / ".join(pile.sizes.texts(gib, unknown="")).removesuffix(" / ")
+            parts.append(f"{pile.pile.replace('_', ' ')} {sizes}")
     kind = "predicted / measured" if worst.piles[0].measured_bytes is not None else "predicted"
-    return _wrapped(f"piles in the {phase} phase, {kind}: {', '.join(parts)}", width)
+    return wrapped(f"piles in the {phase} phase, {kind}: {', '.join(parts)}", width)
 
 
 def _others(rehearsal: Rehearsal) -> Iterator[str]:
     yield "every stage, allocated, predicted/measured:"
     for one in rehearsal.ranks:
-        found = one.evidence
-        measured = "ran out" if found.measured_bytes is None else gib(found.measured_bytes)
-        yield f"  stage {one.stage}, rank {one.rank}: {gib(found.predicted_bytes)} / {measured}"
+        sizes = Pair(one.evidence.predicted_bytes, one.evidence.measured_bytes).texts(gib, unknown="ran out")
+        yield f"  stage {one.stage}, rank {one.rank}: {' / '.join(sizes)}"
 
 
 def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
@@ -201,7 +197,3 @@ def _end(found: OutOfMemory, folder: str) -> str:
     sizes = [] if found.requested_bytes is None else [f"{gib(found.requested_bytes)} were asked for"]
     sizes += [] if found.free_bytes is None else [f"{gib(found.free_bytes)} were left"]
     return f"Memory ended {' '.join(where)}: {', '.join(sizes) or found.message}. All of it: {folder}/{OUT_OF_MEMORY}"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)

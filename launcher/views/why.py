@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from launcher.base.terminal import visible
+from launcher.base.terminal import visible, wrapped
 from launcher.base.units import gib
-from launcher.why.answer import Answer, PileRow
+from launcher.job.memory import PileRow
+from launcher.views import pairs
+from launcher.why.answer import Answer
 
 _SMALLEST = 0.005
 """Share of the largest pile below which one is not shown."""
 
 _INDENT = "      "
+
+_FORM = "  {:18} {:>11} {:>11} {:>12}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def as_text(answer: Answer, width: int = 80) -> str:
     if answer.ways:
         lines += ["", answer.ways_title]
         for way in answer.ways:
-            lines += [f"  {way.command}", *_wrapped(way.text, width, _INDENT)]
+            lines += [f"  {way.command}", *_wrapped(way.text, width, _INDENT, _INDENT)]
     if answer.evidence:
         lines += ["", "evidence:"]
         for each in answer.evidence:
@@ -74,32 +77,17 @@ def _ended(answer: Answer) -> str:
 
 def _piles(answer: Answer) -> Iterator[str]:
     """A table of piles, those that matter."""
-    largest = max(max(row.predicted_bytes or 0, row.measured_bytes or 0) for row in answer.piles)
-    yield f"  {'pile':18} {'predicted':>11} {'measured':>11} {'difference':>12}"
-    for row in answer.piles:
-        if max(row.predicted_bytes or 0, row.measured_bytes or 0) >= _SMALLEST * largest:
-            mark = "  <-" if row.pile == answer.pile else ""
-            sizes = f"{_size(row.predicted_bytes):>11} {_size(row.measured_bytes):>11} {_difference(row):>12}"
-            yield f"  {row.pile.replace('_', ' '):18} {sizes}{mark}"
+    least = _SMALLEST * max(row.largest_bytes for row in answer.piles)
+    yield _FORM.format("pile", "predicted", "measured", "difference")
+    shown = [row for row in answer.piles if row.largest_bytes >= least]
+    yield from pairs.rows(_FORM, ((row.pile, row.sizes, _difference(row, answer)) for row in shown))
 
 
-def _size(size: int | None) -> str:
-    return "-" if size is None else gib(size)
+def _difference(row: PileRow, answer: Answer) -> str:
+    size = row.sizes.difference
+    text = "-" if size is None else f"{'+' if size >= 0 else '-'}{gib(abs(size))}"
+    return f"{text:>12}{'  <-' if row.pile == answer.pile else ''}"
 
 
-def _difference(row: PileRow) -> str:
-    if row.predicted_bytes is None or row.measured_bytes is None:
-        return "-"
-    return f"{'+' if row.grown_bytes >= 0 else '-'}{gib(abs(row.grown_bytes))}"
-
-
-def _wrapped(text: str, width: int, first: str = "", then: str | None = None) -> list[str]:
-    then = first if then is None else then
-    return textwrap.wrap(
-        visible(text),
-        width,
-        initial_indent=first,
-        subsequent_indent=then,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    return wrapped(visible(text), width, first, rest, whole_words=True)

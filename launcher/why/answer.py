@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.base.files import JsonObject
+from launcher.job.memory import PileRow
 
 type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]
 
@@ -32,22 +33,6 @@ class Where:
     step: int | None = None
     layer: int | None = None
     node: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PileRow:
-    """One pile, predicted beside measured; None is unknown."""
-
-    pile: str
-    predicted_bytes: int | None
-    measured_bytes: int | None
-
-    @property
-    def grown_bytes(self) -> int:
-        """Bytes beyond the prediction, negative below it; 0 where one of the two is unknown."""
-        if self.predicted_bytes is None or self.measured_bytes is None:
-            return 0
-        return self.measured_bytes - self.predicted_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from launcher.estimate.memory.breakdown import allocated_piles
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import BLOCK_BACKWARD, FORWARD, LATER_BLOCKS_BACKWARD, MOMENTS, Moments
 from launcher.estimate.memory.terms import PILES, MemoryTerm
-from launcher.job.memory import OutOfMemory
+from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
-from launcher.why.answer import OTHER_PROCESSES, PileRow
+from launcher.why.answer import OTHER_PROCESSES
 
 WITHIN = 0.02
 """Of the prediction: what deviates less is said to agree."""

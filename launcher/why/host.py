@@ -10,11 +10,11 @@ from pathlib import Path
 from launcher.base import files
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.job.memory import OutOfMemory
+from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess
 from launcher.spec import RunSpec
 from launcher.why import ways_out
-from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, PileRow, Way, Where
+from launcher.why.answer import OTHER_PROCESSES, Answer, Evidence, Way, Where
 from launcher.why.comparison import WITHIN
 from launcher.why.subject import Subject
 

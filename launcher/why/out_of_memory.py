@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from launcher.base.units import gib, request
 from launcher.job import memory
-from launcher.job.memory import OutOfMemory
+from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess, findings
 from launcher.rundir import output
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
 from launcher.why import comparison, endings, growth, host, messages, reasons, ways_out
-from launcher.why.answer import Answer, Evidence, PileRow, Way, Where
+from launcher.why.answer import Answer, Evidence, Way, Where
 from launcher.why.comparison import Comparison, PredictedPiles
 from launcher.why.subject import Subject
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.base.units import gib
-from launcher.job.memory import OutOfMemory
+from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess
 from launcher.spec import RunSpec
-from launcher.why.answer import PileRow, Way
+from launcher.why.answer import Way
 from launcher.why.comparison import EVALUATION, Comparison, PredictedPiles
 from launcher.why.growth import Growth
 from launcher.why.subject import Subject

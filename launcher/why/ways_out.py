@@ -26,13 +26,13 @@ from launcher.estimate.memory.estimate import needs
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
 from launcher.estimate.memory.terms import PILES, MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
-from launcher.job.memory import OutOfMemory
+from launcher.job.memory import OutOfMemory, PileRow
 from launcher.preflight import assess, verdict
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.measured.known import Measured
 from launcher.rundir import lock
 from launcher.spec import RunSpec, edit
-from launcher.why.answer import OTHER_PROCESSES, PileRow, Way
+from launcher.why.answer import OTHER_PROCESSES, Way
 from launcher.why.comparison import Comparison
 
 type Takes = Callable[[Sequence[str]], bool]

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.actions import follow
 from launcher.rundir import state
+from launcher.views import pairs
 from tests.support.helpers import composed_once
 from tests.support.recorded_runs import line, predicted, recorded
 
@@ -39,7 +40,7 @@ def test_the_progress_of_a_run_says_how_long_it_will_take(
 def test_the_table_at_the_end_compares_the_speed_of_a_plan_that_was_given_a_prediction(tmp_path: Path) -> None:
     steps = [line(step, 3.0, speed) for step, speed in ((1, 10.0), (2, 40.0), (3, 100.0), (4, 120.0))]
     run = recorded(tmp_path / "a", steps=steps, now="finished", speed=predicted(66.0))
-    assert follow.summary_table(run).splitlines()[1:-1] == [
+    assert pairs.summary_table(run).splitlines()[1:-1] == [
         "                            predicted     measured    error",
         "tokens/s a GPU                   66.0         55.0   +20.0%",
         "loss 3.0000 -> 3.0000 in 4 steps",
@@ -49,7 +50,7 @@ def test_the_table_at_the_end_compares_the_speed_of_a_plan_that_was_given_a_pred
 
 def test_the_table_at_the_end_says_nothing_of_a_prediction_on_the_cpu_where_there_is_none(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", steps=[line(1, 3.0)], now="finished")
-    assert "predicted" not in follow.summary_table(run)
+    assert "predicted" not in pairs.summary_table(run)
 
 
 def test_bytes_of_a_script_that_are_no_text_stop_nothing(tmp_path: Path) -> None:

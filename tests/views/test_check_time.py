@@ -50,7 +50,7 @@ def drawn(name: str) -> Gantt:
 @pytest.mark.parametrize("name", ["alone", *PIPELINES])
 def test_the_bars_are_the_parts_of_the_step_in_their_order_one_after_the_other(name: str) -> None:
     speed = predicted(name)
-    parts = plot_time.shown(speed)
+    parts = plot_time.step_parts(speed)
     assert [part.name for part in parts] == sorted((part.name for part in parts), key=PARTS.index)
     of, unit = plot_time.unit(speed.step_seconds)
     chart = plot_time.chart(parts, speed.step_seconds, of, unit)
@@ -58,7 +58,7 @@ def test_the_bars_are_the_parts_of_the_step_in_their_order_one_after_the_other(n
     assert len(pieces) == len(parts) > 3
     assert all(before["_to"] == pytest.approx(after["_from"]) for before, after in pairwise(pieces))
     assert pieces[-1]["_to"] * of == pytest.approx(speed.step_seconds, rel=0.002), "what is too short is left out"
-    said = [f"{plot_time.said(part.exposed)}, {part.exposed / speed.step_seconds:.1%}" for part in parts]
+    said = [f"{plot_time.seconds_text(part.exposed)}, {part.exposed / speed.step_seconds:.1%}" for part in parts]
     assert all(text["said"].startswith(words) for text, words in zip(texts, said, strict=True))
     assert all(piece["formula"] and piece["source"] for piece in pieces)
 
@@ -101,7 +101,7 @@ def test_of_many_micro_batches_the_first_and_the_last_are_drawn_and_the_caption_
     said = plot_gantt.caption(judged("many").spec, found)
     assert said == (
         "1F1B: 512 micro-batches on 4 stages. A pass holds its traffic and the waiting for slower GPUs. Only the first"
-        f" and the last micro-batches are drawn: {plot_time.said(end - start)} between are left out."
+        f" and the last micro-batches are drawn: {plot_time.seconds_text(end - start)} between are left out."
     )
 
 
@@ -137,8 +137,12 @@ def test_the_page_has_a_row_a_part_with_its_formula(tmp_path: Path) -> None:
     page = (tmp_path / "run.html").read_text()
     speed = predicted("few")
     assert page.count("<h2>The time of a step</h2>") == 1
-    assert f'<th scope="row">bubble</th><td>{plot_time.said(speed.exposed("bubble"))}</td>' in page
+    assert f'<th scope="row">bubble</th><td>{plot_time.seconds_text(speed.exposed("bubble"))}</td>' in page
 
 
 def test_seconds_are_said_in_the_unit_that_suits_them() -> None:
-    assert [plot_time.said(seconds) for seconds in (12.344, 0.0171, 0.000413)] == ["12.3 s", "17.1 ms", "413 us"]
+    assert [plot_time.seconds_text(seconds) for seconds in (12.344, 0.0171, 0.000413)] == [
+        "12.3 s",
+        "17.1 ms",
+        "413 us",
+    ]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.actions import follow
 from launcher.rundir import live, losses, results, status
 from launcher.rundir.losses import Basis
-from launcher.views import page
+from launcher.views import page, pairs
 from launcher.views.runs import frame
 from tests.support.recorded_runs import line, recorded
 from tests.support.slurm_runs import launch
@@ -59,7 +58,7 @@ def test_a_runs_end_its_page_and_a_comparison_say_one_loss_and_what_it_is(folder
     run = recorded(folder / "runs" / "a", steps=steps, now="finished")
     recorded(folder / "runs" / "b", "optimizer.lr=1e-2", steps=[line(1, 9.0)], now="finished")
     said = "2.5000 (mean of the last 4 lines)"
-    assert f"loss 5.0000 -> {said} in 40 steps" in follow.summary_table(run)
+    assert f"loss 5.0000 -> {said} in 40 steps" in pairs.summary_table(run)
     assert f", loss {said}" in page.of_run(run)
     compared = launch("compare", "a", "b").out
     assert "loss, mean of the last tenth of the logged steps" in compared

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from launcher import backends
 from launcher.base import formula
 from launcher.base.files import JsonObject
+from launcher.base.terminal import wrapped
 from launcher.base.units import gib, rounded
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments
 from launcher.estimate.memory.result import Band
@@ -24,7 +25,6 @@ from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import place
 from launcher.spec import RunSpec
 from launcher.views.check import sentences
-from launcher.views.check.text import wrapped
 
 
 def explanation_text(found: Explanation, width: int = 80) -> str:

@@ -17,7 +17,7 @@ from launcher.estimate.speed import schedule
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.terms import StepPart
 from launcher.spec import RunSpec
-from launcher.views.check.time import COLOURS, said, unit
+from launcher.views.check.time import COLOURS, seconds_text, unit
 
 _AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")
 """Parts that come once a step."""
@@ -155,7 +155,7 @@ def chart(spec: RunSpec, found: Gantt) -> Chart:
 
 def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float) -> Iterator[Piece]:
     name = _name(bar.name)
-    hover = {"": name, **({"micro-batch": bar.label} if bar.label else {}), "takes": said(bar.end - bar.start)}
+    hover = {"": name, **({"micro-batch": bar.label} if bar.label else {}), "takes": seconds_text(bar.end - bar.start)}
     for start, end in _pieces(bar, gap, shift):
         yield Piece(row=row, name=name, start=start / of, end=end / of, label=bar.label, hover=hover)
 
@@ -187,7 +187,7 @@ def caption(spec: RunSpec, found: Gantt) -> str:
     if parallel.schedule == "zero_bubble":
         text += " A backward pass is cut in halves: of the inputs, and of the weights."
     if found.gap:
-        skipped = said(found.gap[1] - found.gap[0])
+        skipped = seconds_text(found.gap[1] - found.gap[0])
         text += f" Only the first and the last micro-batches are drawn: {skipped} between are left out."
     return text
 

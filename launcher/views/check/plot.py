@@ -125,11 +125,11 @@ def _memory(
 def _step(speed: SpeedEstimate) -> Chart:
     of, name = plot_time.unit(speed.step_seconds)
     where = " on the slowest stage" if len(speed.stages) > 1 else ""
-    parts = plot_time.shown(speed)
+    parts = plot_time.step_parts(speed)
     return Chart(
         title="The time of a step, by part",
         spec=plot_time.chart(parts, speed.step_seconds, of, f"time of a step{where}, {name}"),
-        said=", ".join(f"{name_of(part.name)} {plot_time.said(part.exposed)}" for part in parts),
+        said=", ".join(f"{name_of(part.name)} {plot_time.seconds_text(part.exposed)}" for part in parts),
     )
 
 
@@ -219,9 +219,9 @@ def _speed(speed: SpeedEstimate) -> Html:
         hidden = sum(term.seconds for term in terms) - exposed
         formula = Cell(" + ".join(term.formula for term in terms), wide=True)
         source = Cell("; ".join(dict.fromkeys(term.source for term in terms)), wide=True)
-        share, behind = f"{exposed / speed.step_seconds:.1%}", plot_time.said(hidden) if hidden > _NOISE else ""
-        rows.append([name_of(part), plot_time.said(exposed), share, behind, formula, source])
-    foot = [["a step", plot_time.said(speed.step_seconds), "100.0%", "", "", ""]]
+        share, behind = f"{exposed / speed.step_seconds:.1%}", plot_time.seconds_text(hidden) if hidden > _NOISE else ""
+        rows.append([name_of(part), plot_time.seconds_text(exposed), share, behind, formula, source])
+    foot = [["a step", plot_time.seconds_text(speed.step_seconds), "100.0%", "", "", ""]]
     return table(["part", "waited for", "share", "hidden", "formula", "source"], rows, foot=foot, identity="speed")
 
 

@@ -8,13 +8,12 @@ that people read: allocated, needed, reserved, whole process.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcher import backends
 from launcher.base import secret, units
 from launcher.base.errors import ConfigError
-from launcher.base.terminal import visible
+from launcher.base.terminal import visible, wrapped
 from launcher.base.units import MIB, count, gib
 from launcher.estimate.memory.result import HostMemory, MemoryEstimate
 from launcher.preflight import saving
@@ -111,11 +110,6 @@ def findings_as_text(kind: str, findings: Iterable[ConfigError], width: int) -> 
         for number, way in enumerate(finding.way_out):
             lines.append(f"  {'try' if number == 0 else ' or'}  {way}")
     return lines
-
-
-def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Break a text into lines of a terminal's width, with an indent of the first line and of the others."""
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _headline(spec: RunSpec) -> str:

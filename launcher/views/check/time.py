@@ -43,7 +43,7 @@ def unit(seconds: float) -> tuple[float, str]:
     return (1.0, "s") if seconds >= 1 else (1e-3, "ms")
 
 
-def said(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Seconds in the unit that suits them, to three digits."""
     of, name = next(((of, name) for of, name in ((1.0, "s"), (1e-3, "ms")) if seconds >= of), (1e-6, "us"))
     return f"{rounded(seconds / of)} {name}"
@@ -68,7 +68,7 @@ class Part:
     source: str
 
 
-def shown(speed: SpeedEstimate) -> list[Part]:
+def step_parts(speed: SpeedEstimate) -> list[Part]:
     """Parts of a step that are long enough to be seen, in the order of ``PARTS``."""
     found = []
     for part, terms in speed.parts():
@@ -93,8 +93,8 @@ def chart(parts: Sequence[Part], step: float, of: float, title: str) -> dict[str
     begun, pieces, ends = 0.0, [], {}
     for part in parts:
         name, end = name_of(part.name), begun + part.exposed
-        text = f"{said(part.exposed)}, {part.exposed / step:.1%}"
-        text += f" (and {said(part.hidden)} hidden)" if part.hidden >= LEAST_SHARE * step else ""
+        text = f"{seconds_text(part.exposed)}, {part.exposed / step:.1%}"
+        text += f" (and {seconds_text(part.hidden)} hidden)" if part.hidden >= LEAST_SHARE * step else ""
         hover = {"part": name, "takes": text, "formula": part.formula, "source": part.source}
         pieces.append(Piece(row=name, name=name, start=begun / of, end=end / of, hover=hover))
         ends[name, ""] = text

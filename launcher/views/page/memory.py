@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.base.units import gib
+from launcher.base.units import Pair, gib
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.lines import MOST, areas, curves, thinned_places
@@ -15,6 +15,7 @@ from launcher.job.memory import MemoryRecord, PhaseMemory
 from launcher.rundir import contents, results
 from launcher.views.check import piles
 from launcher.views.page.source import Source
+from launcher.views.pairs import error_text
 
 _FAR = 4
 """A capacity of so many times the largest peak is named below the chart: beside it no pile could be told."""
@@ -87,7 +88,8 @@ def _phase(
         pieces += piles.of_sizes({piles.TOLD_ELSEWHERE: sums[phase]}, row, unit, of="measured")
     found = _measured_bytes(phase, measured, sums)
     if found is not None:
-        ends[row, "measured"] = f"measured {gib(found)}{_error(expected, found)}"
+        error = error_text(Pair(expected, found))
+        ends[row, "measured"] = f"measured {gib(found)}" + (f" (prediction {error})" if error else "")
 
 
 def _column(source: Source, phase: str) -> Any:
@@ -107,16 +109,6 @@ def _predicted_bytes(source: Source, phase: str) -> int | None:
 def _measured_bytes(phase: str, measured: Mapping[str, PhaseMemory], sums: Mapping[str, int]) -> int | None:
     sizes = [measured[phase].allocated_bytes] if phase in measured else []
     return max([*sizes, *([sums[phase]] if phase in sums else [])], default=None)
-
-
-def _error(expected: int | None, found: int) -> str:
-    return "" if not expected or not found else f" (prediction {off(expected, found)})"
-
-
-def off(expected: float, found: float) -> str:
-    """By how much a prediction was off, without a sign where that rounds to nothing."""
-    error = round(expected / found - 1, 3)
-    return f"{error:+.1%}" if error else "0.0%"
 
 
 def _largest(source: Source, measured: Mapping[str, PhaseMemory]) -> int:
@@ -189,19 +181,18 @@ def _numbers(
     source: Source, phases: Sequence[str], measured: Mapping[str, PhaseMemory], sums: Mapping[str, int]
 ) -> Html:
     """Every pile of every phase, predicted and measured."""
-    rows = []
+    rows: list[Sequence[object]] = []
     for phase in phases:
         column, peak = _column(source, phase), measured.get(phase)
         expected = {} if column is None else dict(column.piles)
         found = {} if peak is None else peak.piles
         for pile in dict.fromkeys([*expected, *found]):
             if pile not in ("context", "communicators", "fragmentation"):
-                both = (expected.get(pile), found.get(pile))
-                texts = ("" if size is None else gib(size) for size in both)
+                texts = Pair(expected.get(pile), found.get(pile)).texts(gib, unknown="")
                 formula = "" if column is None else column.formula(pile)
                 rows.append((f"{phase.replace('_', ' ')}: {piles.name_of(pile)}", *texts, Cell(formula, wide=True)))
-        both = (_predicted_bytes(source, phase), _measured_bytes(phase, measured, sums))
-        rows.append((f"{phase.replace('_', ' ')}, in all", *("-" if size is None else gib(size) for size in both), ""))
+        both = Pair(_predicted_bytes(source, phase), _measured_bytes(phase, measured, sums))
+        rows.append((f"{phase.replace('_', ' ')}, in all", *both.texts(gib), ""))
     return table(["", "predicted", "measured", "formula"], rows)
 
 

@@ -6,18 +6,18 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.base.units import rounded
+from launcher.base.units import Pair, rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
 from launcher.rundir import contents, results
 from launcher.views.check import time as plot_time
-from launcher.views.check.time import said
-from launcher.views.page.memory import off
+from launcher.views.check.time import seconds_text
 from launcher.views.page.source import Source
+from launcher.views.pairs import error_text
 
 
 def section(source: Source) -> Section:
-    """What was predicted and what came."""
+    """Tokens and seconds, and the parts of a step."""
     return Section(identity="speed", title="Speed", parts=[*_compared(source), *_parts(source)])
 
 
@@ -31,23 +31,18 @@ def _compared(source: Source) -> Iterator[Html | str]:
     if predicted is None and tokens is None:
         yield tag("p", "No speed was predicted, and none is measured yet.", class_="missing")
         return
-    lines = [
-        ("tokens/s a GPU", None if predicted is None else predicted.per_gpu, None if tokens is None else tokens / gpus),
-        ("tokens/s of all ranks", None if predicted is None else predicted.tokens_per_second, tokens),
-        ("seconds of a step", None if predicted is None else predicted.step_seconds, step),
-    ]
-    yield table(["", "predicted", "measured", "prediction off by"], [_line(*line) for line in lines])
+    pairs = {
+        "tokens/s a GPU": Pair(predicted and predicted.per_gpu, None if tokens is None else tokens / gpus),
+        "tokens/s of all ranks": Pair(predicted and predicted.tokens_per_second, tokens),
+        "seconds of a step": Pair(predicted and predicted.step_seconds, step),
+    }
+    lines = ([name, *pair.texts(lambda value: rounded(value, 4)), error_text(pair)] for name, pair in pairs.items())
+    yield table(["", "predicted", "measured", "prediction off by"], lines)
     if predicted is None:
         yield "No speed was predicted: on a CPU, and where the device or the engine has no constants, it is unknown."
     else:
         band = f"{rounded(predicted.low)} to {rounded(predicted.high)}"
         yield f"The prediction's band is {band} tokens/s a GPU; measured is the median of the later half of the steps."
-
-
-def _line(name: str, expected: float | None, found: float | None) -> tuple[str, str, str, str]:
-    both = tuple("-" if value is None else rounded(value, 4) for value in (expected, found))
-    error = off(expected, found) if expected and found else ""
-    return name, both[0], both[1], error
 
 
 def _parts(source: Source) -> Iterator[Chart]:
@@ -60,8 +55,8 @@ def _parts(source: Source) -> Iterator[Chart]:
     yield Chart(
         title="A step as it was predicted, part by part",
         spec=plot_time.chart([_part(part) for part in known], whole, of, f"time of a step, {unit}"),
-        said=f"A step takes {said(whole)}: "
-        + ", ".join(f"{part['part']} {said(_seconds(part, 'exposed_seconds') or 0.0)}" for part in known),
+        said=f"A step takes {seconds_text(whole)}: "
+        + ", ".join(f"{part['part']} {seconds_text(_seconds(part, 'exposed_seconds') or 0.0)}" for part in known),
         numbers=table(["part", "waited for", "formula", "source"], map(_row, known)),
     )
 
@@ -75,7 +70,7 @@ def _part(part: Mapping[str, Any]) -> plot_time.Part:
 
 def _row(part: Mapping[str, Any]) -> tuple[object, ...]:
     texts = (Cell(part.get("formula") or "", wide=True), Cell(part.get("source") or "", wide=True))
-    return str(part.get("part")).replace("_", " "), said(_seconds(part, "exposed_seconds") or 0.0), *texts
+    return str(part.get("part")).replace("_", " "), seconds_text(_seconds(part, "exposed_seconds") or 0.0), *texts
 
 
 def _seconds(part: Mapping[str, Any], key: str) -> float | None:

@@ -1,0 +1,77 @@
+"""Predicted figures beside measured ones: the rows of a table, and the table at the end of a run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.base.files import JsonObject
+from launcher.base.units import Pair, gib, rounded
+from launcher.estimate.memory.moments import PHASES
+from launcher.job import events
+from launcher.rundir import contents, losses, results
+from launcher.rundir.results import BETWEEN
+
+_FORM = "{:24} {:>12} {:>12} {:>8}"
+
+
+def rows(form: str, named: Iterable[tuple[str, Pair[Any], str]], unit: Callable[[Any], str] = gib) -> Iterator[str]:
+    """A line for each pair of figures: its name, both as text, and a last cell.
+
+    Args:
+        form: A format of four cells.
+        named: Names, figures and last cells.
+        unit: Writes a figure.
+    """
+    for name, pair, last in named:
+        yield form.format(name.replace("_", " "), *pair.texts(unit), last)
+
+
+def error_text(pair: Pair[Any]) -> str:
+    """The error of a prediction, without a sign where that rounds to nothing; empty where a figure is unknown."""
+    error = None if not pair.predicted or pair.error is None else round(pair.error, 3)
+    return "" if error is None else f"{error:+.1%}" if error else "0.0%"
+
+
+def summary_table(directory: Path) -> str:
+    """The one table at a run's end: memory and speed predicted and measured, losses, where the run lies."""
+    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
+    sizes, speeds = list(_memory(directory)), list(_speed(directory, steps))
+    lines = [*rows(_FORM, sizes), *rows(_FORM, speeds, rounded)]
+    if lines:  # Of a script of the user's own neither is known.
+        lines.insert(0, _FORM.format("memory, worst rank" if sizes else "", "predicted", "measured", "error"))
+    if sizes:
+        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
+    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
+
+
+def _memory(directory: Path) -> Iterator[tuple[str, Pair[int], str]]:
+    """The memory of the worst rank in each phase."""
+    plan, measured = contents.known(directory, contents.PLAN), results.measured(directory)
+    predicted = {**results.predicted_phases(directory), BETWEEN: plan.get("static_bytes")}
+    for phase in (*PHASES, BETWEEN):
+        pair = Pair(predicted.get(phase), measured.get(phase))
+        if pair.predicted and pair.error is not None:
+            yield phase, pair, f"{pair.error:+.1%}"
+
+
+def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[tuple[str, Pair[float], str]]:
+    """The speed of a GPU, where the plan predicts one."""
+    predicted = results.predicted_speed(directory)
+    measured = results.speed(steps, predicted)
+    if predicted is not None and measured:
+        pair = Pair(predicted.per_gpu, measured * predicted.per_gpu / predicted.tokens_per_second)
+        yield "tokens/s a GPU", pair, f"{pair.error or 0:+.1%}"
+
+
+def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
+    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
+    if steps:
+        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
+    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
+        yield f"{speed:,.0f} tokens/s (median of the second half)"
+    for line in events.news(directory):
+        if line["kind"] == "bad_rows":
+            yield from textwrap.wrap(f"data: {line['text']}", 80)
