@@ -30,7 +30,7 @@ from launcher.preflight.plan import Plan, plan
 from launcher.preflight.this_machine import obstacles
 from launcher.rehearsing.choice import FILE as REHEARSAL
 from launcher.rundir import changes, contents, loading, lock, run_names, status
-from launcher.saved import find, state
+from launcher.saved import checkpoints
 from launcher.spec import RunSpec, edit, length
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts, submit
@@ -104,12 +104,12 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
         DoesNotFit: The changed run does not.
     """
     changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
-    newest = next(reversed(find.checkpoints(directory)), None)
+    newest = next(reversed(checkpoints.whole_checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
-    changed = changed if newest is None else _tokens_kept(changed, find.state_of(newest.path))
+    changed = changed if newest is None else _tokens_kept(changed, checkpoints.state_of(newest.path))
     refused: list[ConfigError] = []
     if newest is not None and changed.after.script is None:
-        refused += changes.refusals(changed.before, changed.after, step, find.state_of(newest.path))
+        refused += changes.refusals(changed.before, changed.after, step, checkpoints.state_of(newest.path))
         refused += _nothing_left(directory, changed.after, step)
     refused += _names(changed.before, changed.after)
     loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]
@@ -197,7 +197,7 @@ def _tokens_kept(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
     after = changed.after
     if after.train.tokens is None or "step" not in there or after.script is not None:
         return changed
-    seen, step = state.samples(there), int(there["step"])
+    seen, step = int(there["samples"]), int(there["step"])
     if seen == step * after.global_batch_size:
         return changed
     left = max(0, after.train.tokens - seen * after.sequence_length)

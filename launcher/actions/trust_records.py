@@ -18,7 +18,7 @@ from launcher.base.terminal import say
 from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
 from launcher.rundir import contents, run_names, signature, state
-from launcher.saved import find
+from launcher.saved import checkpoints
 from launcher.spec import RunSpec, edit
 
 _USED = (
@@ -124,7 +124,7 @@ def _of_run(run: Path) -> Iterator[str]:
         if value and value != "none":
             yield f"setting            {key}={value}"
     yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
-    if find.checkpoints(run) and backends.of(spec).profile.unpickles:
+    if checkpoints.whole_checkpoints(run) and backends.of(spec).profile.unpickles:
         yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
     yield from (f"sbatch script      {line}" for line in _sbatch(run, spec).splitlines())
 

@@ -1,8 +1,16 @@
-"""Measured memory of a run as files: ``memory.jsonl``, a line a rank and sampled step, and ``oom.json``.
+"""Measured memory as files: ``memory.jsonl``, a line a rank and sampled step, ``oom.json``, and what a rehearsal wrote.
 
 The ranks write them, the node where a rank cannot speak any more, and ``launch why``, ``report`` and ``watch`` read
-them. Bytes everywhere; piles are those of ``launch check`` (docs/contract/documents.md). Whatever an engine or a
-device does not tell is null, and a line that is not whole is passed over.
+them. Bytes everywhere; piles are those of ``launch check`` (docs/contract/documents.md). Whatever an engine or a device
+does not tell is null, and a line that is not whole is passed over.
+
+A rehearsed rank is given a folder like a run directory (``spec.json`` and the job's files) and acts as one rank of the
+run, alone, with a process group that answers for the others::
+
+    python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS OF THE PROGRAM]
+
+Its exit status is 0 with a :class:`Rehearsed`, else 2 with ``{"schema": 1, "error": "..."}``; a rank that ran out of
+memory leaves ``oom.json`` in the folder, has ``ran_out`` and status 0.
 """
 
 from __future__ import annotations
@@ -14,9 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.units import Pair
-from launcher.job import typed
 
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
@@ -206,66 +213,82 @@ class OutOfMemory:
 def records(directory: Path) -> Iterator[MemoryRecord]:
     """The whole lines of ``memory.jsonl``, in the order in which they were written; none where there is no file."""
     with contextlib.suppress(OSError), io.TextIOWrapper(files.opened(directory / RECORDS), errors="replace") as file:
-        yield from _understood(file)
+        yield from _read_lines(file)
 
 
 def newest(directory: Path) -> list[MemoryRecord]:
     """The whole lines at the end of ``memory.jsonl``, oldest first: the newest step that trained, of all ranks."""
     for size in _END_BYTES:
-        found = list(_understood(files.last_lines(directory / RECORDS, size)))
+        found = list(_read_lines(files.last_lines(directory / RECORDS, size)))
         if len({each.step for each in found if each.trained}) > 1:  # The newest of them is whole.
             break
     return found
 
 
 def ran_out(directory: Path) -> OutOfMemory | None:
-    """The content of ``oom.json``; None where there is none, or one of another version."""
+    """The content of ``oom.json``; None where there is none that can be read."""
     content = files.read_json(directory / OUT_OF_MEMORY)
     try:
-        return None if content is None else _out_of_memory(content)
-    except (TypeError, KeyError, AttributeError, ValueError):
+        return None if content is None else typed.read(OutOfMemory, content)
+    except typed.Unfit:
         return None
 
 
-def record(content: Mapping[str, Any]) -> MemoryRecord:
-    """A line as data; keys of later versions are passed over.
-
-    Raises:
-        KeyError, TypeError, AttributeError: It is none.
-    """
-    known = {name: content[name] for name in MemoryRecord.__slots__ if name in content}
-    host = content.get("host")
-    return typed.made(
-        MemoryRecord,
-        {
-            **known,
-            "phases": {name: typed.made(PhaseMemory, peak) for name, peak in content["phases"].items()},
-            "host": None if host is None else typed.made(HostMemory, host),
-        },
-    )
-
-
-def _understood(lines: Iterable[str]) -> Iterator[MemoryRecord]:
+def _read_lines(lines: Iterable[str]) -> Iterator[MemoryRecord]:
     for content in files.json_objects(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            yield record(content)
+        with contextlib.suppress(typed.Unfit):
+            yield typed.read(MemoryRecord, content)
 
 
-def _out_of_memory(content: Mapping[str, Any]) -> OutOfMemory:
-    known = {name: content[name] for name in OutOfMemory.__slots__ if name in content}
-    host, last = content.get("host"), content.get("last")
-    return typed.made(
-        OutOfMemory,
-        {
-            **known,
-            "others": tuple(content.get("others") or ()),
-            "largest": tuple(map(_held, content.get("largest") or ())),
-            "host": None if host is None else typed.made(HostMemory, host),
-            "last": None if last is None else record(last),
-        },
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsedPhase:
+    """Peaks of one phase in bytes; None where the device does not tell.
+
+    Attributes:
+        allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of live tensors.
+        reserved_bytes: ``torch.cuda.max_memory_reserved``.
+        device_bytes: Of the process on the device, its context included.
+        piles: The allocated bytes by pile, where they were told apart.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    piles: Mapping[str, int] | None = None
 
 
-def _held(content: Mapping[str, Any]) -> Held:
-    shape = content.get("shape")
-    return typed.made(Held, {**content, "shape": None if shape is None else tuple(shape)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """One rank.
+
+    Attributes:
+        rank: Of the run's.
+        world: Ranks of the run.
+        stage: Its pipeline stage.
+        layers: Of the model as it was built.
+        device: ``cpu`` or ``cuda``.
+        device_name: The GPU's name, or the processor's.
+        method: How memory was measured, for a person.
+        static_bytes: Allocated between two steps.
+        phases: By phase, those that were measured.
+        step_seconds: Of each step that was only timed; communication takes no time.
+        ran_out: True where memory ended first.
+        versions: Of the packages that took part.
+    """
+
+    rank: int
+    world: int
+    stage: int
+    layers: int
+    device: str
+    device_name: str
+    method: str
+    static_bytes: int | None
+    phases: Mapping[str, RehearsedPhase]
+    step_seconds: tuple[float, ...]
+    ran_out: bool
+    versions: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document."""
+        return {"schema": 1, **asdict(self)}

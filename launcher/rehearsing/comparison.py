@@ -14,8 +14,7 @@ from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment
 from launcher.estimate.memory.moments import Phase as StepPhase
 from launcher.estimate.memory.terms import OUTSIDE_PILES
-from launcher.job.memory import PileRow
-from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.job.memory import PileRow, Rehearsed, RehearsedPhase
 from launcher.preflight.assess import parts
 from launcher.rehearsing.result import Built, Counters, Phase
 from launcher.spec import RunSpec
@@ -107,7 +106,7 @@ def built(rehearsed: Rehearsed, estimate: PredictedRank, *, rank_layers: int, fo
     )
 
 
-def _counters(peak: Measured | None, *, on_cpu: bool) -> Counters:
+def _counters(peak: RehearsedPhase | None, *, on_cpu: bool) -> Counters:
     """Counters of a measured phase; on the CPU, which caches nothing, the allocated bytes are the needed ones."""
     if peak is None:
         return Counters()

@@ -12,10 +12,10 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Protocol
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
 from launcher.base.package import IMPORT_FOLDER
-from launcher.job.rehearsal import Rehearsed, rehearsed
+from launcher.job.memory import Rehearsed
 from launcher.preflight.plan import translate
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
@@ -97,8 +97,8 @@ def _answer(folder: Path, returncode: int) -> Rehearsed:
         raise ConfigErrors([ConfigError("rehearse", None, str(content["error"]))])
     try:
         if returncode == 0 and content is not None:
-            return rehearsed(content)
-    except (KeyError, TypeError, AttributeError):
+            return typed.read(Rehearsed, content)
+    except typed.Unfit:
         raise JobFailed(f"{folder / RESULT} is of another version of the worker") from None
     killed = ": the kernel may have been out of memory, and --layers 1,2 builds less" if returncode == -SIGKILL else ""
     how = f"ended by signal {-returncode}{killed}" if returncode < 0 else f"exit status {returncode}"

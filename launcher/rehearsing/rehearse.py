@@ -13,7 +13,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import duration, gib
 from launcher.estimate.memory.host import processes_of
 from launcher.estimate.memory.result import MemoryEstimate
-from launcher.job.rehearsal import Rehearsed
+from launcher.job.memory import Rehearsed
 from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, comparison, depth, device, process
 from launcher.rehearsing.choice import Request

@@ -22,7 +22,7 @@ from launcher.preflight.plan import Plan
 from launcher.rundir import contents, lock, losses, provenance, signature
 from launcher.rundir.lock import spec_differences
 from launcher.rundir.record import job_as_dict, write_settings
-from launcher.saved import state
+from launcher.saved.checkpoints import FRESH, obstacles
 from launcher.spec import RunSpec, edit, length
 
 FILE = "changes.json"
@@ -124,15 +124,13 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         step: The checkpoint's.
         there: The checkpoint's ``state.json``.
     """
-    found = list(state.obstacles(after, there))
+    found = list(obstacles(after, there))
     if before.backend.name == after.backend.name:
         found += backends.of(after).unreadable(before, after)
     said = {error.path for error in found}
     found += [error for error in _without_effect(before, after) if error.path not in said]
     if (before.train.eval_every is None) != (after.train.eval_every is None):
-        rule = (
-            f"it decides whether samples are held out, and so which ones are trained on, in which order; {state.FRESH}"
-        )
+        rule = f"it decides whether samples are held out, and so which ones are trained on, in which order; {FRESH}"
         way = edit.override("train.eval_every", before.train.eval_every)
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
     if after.steps < step:
@@ -152,11 +150,11 @@ def _reason(path: str) -> str | None:
     """Why a key cannot change between two attempts; None where it can."""
     group = path.partition(".")[0]
     if path in _ADAPTER:
-        return f"{_ADAPTER[path]}; {state.FRESH}"
+        return f"{_ADAPTER[path]}; {FRESH}"
     if group == "model" and path not in _FREE_OF_MODEL:
-        return f"the model comes from the run's own checkpoint, which this would not change; {state.FRESH}"
+        return f"the model comes from the run's own checkpoint, which this would not change; {FRESH}"
     if group == "data" and path not in _FREE_OF_DATA:
-        return f"the run's place in the data is a place in these samples; {state.FRESH}"
+        return f"the run's place in the data is a place in these samples; {FRESH}"
     if path == "save.load":
         return "the run goes on from its own newest checkpoint: launch run --from RUN save.load=RUN@STEP starts another"
     return None

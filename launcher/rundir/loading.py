@@ -16,7 +16,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError
 from launcher.preflight import stored
 from launcher.rundir import contents, run_names, signature
-from launcher.saved import find, state
+from launcher.saved import checkpoints
 from launcher.spec import RunSpec, edit, length
 
 _LOOKED_AT = 20
@@ -54,16 +54,16 @@ def resolved(spec: RunSpec, folder: Path) -> Loading:
 def _checkpoint(spec: RunSpec, folder: Path) -> Loading:
     word = spec.save.load or ""
     try:
-        found = find.find(word, lambda name: _run(name, folder)).absolute()
+        found = checkpoints.find(word, lambda name: _run(name, folder)).absolute()
     except run_names.Ambiguous as doubt:
         return Loading(spec=spec, errors=(_several(word, doubt, folder),))
-    except find.NoCheckpoint as error:
+    except checkpoints.NoCheckpoint as error:
         if spec.cluster.kind == "slurm" and not _exists(word):
             return Loading(spec=spec)  # A warning says that this machine does not see it.
         return Loading(spec=spec, errors=(ConfigError("save.load", word, str(error), _ways(error, folder)),))
-    there = find.state_of(found)
+    there = checkpoints.state_of(found)
     resolved_spec = edit.changed(spec, "save.load", str(found))
-    errors = (*state.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
+    errors = (*checkpoints.obstacles(spec, there), *_other_layout(spec, found), *_steps_left(spec, there))
     if not any(error.path.startswith("model.") for error in errors):  # Those say more than its tensors' shapes.
         errors += tuple(stored.checkpoint(spec, found))
     said = () if str(found) == word else (f"save.load={word} is {_described(found, there)}",)
@@ -124,12 +124,12 @@ def _several(word: str, doubt: run_names.Ambiguous, folder: Path) -> ConfigError
     return ConfigError("save.load", word, f"{len(ways)} runs answer to this word, and none is guessed", ways)
 
 
-def _ways(error: find.NoCheckpoint, folder: Path) -> Iterator[str]:
+def _ways(error: checkpoints.NoCheckpoint, folder: Path) -> Iterator[str]:
     """Words that mean a checkpoint: as the error knows them, else the newest runs that have one, else none at all."""
     if error.ways:
         yield from (f"save.load={way}" for way in error.ways)
         return
-    runs = [run for run in reversed(run_names.find([], folder)[-_LOOKED_AT:]) if find.checkpoints(run)]
+    runs = [run for run in reversed(run_names.find([], folder)[-_LOOKED_AT:]) if checkpoints.whole_checkpoints(run)]
     yield from (f"save.load={run_names.name_of(run, folder)}" for run in runs[:_SHOWN])
     yield "save.load=null"
 

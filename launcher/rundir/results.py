@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.rundir import contents
-from launcher.saved import find
+from launcher.saved import checkpoints
 
 BETWEEN = "between steps"
 
@@ -225,7 +225,7 @@ def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int | None) -> float 
 
 def newest_checkpoint(run: Path) -> int | None:
     """The step of the newest whole checkpoint, from which a resumed run goes on."""
-    found = find.checkpoints(run)
+    found = checkpoints.whole_checkpoints(run)
     return found[-1].step if found else None
 
 

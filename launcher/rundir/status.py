@@ -23,7 +23,7 @@ from launcher.job import events
 from launcher.rundir import contents, failure, health, home, keeper, output, results, run_names, state
 from launcher.rundir.results import Progress
 from launcher.rundir.state import State
-from launcher.saved import paused
+from launcher.saved import checkpoints
 from launcher.slurm import jobs, states
 from launcher.slurm.jobs import QueuedJob
 
@@ -168,7 +168,7 @@ def _log_of_srun(run: Path) -> Path:
 
 def _row(run: Path, word: State, reason: str | None) -> RunState:
     claimed = home.original(run) is None
-    if word == "running" and (now := paused.text(run)) is not None:
+    if word == "running" and (now := checkpoints.pause_text(run)) is not None:
         reason = now if reason is None else f"{reason}; {now}"
     told = health.beside(run, word, reason)
     return RunState(

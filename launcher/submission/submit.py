@@ -29,7 +29,7 @@ from launcher.base.process import Process
 from launcher.job import events
 from launcher.job.torchrun import SAFE_PATH
 from launcher.rundir import contents, home, keeper, run_names, state, status
-from launcher.saved import find
+from launcher.saved import checkpoints
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts, slurm_jobs
 from launcher.submission.node_task import NodeTask
@@ -219,7 +219,7 @@ def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
     if where.is_dir():
         return where
     name = run_names.name_of(directory, Path.cwd())
-    load = [f"save.load={name}"] if find.checkpoints(directory) else []
+    load = [f"save.load={name}"] if checkpoints.whole_checkpoints(directory) else []
     way = shlex.join(["launch", "run", "--from", name, *load, *words])
     text = f"the run's working folder {where} does not exist, and its job starts there: make the folder again, or"
     raise SubmitError(f"{text} go on in this one with another run of it: `{way}`")

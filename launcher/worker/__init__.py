@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 
 from launcher.base.errors import LauncherError
+from launcher.job.events import FailureKind
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 ahead of time."""
@@ -17,6 +18,11 @@ class TrainingError(LauncherError):
     """The run cannot go on; the message says why and what to change."""
 
     exit_status = 5
+
+    def __init__(self, message: str, kind: FailureKind = "error") -> None:
+        """Hold the message, and what ``launch why`` is to take the end for."""
+        self.kind = kind
+        super().__init__(message)
 
 
 class CheckpointError(TrainingError):

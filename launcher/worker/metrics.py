@@ -101,9 +101,9 @@ class Metrics:
         if train.on_spike == "rollback":
             raise spikes.Spike(step, loss, text)
         if train.on_spike == "stop" and math.isfinite(loss):
-            raise TrainingError(f"{text}; train.on_spike=stop: the last checkpoint is from before")
+            raise TrainingError(f"{text}; train.on_spike=stop: the last checkpoint is from before", "nan")
         if not math.isfinite(loss):
-            raise TrainingError(text)
+            raise TrainingError(text, "nan")
         self._losses.forget()
 
     def rewind(self, step: int) -> None:

@@ -34,9 +34,10 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
 from launcher.data import token_folder
 from launcher.data.look import look
+from launcher.job.events import FailureKind
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import NodeFault, TrainingError, files, out_of_memory, process
+from launcher.worker import NodeFault, TrainingError, files, out_of_memory, process, shortage
 from launcher.worker.engine import Context
 
 _PR_SET_PDEATHSIG = 1
@@ -122,6 +123,7 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
         "message": message,
         "traceback": text,
         "node": machine.node(),
+        "kind": _kind_of(error),
     }
     if isinstance(error, NodeFault):
         content["faulty_node"] = error.node
@@ -131,6 +133,13 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
     print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
     sys.stdout.flush()
     os._exit(1)
+
+
+def _kind_of(error: BaseException) -> FailureKind:
+    full = shortage.kind_of(error)
+    if full is not None and full[1] == "disk":
+        return "disk"
+    return error.kind if isinstance(error, TrainingError) else "error"
 
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:

@@ -35,7 +35,7 @@ class Spike(TrainingError):
     """The loss has jumped, and the run is to go back; all ranks raise it at the same step."""
 
     def __init__(self, step: int, loss: float, text: str) -> None:
-        super().__init__(text)
+        super().__init__(text, "nan")
         self.step, self.loss = step, loss
 
 

@@ -2,7 +2,8 @@
 
 import json
 
-from launcher.job.rehearsal import Measured, Rehearsed, rehearsed
+from launcher.base import typed
+from launcher.job.memory import Rehearsed, RehearsedPhase
 
 
 def test_a_rehearsed_rank_is_read_as_it_was_written() -> None:
@@ -15,9 +16,9 @@ def test_a_rehearsed_rank_is_read_as_it_was_written() -> None:
         device_name="a processor",
         method="counted",
         static_bytes=10,
-        phases={"forward": Measured(allocated_bytes=20, piles={"activations": 10, "parameters": 10})},
+        phases={"forward": RehearsedPhase(allocated_bytes=20, piles={"activations": 10, "parameters": 10})},
         step_seconds=(0.5, 0.4),
         ran_out=False,
         versions={"torch": "2.8.0"},
     )
-    assert rehearsed(json.loads(json.dumps(found.as_dict()))) == found
+    assert typed.read(Rehearsed, json.loads(json.dumps(found.as_dict()))) == found

@@ -249,3 +249,9 @@ def test_slurms_words_in_ours(job: QueuedJob, started: bool, word: str, reason: 
     found, said = translate(job, started=started)
     assert found == word
     assert said == reason if reason is None else str(said).startswith(reason)
+
+
+def test_the_cause_is_the_one_that_the_rank_has_written(tmp_path: Path) -> None:
+    error = {"type": "TrainingError", "message": "the loss is lost", "traceback": "", "kind": "nan"}
+    assert explain(recorded(tmp_path / "a", {2: error}), 1).facts == {"cause": "nan", "rank": 2}
+    assert explain(recorded(tmp_path / "b", {2: {**error, "kind": "weather"}}), 1).kind == "error"

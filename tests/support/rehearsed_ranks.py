@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.base.units import GIB
 from launcher.job import versions
-from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.preflight.evidence import Evidence
 from launcher.rehearsing import choice, rehearse
 from launcher.rehearsing.comparison import predict
@@ -75,10 +75,10 @@ class Worker:
             versions={"torch": "2.15.0"},
         )
 
-    def _measured(self, peak: int) -> Measured:
+    def _measured(self, peak: int) -> RehearsedPhase:
         allocated = round(peak * self.share)
         reserved = round(1.1 * allocated) if self.cuda else None
-        return Measured(
+        return RehearsedPhase(
             allocated_bytes=allocated,
             reserved_bytes=reserved,
             device_bytes=None if reserved is None else reserved + GIB // 2,

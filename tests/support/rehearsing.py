@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.job.rehearsal import Rehearsed, rehearsed
+from launcher.base import typed
+from launcher.job.memory import Rehearsed
 from tests.support import ranks as ranks_of_a_job
 from tests.support import train_many
 from tests.support.training import environment, prepare, train_all
@@ -21,7 +22,7 @@ them to a peak (``worker.memory.live_bytes``), and nothing lowers one: the lowes
 
 def rehearse(directory: Path, ranks: Iterable[int], *, backend: str, steps: int = 2) -> dict[int, Rehearsed]:
     """What ranks of the run in a directory measure alone, each in a process that holds nothing of another run."""
-    return {rank: rehearsed(document(directory, rank, backend=backend, steps=steps)) for rank in ranks}
+    return {rank: typed.read(Rehearsed, document(directory, rank, backend=backend, steps=steps)) for rank in ranks}
 
 
 def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from launcher.base import files
 from launcher.job import torchrun
 from launcher.rundir import contents, state
-from launcher.saved import state as saved
+from launcher.saved import checkpoints as saved
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.spec.parse import parse
 from tests.support import ranks, train_many, training
@@ -55,7 +55,7 @@ def checkpoint(directory: Path, spec: RunSpec, step: int) -> Path:
     """A checkpoint that says what it is of, and holds nothing."""
     folder = directory / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "state.json").write_text(json.dumps(saved.of(spec, step, corpus=CORPUS)))
+    (folder / "state.json").write_text(json.dumps(saved.state_content(spec, step, corpus=CORPUS)))
     return folder
 
 

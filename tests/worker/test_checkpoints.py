@@ -23,8 +23,8 @@ from launcher.base.process import Process
 from launcher.job import events
 from launcher.preflight import assess, stored
 from launcher.rundir import contents, state
-from launcher.saved import headers, paused
-from launcher.saved.find import STATE
+from launcher.saved import headers
+from launcher.saved.checkpoints import STATE, pause_text
 from launcher.spec import edit
 from launcher.spec.parse import parse
 from launcher.worker import CheckpointError, memory
@@ -268,7 +268,7 @@ def test_a_full_disk_pauses_saving_and_the_last_save_says_so_and_leaves_the_chec
     )
     assert [line["step"] for line in training.lines(run)] == list(range(1, 24)), "training went on"
     assert [path.name for path in (run / "checkpoints").glob("step-0000002[1-9]*")] == []
-    said = paused.text(run)
+    said = pause_text(run)
     assert said == (
         "saving is paused since step 21, and tried again when the next is due: a file took less than was written to it:"
         f" the disk is full, or a quota or a limit is reached ({run}/checkpoints); step-00000020 is the newest "
@@ -292,7 +292,7 @@ def test_saving_goes_on_once_the_disk_has_room_again(runs: Runs, tmp_path: Path)
         cleaner.join()
         assert [path.name for path in folder.iterdir()] == ["step-00000080"]
         assert "there was none before it; training goes on" in (tmp_path / "ranks.log").read_text()
-        assert paused.text(tmp_path / "run") is None
+        assert pause_text(tmp_path / "run") is None
     finally:
         subprocess.run(["umount", folder], check=True)
 
@@ -300,7 +300,7 @@ def test_saving_goes_on_once_the_disk_has_room_again(runs: Runs, tmp_path: Path)
 def make_room(run: Path, what: Path) -> None:
     """Remove a file once saving is paused."""
     deadline = time.monotonic() + 300
-    while paused.text(run) is None and time.monotonic() < deadline:
+    while pause_text(run) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     what.unlink()
 

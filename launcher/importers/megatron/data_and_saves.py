@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.importers.megatron.reader import Reader, split, started_by
-from launcher.saved import find
+from launcher.saved import checkpoints
 
 _MOCK = "the data are made up here (data=synthetic)"
 _ONE = "set data.path (with data=tokens) to the prefix of one"
@@ -138,7 +138,7 @@ def _loaded(reader: Reader) -> dict[str, Any]:
 
 def _is_checkpoint(path: Path) -> bool:
     try:
-        return find.is_checkpoint(path) or (path.is_dir() and bool(find.checkpoints(path)))
+        return checkpoints.is_checkpoint(path) or (path.is_dir() and bool(checkpoints.whole_checkpoints(path)))
     except OSError:
         return False
 

@@ -22,8 +22,7 @@ from typing import NoReturn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.base.files import load_json, read_text
-from launcher.saved import state
-from launcher.saved.find import STATE, TRACKER, NoCheckpoint, find
+from launcher.saved.checkpoints import STATE, TRACKER, NoCheckpoint, find, state_content
 from launcher.worker import CheckpointError, files, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
@@ -180,7 +179,7 @@ class Checkpoints:
         if shutil.disk_usage(self._folder).free < sum(each.stat().st_blocks * _BLOCK for each in there):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         path.mkdir(exist_ok=True)
-        content = state.of(self._spec, step, corpus=self._batches.identity())
+        content = state_content(self._spec, step, corpus=self._batches.identity())
         files.write_json(path / STATE, content)
 
     def _kept(self) -> str | None:

@@ -13,7 +13,7 @@ import torch
 from launcher.base import machine
 from launcher.estimate.memory.moments import Phase
 from launcher.job import versions
-from launcher.job.rehearsal import Measured, Rehearsed
+from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.spec import RunSpec
 from launcher.worker import memory, out_of_memory, shortage
 from launcher.worker.beat import Beat
@@ -140,15 +140,16 @@ def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *
     )
 
 
-def _phases(tracker: memory.MemoryTracker) -> dict[str, Measured]:
+def _phases(tracker: memory.MemoryTracker) -> dict[str, RehearsedPhase]:
     found = tracker.take().phases
     if not isinstance(tracker, CudaPhases):
         return {
-            phase: Measured(allocated_bytes=peak.allocated_bytes, piles=peak.piles) for phase, peak in found.items()
+            phase: RehearsedPhase(allocated_bytes=peak.allocated_bytes, piles=peak.piles)
+            for phase, peak in found.items()
         }
     around = tracker.around()
     return {
-        phase: Measured(
+        phase: RehearsedPhase(
             allocated_bytes=peak.allocated_bytes,
             reserved_bytes=tracker.reserved[phase],
             device_bytes=tracker.reserved[phase] + around,

@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
-from launcher.job.rehearsal import Rehearsed
+from launcher.job.memory import Rehearsed
 from launcher.spec.parse import parse
 from launcher.worker import files
 from launcher.worker.rehearse import Rehearsal, train_alone

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from launcher.job.rehearsal import Rehearsed
+from launcher.job.memory import Rehearsed
 from launcher.spec import RunSpec
 from launcher.worker.deepspeed.__main__ import build
 from launcher.worker.engine import Context, Engine

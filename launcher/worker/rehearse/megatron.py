@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from launcher.backends.megatron.translate import environment, translate
-from launcher.job.rehearsal import Rehearsed
+from launcher.job.memory import Rehearsed
 from launcher.spec import edit
 from launcher.worker import TrainingError
 from launcher.worker.data import Batches

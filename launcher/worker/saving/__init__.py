@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.base import files, machine
 from launcher.job import events
-from launcher.saved import paused
+from launcher.saved.checkpoints import end_pause, note_pause
 from launcher.worker import CheckpointError, shortage
 from launcher.worker.engine import Context
 
@@ -48,7 +48,7 @@ class Saving:
         self._begun: dict[int, float] = {}
         self._blocked: dict[int, float] = {}
         if context.rank == 0:
-            paused.end(context.directory)
+            end_pause(context.directory)
 
     def together(self, step: int, folder: Path, act: Callable[[], object], *, last: bool) -> bool:
         """Do this rank's part of a save; True if all ranks have done theirs, False where saving is paused.
@@ -93,7 +93,7 @@ class Saving:
             kept = self._kept()
             newest = f"{kept} is the newest checkpoint" if kept is not None else "there is no checkpoint yet"
             with contextlib.suppress(OSError):
-                paused.note(self._context.directory, step, f"{text} ({folder}); {newest}")
+                note_pause(self._context.directory, step, f"{text} ({folder}); {newest}")
             print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
 
     def released(self, step: int) -> None:

@@ -1,9 +1,9 @@
 """Checkpoint folders: written whole or not at all, the newest found again, the oldest removed.
 
-``checkpoints/step-00000100/`` holds the engine's files and ``state.json`` (``launcher.saved.state``): the step, the
-position in the data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every rank's
-part is on disk, rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async`` the
-rename waits until all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so
+``checkpoints/step-00000100/`` holds the engine's files and ``state.json`` (``launcher.saved.checkpoints``): the step,
+the position in the data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every
+rank's part is on disk, rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async``
+the rename waits until all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so
 leaves at least the checkpoint before. A full disk pauses saving: all ranks agree on it, what was written is removed,
 training goes on, and the next checkpoint that is due is tried again; only the last one of a run must succeed.
 """
@@ -19,10 +19,10 @@ from typing import Any
 import torch.distributed as dist
 
 from launcher.base.files import load_json
-from launcher.saved import paused
-from launcher.saved import state as content
-from launcher.saved.find import STATE, NoCheckpoint, steps_of_the_worker
-from launcher.saved.find import find as find_saved
+from launcher.saved import checkpoints
+from launcher.saved import checkpoints as content
+from launcher.saved.checkpoints import STATE, NoCheckpoint, worker_checkpoints
+from launcher.saved.checkpoints import find as find_saved
 from launcher.spec import RunSpec
 from launcher.worker import CheckpointError, TrainingError, files, spikes
 from launcher.worker.data import Batches
@@ -64,7 +64,7 @@ class Checkpoints:
         except FAILURES as error:
             raise CheckpointError(f"{source} cannot be read: {reason(error)}") from error
         self.newest = int(state["step"])
-        samples = spikes.samples_behind(self._context.directory, self.newest, content.samples(state))
+        samples = spikes.samples_behind(self._context.directory, self.newest, int(state["samples"]))
         self._start = Position(step=self.newest, samples=samples)
         return self._start
 
@@ -119,7 +119,7 @@ class Checkpoints:
 
     def _state(self, step: int) -> dict[str, Any]:
         samples = self._start.after(step, self._spec.global_batch_size)
-        return content.of(self._spec, step, samples=samples, corpus=self._batches.identity())
+        return content.state_content(self._spec, step, samples=samples, corpus=self._batches.identity())
 
     def settle(self, *, still_writing: bool) -> None:
         """Give a background write its name, once all ranks have agreed that none is still writing."""
@@ -144,14 +144,14 @@ class Checkpoints:
         if self._context.rank == 0:
             files.finish_directory(partial, partial.with_suffix(""))
             self._saving.note(partial.with_suffix(""), step)
-            paused.end(self._context.directory)
+            checkpoints.end_pause(self._context.directory)
             for path in complete(self._folder)[: -self._spec.save.keep]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def complete(folder: Path) -> list[Path]:
     """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
-    return [each.path for each in steps_of_the_worker(folder)]
+    return [each.path for each in worker_checkpoints(folder)]
 
 
 def _name(path: Path | None) -> str | None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from launcher.base.errors import DataError
 from launcher.data import token_folder
-from launcher.saved import state
+from launcher.saved import checkpoints
 from launcher.worker import memory
 from launcher.worker.data import batches, open_corpus
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
@@ -158,13 +158,13 @@ def test_a_change_of_any_conversation_is_another_corpus(tmp_path: Path) -> None:
     assert [first[key] == second[key] for key in ("samples", "sha256", "all")] == [True, True, False]
     assert identity("c", *"bcdefg") == first
     spec = make_spec("model=tiny")
-    assert state.other_samples(spec, {"corpus": first}, first) is None
-    said = state.other_samples(spec, {"corpus": first}, second)
+    assert checkpoints.other_samples(spec, {"corpus": first}, first) is None
+    said = checkpoints.other_samples(spec, {"corpus": first}, second)
     assert said is not None
     assert said.startswith("was trained on other data (6 samples here too, but others): data.path=")
     old = {key: first[key] for key in ("samples", "sha256")}
-    assert state.other_samples(spec, {"corpus": old}, second) is None, "an earlier version took no hash of all"
-    assert state.other_samples(spec, {"corpus": first}, old) is None
+    assert checkpoints.other_samples(spec, {"corpus": old}, second) is None, "an earlier version took no hash of all"
+    assert checkpoints.other_samples(spec, {"corpus": first}, old) is None
 
 
 def test_token_files_and_synthetic_rows_are_known_by_three_samples(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.saved.find import TRACKER
+from launcher.saved.checkpoints import TRACKER
 from launcher.worker import CheckpointError, TrainingError
 from launcher.worker.engine import Context
 from launcher.worker.megatron import cpu

@@ -1,0 +1,311 @@
+"""Checkpoints on disk: which a folder or a word means, what each says of itself, and whether a run may go on from it.
+
+The worker's checkpoints are folders ``step-00000100`` with a ``state.json``; Megatron-LM's are ``iter_0000100``, of
+which the file ``latest_checkpointed_iteration.txt`` beside them names the newest whole one. A run directory has a
+``state.json`` of its own, which is about the run and makes it no checkpoint.
+
+What a step has seen follows from the global batch, the order of samples and the samples themselves. All three are
+written down in ``state.json``, so that a run that would go on with others is refused, before the queue where the
+checkpoint can be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.base import files
+from launcher.base.errors import ConfigError, LauncherError
+from launcher.base.files import JsonObject
+from launcher.spec import RunSpec, edit
+
+STATE = "state.json"
+TRACKER = "latest_checkpointed_iteration.txt"
+BEST = "best"
+
+SCHEMA = 1
+NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
+"""Fields of the model that may differ between the run that saved and the run that loads."""
+
+FRESH = "a new run starts from its weights alone: launch resume RUN save.export=safetensors, model.weights=RUN/export"
+
+PAUSED = Path("logs", "saving_paused.json")
+"""In the run's ``logs/``, which a full disk for checkpoints need not be; there while saving is paused."""
+
+_STEP = re.compile(r"step-(\d{8,})")
+_ITERATION = re.compile(r"iter_(\d{7,})")
+_SHOWN = 8
+"""Checkpoints that a message offers; the newest of a run with many."""
+
+type FindRun = Callable[[str], Path | None]
+"""From a run's name or id to its directory; None where there is no such run."""
+
+
+class NoCheckpoint(LauncherError):
+    """No checkpoint is meant by a word.
+
+    Attributes:
+        ways: Words that mean one.
+    """
+
+    def __init__(self, rule: str, ways: tuple[str, ...] = ()) -> None:
+        super().__init__(rule)
+        self.ways = ways
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A whole checkpoint."""
+
+    step: int
+    path: Path
+
+
+def whole_checkpoints(folder: Path) -> list[Saved]:
+    """The whole checkpoints of a run directory, or of its folder ``checkpoints``, oldest first."""
+    places = [place for place in (folder / "checkpoints", folder) if place.is_dir()]
+    return next((found for place in places if (found := sorted(_whole(place), key=lambda each: each.step))), [])
+
+
+def worker_checkpoints(folder: Path) -> list[Saved]:
+    """The whole ``step-*`` of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
+    named = ((_STEP.fullmatch(path.name), path) for path in folder.glob("step-*"))
+    found = (Saved(int(match[1]), path) for match, path in named if match and (path / STATE).is_file())
+    return sorted(found, key=lambda each: each.step)
+
+
+def _whole(folder: Path) -> Iterator[Saved]:
+    yield from worker_checkpoints(folder)
+    last = _newest_iteration(folder)
+    for path in folder.glob("iter_*"):
+        match = _ITERATION.fullmatch(path.name)
+        if match and last is not None and int(match[1]) <= last:
+            yield Saved(int(match[1]), path)
+
+
+def _newest_iteration(folder: Path) -> int | None:
+    """Megatron writes its tracker last, so a checkpoint that is newer than it is still being written."""
+    try:
+        return int(files.read_text(folder / TRACKER))
+    except (OSError, ValueError):
+        return None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """True if a folder is one checkpoint: by Megatron-LM's name, or by a ``state.json`` that is a checkpoint's."""
+    return path.is_dir() and (_ITERATION.fullmatch(path.name) is not None or "model" in state_of(path))
+
+
+def state_of(checkpoint: Path) -> JsonObject:
+    """A checkpoint's own description; nothing where Megatron-LM wrote it without the launcher, or it is damaged."""
+    try:
+        content = files.load_json(checkpoint / STATE)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def find(word: str, run_of: FindRun) -> Path:
+    """The folder of the checkpoint that ``save.load`` means.
+
+    Args:
+        word: A checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
+        run_of: Finds runs by name or id.
+
+    Raises:
+        NoCheckpoint: It means none; with the steps that there are.
+    """
+    if is_checkpoint(Path(word)):
+        return Path(word)
+    name, at, which = word.rpartition("@")
+    if (run := _run(word, run_of)) is not None:
+        return _chosen(run, word, "")
+    if at and (run := _run(name, run_of)) is not None:
+        return _chosen(run, name, which)
+    raise NoCheckpoint("is no run (by directory, name or id) and no checkpoint")
+
+
+def _run(word: str, run_of: FindRun) -> Path | None:
+    return Path(word) if Path(word).is_dir() else run_of(word)
+
+
+def _chosen(run: Path, name: str, which: str) -> Path:
+    found = whole_checkpoints(run)
+    if not found:
+        raise NoCheckpoint(f"holds no whole checkpoint, neither in {run} nor in its folder checkpoints")
+    if not which:
+        return found[-1].path
+    if which == BEST:
+        return _best(run, name, found)
+    chosen = [each.path for each in found if which.isdecimal() and str(each.step) == which.lstrip("0")]
+    if chosen:
+        return chosen[0]
+    is_step = which.isdecimal()
+    kind = "has no whole checkpoint of this step" if is_step else f"names no checkpoint after @: a step, or {BEST}"
+    raise NoCheckpoint(f"{kind}; the run has steps {_steps(found)}", _words(name, found))
+
+
+def _best(run: Path, name: str, found: list[Saved]) -> Path:
+    """The checkpoint of the step whose loss on held-out samples is the lowest of those with a checkpoint."""
+    losses = _evaluated(run if (run / "metrics.jsonl").is_file() else run.parent)
+    judged = [(losses[each.step], each) for each in found if each.step in losses]
+    if judged:
+        return min(judged, key=lambda pair: pair[0])[1].path
+    raise NoCheckpoint(
+        f"has no step with both a checkpoint (steps {_steps(found)}) and a loss on held-out samples "
+        "(train.eval_every and save.every decide which have)",
+        _words(name, found),
+    )
+
+
+def _steps(found: list[Saved]) -> str:
+    return ", ".join(str(each.step) for each in found)
+
+
+def _words(name: str, found: list[Saved]) -> tuple[str, ...]:
+    return tuple(f"{name}@{each.step}" for each in found[-_SHOWN:])
+
+
+def _evaluated(run: Path) -> dict[int, float]:
+    """The loss on held-out samples by step, from ``metrics.jsonl``."""
+    losses = {}
+    for row in files.json_objects(files.last_lines(run / "metrics.jsonl")):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            losses[int(row["step"])] = float(row["eval_loss"])
+    return losses
+
+
+def state_content(
+    spec: RunSpec, step: int, *, samples: int | None = None, corpus: Mapping[str, Any] | None = None
+) -> JsonObject:
+    """Content of ``state.json``.
+
+    Args:
+        spec: The run.
+        step: The last that is in the checkpoint.
+        samples: How many of the stream of samples the steps up to this one have seen; None where the batch was the same
+            in all of them.
+        corpus: Which samples they are, as the worker tells it.
+    """
+    return {
+        "schema": SCHEMA,
+        "step": step,
+        "samples": step * spec.global_batch_size if samples is None else samples,
+        "spec_hash": spec.hash,
+        "global_batch_size": spec.global_batch_size,
+        "sequence_length": spec.sequence_length,
+        "seed": spec.train.seed,
+        "shuffle": spec.data.shuffle,
+        "corpus": dict(corpus or {}),
+        "backend": spec.backend.name,
+        "steps": spec.steps,
+        "model": sizes(spec),
+    }
+
+
+def sizes(spec: RunSpec) -> JsonObject:
+    """The settings that the tensors of a checkpoint depend on: the model's sizes, the adapter and the optimizer."""
+    found = {f"model.{key}": value for key, value in asdict(spec.model).items() if key not in NOT_SIZES}
+    if spec.adapter.name != "none":
+        found |= {"adapter.rank": spec.adapter.rank, "adapter.targets": list(spec.adapter.targets)}
+    return {**found, "adapter.name": spec.adapter.name, "optimizer.name": spec.optimizer.name}
+
+
+def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Reasons why a run cannot go on from a checkpoint as if nothing had happened, each with the way out.
+
+    Args:
+        spec: The run.
+        state: The checkpoint's ``state.json``; what it does not say is not compared.
+    """
+    if (there := state.get("backend", spec.backend.name)) != spec.backend.name:
+        rule = f"the checkpoint was written by backend={there}, and each engine reads its own alone; {FRESH}"
+        yield ConfigError("backend.name", spec.backend.name, rule, [f"backend={there}"])
+        return
+    yield from _other_tensors(spec, state.get("model", {}))
+    yield from _other_order(spec, state)
+    yield from _other_batch(spec, state)
+
+
+def _other_tensors(spec: RunSpec, there: Mapping[str, Any]) -> Iterator[ConfigError]:
+    here = sizes(spec)
+    for path in [path for path in here if path in there or path.startswith("adapter.")]:
+        if there.get(path) != here[path]:
+            was = there.get(path)
+            rule = f"the checkpoint holds tensors of {path}={edit.typed(was)}"
+            yield ConfigError(path, here[path], rule, [edit.override(path, was)])
+
+
+def _other_order(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
+    here = {
+        "train.sequence_length": ("sequence_length", spec.sequence_length),
+        "train.seed": ("seed", spec.train.seed),
+        "data.shuffle": ("shuffle", spec.data.shuffle),
+    }
+    for path, (key, value) in here.items():
+        if key in state and state[key] != value:
+            rule = (
+                f"the checkpoint's place in the data is in the order of {path}={edit.typed(state[key])}: with another "
+                f"some samples would be read again and others never; {FRESH}"
+            )
+            yield ConfigError(path, value, rule, [edit.override(path, state[key])])
+
+
+def _other_batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Another batch is another training: it has to be asked for, and the place in the data counted in samples."""
+    there, here = state.get("global_batch_size", spec.global_batch_size), spec.global_batch_size
+    if here == there or spec.train.global_batch_size is not None:
+        return
+    follows = "" if spec.train.gradient_accumulation is None else " train.gradient_accumulation=null"
+    rule = (
+        f"the checkpoint is of a run of {there} sequences a step, and without train.global_batch_size this one has "
+        f"{here}, as many as its ranks see in a step: the same learning rate would train another model"
+    )
+    way = edit.override("train.global_batch_size", there) + follows
+    yield ConfigError("train.global_batch_size", None, rule, [way])
+
+
+def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, Any]) -> str | None:
+    """The sentence that says that the corpus is not the one of the checkpoint; None where it is, or none is known.
+
+    Args:
+        spec: The run.
+        state: The checkpoint's ``state.json``.
+        corpus: Which samples this run has, as ``state.json`` holds it.
+    """
+    there = state.get("corpus") or {}
+    if all(there[key] == corpus[key] for key in there.keys() & corpus.keys()):
+        return None
+    counts = f"{there.get('samples')} samples there and {corpus.get('samples')} here"
+    if there.get("samples") == corpus.get("samples"):
+        counts = f"{corpus.get('samples')} samples here too, but others"
+    return (
+        f"was trained on other data ({counts}): data.path={spec.data.path}, data.tokenizer, train.eval_every and "
+        f"data.eval_fraction decide what is trained on, and a resumed run goes on in the same samples; {FRESH}"
+    )
+
+
+def note_pause(run: Path, step: int, reason: str) -> None:
+    """Note that the checkpoint of a step was left out because the disk is full; the first such step is kept."""
+    since = (files.read_json(run / PAUSED) or {}).get("since", step)
+    content = {"since": since, "step": step, "reason": reason, "time": time.time()}
+    files.write_atomically(run / PAUSED, content)
+
+
+def end_pause(run: Path) -> None:
+    """Take the note away: a checkpoint was written again, or the run has begun anew."""
+    (run / PAUSED).unlink(missing_ok=True)
+
+
+def pause_text(run: Path) -> str | None:
+    """One line about a run whose saving is paused; None for any other."""
+    found = files.read_json(run / PAUSED)
+    if found is None:
+        return None
+    since, reason = found.get("since"), found.get("reason")
+    return f"saving is paused since step {since}, and tried again when the next is due: {reason}"
