@@ -25,7 +25,7 @@ type Kind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow", "empty"]
 
 type Row = Mapping[str, object]
 
-READ = "text, JSON lines, JSON, CSV, Parquet, Arrow, each also as .gz or .zst"
+READ = "text, JSON lines, JSON, CSV, Parquet, Arrow, all but the last two also as .gz or .zst"
 """The kinds that can be read, for messages."""
 
 _START = 1 << 16
