@@ -13,7 +13,6 @@ from functools import cached_property
 from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.base.units import count
 from launcher.data import look
 from launcher.data.look import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
@@ -77,33 +76,6 @@ class Seen:
             "seen": {"rows": survey.seen, "empty": survey.empty, "duplicates": survey.duplicates, "all": survey.whole},
             **({"bad_rows": survey.bad.as_dict()} if survey.bad.skips else {}),
         }
-
-    def as_text(self) -> str:
-        """One line for a terminal; nothing where there is nothing to say."""
-        if self.survey is None:
-            return self._on_the_hub()
-        return f"data: {'; '.join([_amount(self.survey), *self._epoch(), *self._shares(), *_flaws(self.survey)])}"
-
-    def _on_the_hub(self) -> str:
-        """Data that are not on this machine, nor missing from it."""
-        data = self.spec.data
-        if self.errors or self.warnings or self.spec.script is not None or data.source not in ("huggingface", "chat"):
-            return ""
-        return f"data: {data.path} on the Hugging Face Hub, split {data.split}: looked at when the job asks for it"
-
-    def _epoch(self) -> Iterator[str]:
-        if not self.samples:
-            return
-        steps, wanted = self.samples / self.spec.global_batch_size, self.spec.steps
-        about = "" if self.survey and not self.survey.tokens_error else "about "
-        share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
-        run = "1 step is" if wanted == 1 else f"{wanted} steps are"
-        yield f"an epoch is {_number(self.samples, about)} samples = {_steps(steps)} steps; {run} {share}"
-
-    def _shares(self) -> Iterator[str]:
-        found = self.conversations
-        if found is not None:
-            yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
 
 
 def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
@@ -188,39 +160,3 @@ def _not_looked(error: Unusable) -> ConfigError:
     """A warning for a package that this Python lacks: the run has another Python."""
     found = error.finding
     return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)
-
-
-def _amount(survey: Survey) -> str:
-    files = f"{survey.files:,} file{'s' if survey.files > 1 else ''} of {survey.format}"
-    if survey.columns:
-        files += f" ({', '.join(survey.columns)})"
-    if survey.other_splits:
-        left_out = ", ".join(f"{number:,} of {name}" for name, number in survey.other_splits)
-        files += f", without the files of other splits ({left_out})"
-    parts = [files]
-    if survey.rows is not None and survey.format != "text":
-        parts.append(f"{_number(survey.rows, '' if survey.rows_exact else 'about ')} rows")
-    if survey.tokens is not None:
-        about = f" ± {survey.tokens_error / max(1, survey.tokens):.1%}" if survey.tokens_error else ""
-        parts.append(f"{_number(survey.tokens, about)} tokens{about}")
-    return ", ".join(parts)
-
-
-def _number(number: int, about: str) -> str:
-    return f"{'about ' if about.startswith('about') else ''}{count(number)}" if about else f"{number:,}"
-
-
-def _steps(steps: float) -> str:
-    return f"{steps:,.0f}" if steps >= 100 else f"{steps:.3g}"
-
-
-def _flaws(survey: Survey) -> Iterator[str]:
-    """Empty and duplicate rows of those that were seen; how many that were is said where there are some."""
-    flaws = [
-        f"{number:,} {name}" for number, name in ((survey.empty, "empty"), (survey.duplicates, "duplicate")) if number
-    ]
-    if flaws:
-        of = f"all {survey.seen:,} rows" if survey.whole else f"{survey.seen:,} sampled rows"
-        yield f"{' and '.join(flaws)} of {of}"
-    elif not survey.whole and survey.tokens_error:
-        yield f"from a sample of {survey.seen:,} rows" if survey.seen else "from a sample"

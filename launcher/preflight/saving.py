@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.machine import disk_free
-from launcher.base.units import duration, gib, rounded
+from launcher.base.units import gib
 from launcher.estimate.memory.result import DiskSpace
 from launcher.preflight import this_machine
 from launcher.slurm import client
@@ -89,22 +89,6 @@ def predicted(spec: RunSpec, disk: DiskSpace, stored: Stored | None = None) -> S
 def _measured(own: Storage) -> str:
     runs = "1 run" if own.runs == 1 else f"{own.runs} runs"
     return f"measured in {runs} on {own.nodes} node{'' if own.nodes == 1 else 's'}"
-
-
-def as_text(spec: RunSpec, saves: Saves) -> str:
-    """The bytes of the checkpoints and the time of a save, as a clause."""
-    disk = saves.disk
-    text = f"a checkpoint: {gib(disk.checkpoint_bytes)}"
-    if (number := disk.kept_bytes // max(1, disk.checkpoint_bytes)) > 1:
-        one_more = " and the one in writing" if number > spec.save.keep else ""
-        text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
-    if saves.seconds is None or saves.bandwidth is None:
-        return text
-    text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s"
-    text += f" ({saves.source})"
-    if spec.save.asynchronous and saves.blocking_seconds is not None:
-        text += f", {duration(saves.blocking_seconds)} of which training waits"
-    return text
 
 
 def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:

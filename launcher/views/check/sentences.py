@@ -1,4 +1,4 @@
-"""Sentences of the pre-flight: whether the run fits and what is full, the reason, and the speed.
+"""Sentences of the pre-flight: whether the run fits and what is full, the reason, the speed, data and checkpoints.
 
 The verdict names the fullest place with what it needs, what it has and the error band; a place that is not the device
 comes first where it is the only one that is too small. The reason names the moment, the largest pile, and what is left
@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.base import units
 from launcher.base.units import GIB, MIB, count, duration, gib, rounded
+from launcher.data.look import Survey
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS
 from launcher.preflight.assess import Assessment
+from launcher.preflight.data import Seen
+from launcher.preflight.saving import Saves
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -159,3 +162,80 @@ def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
         f"{units.steps(steps)}, {count(steps * speed.tokens)} tokens: {duration(steps * speed.step_seconds)},"
         f" {rounded(hours)} GPU-hours{paid}"
     )
+
+
+def data(seen: Seen) -> str:
+    """The look at the data in one line; empty where there is nothing to say."""
+    spec, found, survey = seen.spec, seen.spec.data, seen.survey
+    if survey is not None:
+        return f"data: {'; '.join([_amount(survey), *_epoch(seen, survey), *_conversations(seen), *_flaws(survey)])}"
+    if seen.errors or seen.warnings or spec.script is not None or found.source not in ("huggingface", "chat"):
+        return ""
+    return (
+        f"data: {spec.data.path} on the Hugging Face Hub, split {spec.data.split}: looked at when the job asks for it"
+    )
+
+
+def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
+    if not seen.samples:
+        return
+    steps, wanted = seen.samples / seen.spec.global_batch_size, seen.spec.steps
+    about = "about " if survey.tokens_error else ""
+    share = f"{wanted / steps:.3g} epochs" if wanted > steps else f"{100 * wanted / steps:.3g}% of that"
+    run = "1 step is" if wanted == 1 else f"{wanted} steps are"
+    number = f"{steps:,.0f}" if steps >= 100 else f"{steps:.3g}"
+    yield f"an epoch is {_number(seen.samples, about)} samples = {number} steps; {run} {share}"
+
+
+def _conversations(seen: Seen) -> Iterator[str]:
+    found = seen.conversations
+    if found is not None:
+        yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
+
+
+def _amount(survey: Survey) -> str:
+    files = f"{survey.files:,} file{'s' if survey.files > 1 else ''} of {survey.format}"
+    if survey.columns:
+        files += f" ({', '.join(survey.columns)})"
+    if survey.other_splits:
+        left_out = ", ".join(f"{number:,} of {name}" for name, number in survey.other_splits)
+        files += f", without the files of other splits ({left_out})"
+    parts = [files]
+    if survey.rows is not None and survey.format != "text":
+        parts.append(f"{_number(survey.rows, '' if survey.rows_exact else 'about ')} rows")
+    if survey.tokens is not None:
+        about = f" ± {survey.tokens_error / max(1, survey.tokens):.1%}" if survey.tokens_error else ""
+        parts.append(f"{_number(survey.tokens, about)} tokens{about}")
+    return ", ".join(parts)
+
+
+def _number(number: int, about: str) -> str:
+    return f"{'about ' if about.startswith('about') else ''}{count(number)}" if about else f"{number:,}"
+
+
+def _flaws(survey: Survey) -> Iterator[str]:
+    """Empty and duplicate rows of those that were seen; how many that were is said where there are some."""
+    flaws = [
+        f"{number:,} {name}" for number, name in ((survey.empty, "empty"), (survey.duplicates, "duplicate")) if number
+    ]
+    if flaws:
+        of = f"all {survey.seen:,} rows" if survey.whole else f"{survey.seen:,} sampled rows"
+        yield f"{' and '.join(flaws)} of {of}"
+    elif not survey.whole and survey.tokens_error:
+        yield f"from a sample of {survey.seen:,} rows" if survey.seen else "from a sample"
+
+
+def checkpoints(spec: RunSpec, saves: Saves) -> str:
+    """The bytes of the checkpoints and the time of a save, as a clause."""
+    disk = saves.disk
+    text = f"a checkpoint: {gib(disk.checkpoint_bytes)}"
+    if (number := disk.kept_bytes // max(1, disk.checkpoint_bytes)) > 1:
+        one_more = " and the one in writing" if number > spec.save.keep else ""
+        text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
+    if saves.seconds is None or saves.bandwidth is None:
+        return text
+    text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s"
+    text += f" ({saves.source})"
+    if spec.save.asynchronous and saves.blocking_seconds is not None:
+        text += f", {duration(saves.blocking_seconds)} of which training waits"
+    return text

@@ -16,7 +16,6 @@ from launcher.base.errors import ConfigError
 from launcher.base.terminal import visible, wrapped
 from launcher.base.units import MIB, count, gib
 from launcher.estimate.memory.result import HostMemory, MemoryEstimate
-from launcher.preflight import saving
 from launcher.preflight.assess import Assessment
 from launcher.preflight.fixes import Fix
 from launcher.rules.world import ranks
@@ -86,7 +85,7 @@ def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> I
     spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
     yield from wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
     yield from wrapped(_batch(spec), width)
-    yield from wrapped("" if assessment.data is None else assessment.data.as_text(), width)
+    yield from wrapped("" if assessment.data is None else sentences.data(assessment.data), width)
     yield from wrapped(_formats(spec), width)
     yield from ("", *_bars(estimate, capacity, width))
     for text in _legend(estimate, spec.hardware, capacity):
@@ -164,7 +163,7 @@ def _elsewhere(assessment: Assessment, estimate: MemoryEstimate) -> str:
     if host.bytes_per_node:
         text += f"; host memory: {gib(host.bytes_per_node)} a node{_of_host(host)}"
         text += " (what it has is unknown: hardware.host_memory_bytes)" if host.capacity_bytes is None else ""
-    return text if assessment.saves is None else f"{text}; {saving.as_text(assessment.spec, assessment.saves)}"
+    return text if assessment.saves is None else f"{text}; {sentences.checkpoints(assessment.spec, assessment.saves)}"
 
 
 def _of_host(host: HostMemory) -> str:
