@@ -14,7 +14,6 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -144,6 +143,7 @@ def _metadata() -> Iterator[str]:
 
 def _mentions(path: str) -> bool:
     try:
-        return f"[{_BEGINNING}".encode() in Path(path).read_bytes()
+        with open(path, "rb") as file:  # noqa: PTH123
+            return f"[{_BEGINNING}".encode() in file.read()
     except OSError:
         return False

@@ -59,13 +59,15 @@ class Catalog:
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Options of each group by name; those that start with ``_`` are not for choosing."""
-        ours = self.conf[-1]
         options: dict[str, set[str]] = {}
-        for path, folder in self._files:
-            if path.parent.parent == folder:
-                options.setdefault(path.parent.name, set()).add(path.stem)
-        names = sorted(path.parent.name for path, folder in self._files if folder == ours and path.name == _BASE)
-        return {name: _in_order(options[name]) for name in names} | {"recipe": self._recipe_names()}
+        for folder in self.conf:
+            for name in self._names[folder]:
+                group, slash, option = name.partition("/")
+                if slash and "/" not in option:
+                    options.setdefault(group, set()).add(option.removesuffix(".yaml"))
+        bases = (name.partition("/") for name in self._names[self.conf[-1]])
+        groups = sorted(group for group, _, option in bases if option == _BASE)
+        return {group: _in_order(options[group]) for group in groups} | {"recipe": self._recipe_names()}
 
     def _recipe_names(self) -> tuple[str, ...]:
         return tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
@@ -92,14 +94,20 @@ class Catalog:
         return next((path for folder in self.recipes if (path := folder / f"{name}.yaml").is_file()), None)
 
     @cached_property
-    def _files(self) -> tuple[tuple[Path, Path], ...]:
-        """Every configuration file, in its folder."""
-        return tuple((path, folder) for folder in self.conf for path in sorted(yaml_files(folder)))
+    def _names(self) -> dict[Path, list[str]]:
+        """Every configuration file below its folder, as text: to make paths of them takes longer than to find them."""
+        return {folder: sorted(_yaml_names(str(folder))) for folder in self.conf}
+
+    @property
+    def _files(self) -> Iterator[tuple[Path, Path]]:
+        """Every configuration file, and its folder."""
+        return ((folder / name, folder) for folder, names in self._names.items() for name in names)
 
     @cached_property
     def digest(self) -> str:
         """Digest of path, size and time of every configuration file as first seen: equal digests compose equally."""
-        stamps = [[str(path), *_stamp(path)] for path, _ in self._files]
+        places = (f"{folder}/{name}" for folder, names in self._names.items() for name in names)
+        stamps = [[place, *_stamp(place)] for place in places]
         return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
 
     def require_bounded(self) -> None:
@@ -171,10 +179,10 @@ def _installed_recipe(package: str, name: str) -> Path | None:
     return None
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int]:
     """Size and time of a file; of a link to nowhere neither, which is of interest only where it is chosen."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)  # noqa: PTH116
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
@@ -189,12 +197,16 @@ def _beginning(path: Path) -> str:
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files below a folder, with a third of the time that ``glob`` takes; links may lead round in it."""
-    deepest = len(folder.parts) + _DEEPEST
+    """The YAML files below a folder; links may lead round in it."""
+    return (folder / name for name in _yaml_names(str(folder)))
+
+
+def _yaml_names(folder: str) -> Iterator[str]:
     for place, folders, names in os.walk(folder, followlinks=True):
-        if len(Path(place).parts) == deepest:
+        below = place[len(folder) + 1 :]
+        if below.count("/") == _DEEPEST - 1:
             folders.clear()
-        yield from (Path(place, name) for name in names if name.endswith(".yaml"))
+        yield from (f"{below}/{name}" if below else name for name in names if name.endswith(".yaml"))
 
 
 def _in_order(options: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ of documents, which lie behind it, are not read: ids are one long row here.
 from __future__ import annotations
 
 import glob
+import os
 import re
 import sysconfig
 from collections import Counter
@@ -44,7 +45,8 @@ def data_files(pattern: str) -> list[Path]:
     if path.name and (tokens := indexed_tokens(path)) is not None:
         return [tokens]
     if not path.is_dir():
-        return sorted(entry for entry in map(Path, glob.glob(str(path), recursive=True)) if entry.is_file())
+        names = (name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))  # noqa: PTH113
+        return [Path(name) for name in sorted(names, key=lambda name: name.split("/"))]
     if (saved := _saved(path)) is not None:
         return saved
     found = (entry for entry in path.rglob("*") if not _is_hidden(entry.relative_to(path)))
