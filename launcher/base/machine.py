@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -246,6 +245,8 @@ def _cpus() -> int:
 
 def cxx() -> str | None:
     """The C++ compiler that torch.compile takes on the CPU, that of ``CXX`` or ``g++``; None where there is none."""
+    import shutil  # Late, because of the five modules that it brings.
+
     return shutil.which(os.environ.get("CXX", "g++"))
 
 

@@ -140,7 +140,7 @@ FORMS = (
 _SHORT = 4096
 """Characters of a text whose answer is kept: settings and words, and no files."""
 
-_NAMED = re.compile(
+_NAMED = (
     r"(?<![\w.$-])(?P<flag>--?)?(?P<name>[A-Za-z][\w.-]*)(?P<quote>[\"']?)"
     r"(?P<sign>\s?=\s?|:\s?|(?(flag)\s+|(?!)))"
     r"(?=(?P<value>\"[^\"\n]*\"|'[^'\n]*'|(?![\[{(])(?:[^\s,;&|}\])\"']|,(?![\w.+-]+[=:]))+))"
@@ -150,7 +150,7 @@ _REFERENCE = re.compile(r"[$`%<{\[(*]|\.\.\.")
 _PATH = re.compile(r"(?:[~.]{0,2}/)[\w.\-/ @]*")
 _TRIVIAL = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "auto", ""})
 _WORD = r"(?:[a-z]{1,20}|[A-Z][a-z]{1,20}|[A-Z]{1,20})[0-9]{0,3}|[0-9]{1,6}"
-_LIKE_WORDS = re.compile(rf"(?:{_WORD})(?:[_.\-/:](?:{_WORD}))*")
+_LIKE_WORDS = rf"(?:{_WORD})(?:[_.\-/:](?:{_WORD}))*"
 _OF_ANY = re.compile(r"\+?cluster\.environment\b")
 """The node whose values a message never repeats, whatever their names are."""
 
@@ -313,7 +313,7 @@ def _hide_named(text: str) -> str:
 
 def _given(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
     """Names and the values behind them: ``NAME=value``, ``NAME: value``, ``--name value``; and where each value is."""
-    for match in _NAMED.finditer(text):
+    for match in re.finditer(_NAMED, text):
         name = match["name"]
         if match["sign"] == ": " and name != name.upper() and not match["quote"]:
             continue  # Prose: "must be a key: ...".
@@ -332,7 +332,7 @@ def _is_trivial(value: str) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    if len(value) < _FEWEST or _LIKE_WORDS.fullmatch(value) or re.search(r"\s", value):
+    if len(value) < _FEWEST or re.fullmatch(_LIKE_WORDS, value) or re.search(r"\s", value):
         return False
     counts = Counter(value).values()
     bits = -sum(count / len(value) * math.log2(count / len(value)) for count in counts)

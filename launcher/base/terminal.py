@@ -35,7 +35,7 @@ _UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f{_ACTING}]")
 """Those of them that no text of ours holds: all but the tab and the line feed."""
 
 
-_UNSEEN_BUT_COLOURS = re.compile(rf"(\x1b\[[0-9;]*[mAK]|[\r\b])|{_UNSEEN.pattern}")
+_UNSEEN_BUT_COLOURS = rf"(\x1b\[[0-9;]*[mAK]|[\r\b])|{_UNSEEN.pattern}"
 
 
 def visible(text: str) -> str:
@@ -45,7 +45,7 @@ def visible(text: str) -> str:
 
 def coloured(text: str) -> str:
     """The text that a user's program prints while it is followed: of what acts its colours and progress bars stay."""
-    return _UNSEEN_BUT_COLOURS.sub(lambda match: match[1] or _written_out(match), text)
+    return re.sub(_UNSEEN_BUT_COLOURS, lambda match: match[1] or _written_out(match), text)
 
 
 def _written_out(match: re.Match[str]) -> str:

@@ -42,7 +42,7 @@ def bytes_of(text: str) -> int | None:
 
 
 _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|m|s)(?:ay|our|r|in|inute|ec|econd)?s?\s*", re.IGNORECASE)
+_PART = r"(\d+(?:\.\d+)?)\s*(d|h|m|s)(?:ay|our|r|in|inute|ec|econd)?s?\s*"
 
 
 def seconds_of(text: str) -> int | None:
@@ -52,8 +52,9 @@ def seconds_of(text: str) -> int | None:
     minutes and seconds may be added in the same way.
     """
     text = text.strip()
-    if re.fullmatch(f"(?:{_PARTS.pattern})+", text, re.IGNORECASE):
-        return math.ceil(sum(float(number) * _UNIT_S[unit[0].lower()] for number, unit in _PARTS.findall(text)))
+    if re.fullmatch(f"(?:{_PART})+", text, re.IGNORECASE):
+        amounts = re.findall(_PART, text, re.IGNORECASE)
+        return math.ceil(sum(float(number) * _UNIT_S[unit[0].lower()] for number, unit in amounts))
     found = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9}(?::\d{1,9}){0,2})", text)
     if found is None:
         return None

@@ -13,7 +13,6 @@ import errno
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from launcher.base.errors import (
@@ -167,7 +166,7 @@ def _dispatch(words: list[str]) -> int:
     from launcher.base import registry
 
     module = registry.load("commands", verb if verb != "import" else "import_")
-    parser = _Parser(prog=f"launch {verb}", description=_description(module.__doc__ or ""), words=words)
+    parser = _Parser(prog=f"launch {verb}", description=module.__doc__ or "", words=words)
     module.arguments(parser)
     options = parser.parse_intermixed_args(words)
     options.script_args = script_args
@@ -213,9 +212,18 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _description(text: str) -> str:
     """A verb's description in 80 columns; a paragraph of commands keeps its lines."""
+    import textwrap  # Late, because a help alone needs it.
+
     paragraphs = text.strip().split("\n\n")
     filled = (part if "launch " in part.lstrip()[:7] else textwrap.fill(part, 80) for part in paragraphs)
     return "\n\n".join(filled)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """A verb's help, with its description in 80 columns."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return _description(text)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -226,7 +234,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog,
             description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         self.color = False  # From Python 3.14 on it would colour the help by characters that are written out here.
@@ -282,6 +290,7 @@ def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
 
 def _overview() -> str:
     """The text of ``launch --help``, at most 80 columns wide."""
+    import textwrap
     from pathlib import Path
 
     from launcher.config.catalog import Catalog

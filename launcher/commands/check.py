@@ -8,15 +8,15 @@ else 3 (all unfit) or 2 (all invalid).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launcher.actions import points as _points
-from launcher.actions import run_data
 from launcher.actions.check import CheckRequest, check_run, files_of
 from launcher.actions.requests import draw_figure, own_measurements
 from launcher.actions.trust_gate import may_preview, require_trust
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.terminal import width
 from launcher.commands._options import (
     add_engine,
@@ -35,7 +35,11 @@ from launcher.estimate.memory.terms import PILES
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
+from launcher.spec import RunSpec
 from launcher.views.check import Check
+
+if TYPE_CHECKING:
+    from launcher.data.encoding import Preview
 
 _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}
 
@@ -83,9 +87,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigErrors(found.errors)
     explanation = _explanation(options, found)
     readable = found.spec is not None and not found.errors and may_preview(request.command_line(), found.spec, sources)
-    samples = run_data.read_previews(found.spec) if found.spec is not None and readable else []
+    samples = _samples(found.spec) if found.spec is not None and readable else []
     if options.json:
-        document = run_data.with_previews(found.as_dict(), samples)
+        document = _with_samples(found.as_dict(), samples)
         print_json(document | _in_detail(document, options, found, explanation))
     elif explanation is not None or (options.speed and found.speed is not None):
         print(_told(options, found, explanation))
@@ -93,10 +97,34 @@ def run(options: argparse.Namespace) -> int:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
             print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
-        run_data.show_previews(samples)
+        _show(samples)
     if found.assessment is not None:
         draw_figure(options.plot, found.assessment)
     return _STATUS[found.verdict]
+
+
+def _samples(spec: RunSpec) -> Sequence[Preview]:
+    """The samples that ``data.preview`` asks for."""
+    if not spec.data.preview:
+        return ()
+    from launcher.actions.run_data import read_previews  # Late, as below, because few checks show samples.
+
+    return read_previews(spec)
+
+
+def _with_samples(document: JsonObject, samples: Sequence[Preview]) -> JsonObject:
+    if not samples:
+        return document
+    from launcher.actions.run_data import with_previews
+
+    return with_previews(document, samples)
+
+
+def _show(samples: Sequence[Preview]) -> None:
+    if samples:
+        from launcher.actions.run_data import show_previews
+
+        show_previews(samples)
 
 
 def _check_sweep(options: argparse.Namespace) -> int:
@@ -129,8 +157,8 @@ def _told(options: argparse.Namespace, found: Check, explanation: Explanation | 
 
 
 def _in_detail(
-    document: dict[str, Any], options: argparse.Namespace, found: Check, explanation: Explanation | None
-) -> dict[str, Any]:
+    document: JsonObject, options: argparse.Namespace, found: Check, explanation: Explanation | None
+) -> JsonObject:
     """What was asked for beside the answer: the key ``explain``, and the key ``speed`` with its terms."""
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
@@ -155,8 +183,10 @@ def _require_nothing_beside_points(options: argparse.Namespace) -> None:
 
 
 def _check_points(path: Path, own: Measured | None) -> int:
+    from launcher.actions import points  # Late, because one run needs none of its processes.
+
     statuses = set()
-    for verdict, answer in _points.answers(path, own):
+    for verdict, answer in points.answers(path, own):
         statuses.add(_STATUS[verdict])
         print(answer, flush=True)
     if not statuses:

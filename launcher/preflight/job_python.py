@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,6 +173,8 @@ def _here(cluster: ClusterSpec) -> Path:
     path = Path(cluster.python or "")
     if not path.is_absolute():
         raise Unasked(f"the nodes look {cluster.python} up by their own PATH")
+    import shutil  # Late, as in `launcher.base.machine`.
+
     if shutil.which(path) is None:
         raise Unasked("this machine has no such program, the nodes may have")
     return path
@@ -208,6 +208,8 @@ def _answer(path: Path) -> JsonObject:
     Raises:
         Unasked: It gives none.
     """
+    import subprocess  # Late, because few runs have a Python that is to be asked.
+
     try:
         done = subprocess.run(
             [path, "-c", _PROGRAM, *_asked_for()],

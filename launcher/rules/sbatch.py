@@ -25,19 +25,19 @@ _LICENSE = r"[\w.-]+(@[\w.-]+)?(:\d+)?"
 
 _FORMS = {
     "dependency": (
-        re.compile(rf"{_KIND}(,{_KIND})*|{_KIND}(\?{_KIND})*"),
+        rf"{_KIND}(,{_KIND})*|{_KIND}(\?{_KIND})*",
         "sbatch reads afterok:ID or another kind with job ids behind it, several with commas between them",
     ),
     "nodelist": (
-        re.compile(rf"{_NODES}(,{_NODES})*"),
+        rf"{_NODES}(,{_NODES})*",
         "sbatch reads names of nodes, as in n1,n2 or n[1-4,7]",
     ),
     "licenses": (
-        re.compile(rf"{_LICENSE}([,|]{_LICENSE})*"),
+        rf"{_LICENSE}([,|]{_LICENSE})*",
         "sbatch reads names of licences with their counts, as in matlab:2,nastran@server:1",
     ),
 }  # fmt: skip
-"""Keys with a form of their own: sbatch(1), ``--dependency``, ``--nodelist``, ``--licenses``."""
+"""Keys with a form of their own, sbatch(1): ``--dependency``, ``--nodelist``, ``--licenses``. Few runs set any."""
 
 _DIRECTIVE = re.compile(r"#(SBATCH|PBS|BSUB)\b")
 """Lines that sbatch reads as options where they stand before the first command."""
@@ -73,7 +73,7 @@ def _forms(spec: RunSpec) -> Iterator[ConfigError]:
     cluster = spec.cluster
     for key, (form, rule) in _FORMS.items():
         value = getattr(cluster, key)
-        if value is not None and not form.fullmatch(str(value)):
+        if value is not None and not re.fullmatch(form, str(value)):
             near = [f"cluster.dependency=afterok:{value}"] if key == "dependency" and str(value).isdigit() else []
             yield ConfigError(f"cluster.{key}", value, f"{rule} (sbatch(1), --{key})", [*near, f"cluster.{key}=null"])
     if "?" in (cluster.dependency or "") and spec.sweep.parallelism is not None:
