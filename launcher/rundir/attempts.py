@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.rundir import contents
 
 FILE = "attempts.json"
@@ -54,15 +54,14 @@ def begin(directory: Path, allocation: str) -> Attempts:
 
 def recorded(directory: Path) -> Attempts | None:
     """The attempts so far; None before the first, and where the file is damaged: then they are counted anew."""
-    content = contents.known(directory, FILE)
     try:
-        return Attempts(**content) if content else None
-    except TypeError:  # Keys of another version.
+        return typed.read(Attempts, contents.known(directory, FILE))
+    except typed.Unfit:
         return None
 
 
 def blame(directory: Path, node: str) -> int:
-    """Count one more failure of a node; how many it has now."""
+    """Count one more failure of a node, and return how many it has now."""
     now = recorded(directory) or Attempts(count=1, fruitless=0, checkpoint=0)
     failures = {**now.failures, node: now.failures.get(node, 0) + 1}
     files.write_atomically(directory / FILE, asdict(replace(now, failures=failures)))

@@ -1,21 +1,22 @@
 """The JSON files of a run directory, read with the types of their values checked.
 
 A file that is not there is None: no run has all of them. One that cannot be read, is cut off, or holds values of other
-types than this program writes raises :class:`BadRecord`, which says the file, what was found, the rule and the way out.
-Keys that are not listed here are left alone, so that files of other versions are read, too.
+types than this program writes, or is of another schema, raises :class:`BadRecord`, which says the file, what was found,
+the rule and the way out.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.errors import ConfigErrors, SubmitError, unreadable
+from launcher.base.files import JsonObject
+from launcher.base.process import Process
 from launcher.job.job import RUN
 from launcher.rundir import state
 from launcher.spec import RunSpec
@@ -24,101 +25,75 @@ from launcher.spec.parse import parse
 SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
 
-_MOST = 1 << 63
-"""Whole numbers beyond are no count, size, process id or step."""
+SCHEMA = 1
+"""Of the files that name one; another is refused, not translated."""
 
 _FOLDER = "it is a folder"
 
 STATES: tuple[state.State, ...] = get_args(state.State.__value__)
 
-type _Kind = tuple[str, Callable[[Any], bool]]
-"""What a value must be, in words, and the test for it."""
+type _Object = Mapping[str, Any]
+type _Texts = tuple[str, ...]
+type _Cluster = Literal["local", "slurm"]
 
+_WORDS: Mapping[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+    Mapping: "an object {...}",
+    Mapping[str, str]: "an object of texts",
+    tuple[str, ...]: "a list of texts",
+    tuple[_Object, ...]: "a list of objects {...}",
+    Process: "a process {...}",
+    Literal["local", "slurm"]: "local or slurm",
+}
+"""Types in the words of messages."""
 
-def is_whole(value: object) -> TypeGuard[int]:
-    """True for a whole number of a size that counts, ids and bytes have."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """True for a finite number."""
-    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _optional(kind: _Kind) -> _Kind:
-    return f"{kind[0]} or null", lambda value: value is None or kind[1](value)
-
-
-def _list_of(kind: _Kind, words: str) -> _Kind:
-    return words, lambda value: isinstance(value, list) and all(map(kind[1], value))
-
-
-_TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
-_WHOLE: _Kind = ("a whole number", is_whole)
-_NUMBER: _Kind = ("a number", is_number)
-_FLAG: _Kind = ("true or false", lambda value: isinstance(value, bool))
-_MAPPING: _Kind = ("an object {...}", lambda value: isinstance(value, dict))
-_TEXTS = _list_of(_TEXT, "a list of texts")
-_MAPPINGS = _list_of(_MAPPING, "a list of objects {...}")
-_VARIABLES: _Kind = ("an object of texts", lambda value: isinstance(value, dict) and all(map(_TEXT[1], value.values())))
-_STATE: _Kind = (f"one of {', '.join(STATES)}", lambda value: value in STATES)
-_PROCESS: _Kind = (
-    "a process {...} or its number",
-    lambda value: is_whole(value) or isinstance(value, dict),
-)  # A bare pid in older records.
-_CLUSTER: _Kind = ("local or slurm", lambda value: value in ("local", "slurm"))
-
-_FIELDS: Mapping[str, Mapping[str, _Kind]] = {
-    SPEC: {**dict.fromkeys(("model", "train", "data", "run", "cluster"), _MAPPING), "script": _optional(_TEXT)},
+_TYPES: Mapping[str, Mapping[str, Any]] = {
+    SPEC: {**dict.fromkeys(("model", "train", "data", "run", "cluster"), _Object), "script": str | None},
     PLAN: {
-        "overrides": _TEXTS,
-        "forced": _FLAG,
-        "peak": _optional(_MAPPING),
-        "phases": _optional(_MAPPING),
-        "static_bytes": _optional(_WHOLE),
-        "speed": _optional(_MAPPING),
-        "gpu": _optional(_MAPPING),
+        "overrides": _Texts,
+        "forced": bool,
+        "static_bytes": int | None,
+        **dict.fromkeys(("peak", "phases", "speed", "gpu"), _Object | None),
     },
     JOB: {
-        "argv": _TEXTS,
-        "worker_argv": _TEXTS,
-        "environment": _VARIABLES,
-        "pass_environment": _TEXTS,
-        "nodes": _WHOLE,
-        "gpus_per_node": _WHOLE,
-        "files": _TEXTS,
-        "working_directory": _TEXT,
+        **dict.fromkeys(("argv", "worker_argv", "pass_environment", "files"), _Texts),
+        "environment": Mapping[str, str],
+        "nodes": int,
+        "gpus_per_node": int,
+        "working_directory": str,
     },
     STATE: {
-        "state": _STATE,
-        "reason": _optional(_TEXT),
-        "time": _NUMBER,
-        "job_id": _optional(_TEXT),
-        "keeper": _PROCESS,
-        "agent": _PROCESS,
-        "process_group": _PROCESS,
+        "state": state.State,
+        "reason": str | None,
+        "time": float,
+        "job_id": str | None,
+        "keeper": Process,
+        "agent": Process,
     },
-    state.SUBMISSION: {
-        "kind": _CLUSTER,
-        "job_id": _optional(_TEXT),
-        "comment": _TEXT,
-        "index": _WHOLE,
-        "process": _PROCESS,
+    state.SUBMISSION: {"kind": _Cluster, "job_id": str | None, "comment": str, "index": int, "process": Process},
+    state.NOT_SUBMITTED: {"reason": str},
+    state.SWEEP: {
+        "overrides": _Texts,
+        "forced": bool,
+        "points": tuple[_Object, ...],
+        "measurement": _Object | None,
     },
-    state.NOT_SUBMITTED: {"reason": _TEXT},
-    state.SWEEP: {"overrides": _TEXTS, "forced": _FLAG, "points": _MAPPINGS, "measurement": _optional(_MAPPING)},
-    "changes.json": {"changes": _MAPPINGS},
+    "changes.json": {"changes": tuple[_Object, ...]},
     "attempts.json": {
-        "count": _WHOLE,
-        "fruitless": _WHOLE,
-        "checkpoint": _WHOLE,
-        "allocation": _TEXT,
-        "failures": _MAPPING,
+        **dict.fromkeys(("count", "fruitless", "checkpoint"), int),
+        "allocation": str,
+        "failures": Mapping[str, int],
     },
-    "tokens.json": {"folder": _TEXT, "digest": _TEXT, "data": _MAPPING, "attempt": _TEXT, "error": _TEXT},
-    MEMORY: {"ranks": _MAPPINGS, "method": _TEXT},
-    "home.json": {"directory": _TEXT, "inode": _WHOLE},
+    "tokens.json": {**dict.fromkeys(("folder", "digest", "attempt", "error"), str), "data": _Object},
+    MEMORY: {"ranks": tuple[_Object, ...], "method": str},
+    "home.json": {"directory": str, "inode": int},
 }
+"""Types of the keys that are read, by file; all others are left alone."""
+
 _REQUIRED = {
     STATE: ("state",),
     state.SUBMISSION: ("kind",),
@@ -132,7 +107,7 @@ class BadRecord(SubmitError):
     """A file of a run directory that cannot be read, or does not hold what this program writes."""
 
     def __init__(self, path: Path, rule: str) -> None:
-        """Keep the file and what is wrong with it; the message ends with the way out."""
+        """Keep the file and the rule that it breaks; the message ends with the way out."""
         self.path, self.rule = path, rule
         super().__init__(f"{path}: {rule}; {_way_out(path)}")
 
@@ -155,7 +130,7 @@ def _way_out(path: Path) -> str:
     return f"put it back from a copy, or `rm -r {file}`"
 
 
-def read(run: Path, name: str) -> dict[str, Any] | None:
+def read(run: Path, name: str) -> JsonObject | None:
     """The content of a file of a run directory; None where there is no such file.
 
     Raises:
@@ -167,16 +142,18 @@ def read(run: Path, name: str) -> dict[str, Any] | None:
         return None
     if not isinstance(content, dict):
         raise BadRecord(path, f"it holds {_shown(content)} and must hold an object {{...}}")
-    for key, (words, fits) in _FIELDS.get(name, {}).items():
-        if key in content and not fits(content[key]):
-            raise BadRecord(path, f"{key}={_shown(content[key])} must be {words}")
+    if (schema := content.get("schema", SCHEMA)) != SCHEMA:
+        raise BadRecord(path, f"it is of schema {_shown(schema)}, and this version reads schema {SCHEMA}")
+    for key, kind in _TYPES.get(name, {}).items():
+        if key in content and not typed.reader(kind)(content[key])[0]:
+            raise BadRecord(path, f"{key}={_shown(content[key])} must be {typed.describe(kind, _WORDS)}")
     for key in _REQUIRED.get(name, ()):
         if key not in content:
             raise BadRecord(path, f"it lacks {key}")
     return content
 
 
-def known(run: Path, name: str) -> dict[str, Any]:
+def known(run: Path, name: str) -> JsonObject:
     """As :func:`read`, and nothing where the file is missing or bad: for figures that a reader can do without."""
     try:
         return read(run, name) or {}
@@ -239,7 +216,7 @@ def spec_of(run: Path) -> RunSpec:
         raise BadRecord(run / SPEC, f"{first.where}: {first.rule}") from None
 
 
-def job_of(run: Path) -> dict[str, Any]:
+def job_of(run: Path) -> JsonObject:
     """The job of a run as it is started in the run's own place: with the run directory where it says ``{run}``.
 
     Raises:
@@ -251,18 +228,18 @@ def job_of(run: Path) -> dict[str, Any]:
     for key in ("argv", "environment", "working_directory"):
         if not content.get(key) and content.get(key) != {}:
             raise BadRecord(run / JOB, f"it lacks {key}")
-    filled: dict[str, Any] = put(content, RUN, str(run))
+    filled: JsonObject = _put(content, RUN, str(run))
     return filled
 
 
-def put(content: Any, mark: str, text: str) -> Any:
+def _put(content: Any, mark: str, text: str) -> Any:
     """JSON with a text in place of a mark, in every value."""
     if isinstance(content, str):
         return content.replace(mark, text)
     if isinstance(content, list):
-        return [put(each, mark, text) for each in content]
+        return [_put(each, mark, text) for each in content]
     if isinstance(content, dict):
-        return {key: put(each, mark, text) for key, each in content.items()}
+        return {key: _put(each, mark, text) for key, each in content.items()}
     return content
 
 
@@ -270,7 +247,7 @@ _NOTHING = object()
 
 
 def _json(path: Path) -> object:
-    """What a file holds.
+    """The JSON of a file; ``_NOTHING`` where there is no file.
 
     Raises:
         BadRecord: It cannot be read.

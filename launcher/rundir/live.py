@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.job import memory
 from launcher.job.memory import MemoryRecord
 from launcher.rundir import contents, output, results
@@ -143,7 +143,7 @@ def _memory(run: Path) -> MemoryNow | None:
         step=step,
         phase=phase,
         allocated_bytes=size,
-        predicted_bytes=predicted if contents.is_whole(predicted) else None,
+        predicted_bytes=predicted if typed.is_whole(predicted) else None,
         capacity_bytes=_capacity(run) if capacity is None else capacity,
         piles=piles,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import backends
-from launcher.base import machine
+from launcher.base import machine, typed
 from launcher.config.open_values import option_of
 from launcher.job import events
 from launcher.job.versions import every
@@ -129,12 +129,12 @@ def _predicted(run: Path) -> PredictedRun:
     sizes = {
         name: size
         for name in ("allocated_bytes", "needed_bytes", "reserved_bytes")
-        if contents.is_whole(size := peak.get(name)) and size > 0
+        if typed.is_whole(size := peak.get(name)) and size > 0
     }
     speed, constant = results.predicted_speed(run), _constant(run).get("value")
     if speed is None:
         return PredictedRun(**sizes)
-    raw = speed.per_gpu / constant if contents.is_number(constant) and constant > 0 else None
+    raw = speed.per_gpu / constant if typed.is_number(constant) and constant > 0 else None
     return PredictedRun(tokens_per_second_per_gpu=speed.per_gpu, uncorrected=raw, **sizes)
 
 
@@ -144,7 +144,7 @@ def _measured(run: Path, spec: RunSpec) -> MeasuredRun:
     ranks = contents.known(run, contents.MEMORY).get("ranks", ())
     sizes: dict[str, Any] = {}
     for name in ("allocated_bytes", "reserved_bytes"):
-        peaks = [size for rank in ranks if contents.is_whole(size := rank.get(f"peak_{name}")) and size > 0]
+        peaks = [size for rank in ranks if typed.is_whole(size := rank.get(f"peak_{name}")) and size > 0]
         sizes[name] = max(peaks, default=None)
     sizes |= _saved(run)
     if speed is None or speed <= 0:
@@ -171,7 +171,7 @@ def _amounts(line: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _is_positive(value: object) -> bool:
-    return contents.is_number(value) and value > 0
+    return typed.is_number(value) and value > 0
 
 
 def _left_out(run: Path, card: str, seen: list[str], measured: MeasuredRun) -> str | None:

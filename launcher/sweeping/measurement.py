@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher.base import typed
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.machine import Machine
 from launcher.base.units import gib, rounded
@@ -146,7 +147,7 @@ class Measured:
     def predicted_per_gpu(self) -> float | None:
         """Predicted tokens a second and GPU; None where that is unknown."""
         found = (self.layout.get("speed") or {}).get("tokens_per_second_per_gpu")
-        return float(found) if contents.is_number(found) else None
+        return float(found) if typed.is_number(found) else None
 
     @property
     def predicted_bytes(self) -> int | None:
@@ -227,7 +228,7 @@ def _checked(directory: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     layouts, training = content.get("layouts"), content.get("training")
     right = (
         isinstance(training, list) and all(isinstance(word, str) for word in training),
-        contents.is_whole(content.get("gpus")) and content["gpus"] > 0,
+        typed.is_whole(content.get("gpus")) and content["gpus"] > 0,
         isinstance(layouts, list) and all(isinstance(each, dict) for each in layouts),
         isinstance(layouts, list) and len(layouts) == len(sweep.points(directory)),
         isinstance(content.get("versions"), dict)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from launcher import backends
+from launcher.base import typed
 from launcher.base.errors import ConfigError
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import contents, state
@@ -85,9 +86,9 @@ def read_point(directory: Path, row: dict[str, Any]) -> Point:
         isinstance(words, list) and all(isinstance(word, str) for word in words) and _ends_in(words, layout),
         isinstance(row.get("reason"), str | None),
         row.get("verdict") in get_args(VerdictName.__value__),
-        all(row.get(key) is None or contents.is_whole(row[key]) for key in ("predicted_bytes", "needed_bytes")),
-        pile is None or (isinstance(pile, list) and len(pile) == 2 and contents.is_whole(pile[1])),
-        speed is None or contents.is_number(speed),
+        all(row.get(key) is None or typed.is_whole(row[key]) for key in ("predicted_bytes", "needed_bytes")),
+        pile is None or (isinstance(pile, list) and len(pile) == 2 and typed.is_whole(pile[1])),
+        speed is None or typed.is_number(speed),
     )
     if not all(fits):
         raise contents.BadRecord(directory / state.SWEEP, f"point {name!r} is not as a sweep writes it")

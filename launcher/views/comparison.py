@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base import typed
 from launcher.charts.lines import evenly
 from launcher.rundir import contents, lock, losses, results, status
 from launcher.rundir.losses import Basis, Trained
@@ -151,7 +152,7 @@ def _side(run: Path, row: RunState) -> Side:
         trained=losses.trained_on(run, rows),
         tokens_per_second=results.speed(rows, predicted),
         predicted_speed=None if predicted is None else predicted.per_gpu,
-        predicted_bytes=size if contents.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
+        predicted_bytes=size if typed.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
         peak_bytes=max(results.measured(run).values(), default=None),
     )
 

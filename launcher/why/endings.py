@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.files import JsonObject
 from launcher.job.memory import OutOfMemory
 from launcher.rundir import contents, failure, health, output, results
@@ -275,7 +275,7 @@ def _slurm_evidence(run: Subject, pattern: str) -> Iterator[Evidence]:
 
 def _rank(run: Subject) -> int | None:
     kept = run.content.get("rank")
-    if contents.is_whole(kept):
+    if typed.is_whole(kept):
         return kept
     found = re.search(r"\brank (\d+)", run.reason)
     return int(found[1]) if found else run.failure.rank

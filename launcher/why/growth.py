@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.base import typed
 from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, records
-from launcher.rundir import contents
 from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
@@ -86,7 +86,7 @@ def this_attempt(run: Path) -> list[MemoryRecord]:
 def began(run: Path) -> float:
     """The time at which the ranks were last started; 0 where nothing says so."""
     times = (line.get("time") for line in events.read(run) if line["kind"] == "start")
-    return max((float(time) for time in times if contents.is_number(time)), default=0.0)
+    return max((float(time) for time in times if typed.is_number(time)), default=0.0)
 
 
 def fastest(found: Iterable[MemoryRecord]) -> Growth | None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.base.process import Process
 from launcher.rundir import contents, home, signature, state, status
 from tests.support.recorded_runs import line, recorded, swept
 from tests.support.slurm_runs import Answer, launch
 
+GONE = replace(Process.here(), pid=99999999).as_dict()
+
 GOOD: Mapping[str, Mapping[str, Any]] = {
-    "state.json": {"state": "failed", "reason": "x", "time": 1.0, "keeper": 99999999, "process_group": 99999999},
+    "state.json": {"state": "failed", "reason": "x", "time": 1.0, "keeper": GONE, "agent": GONE},
     "submission.json": {"kind": "local", "job_id": "99999999"},
     "attempts.json": {"count": 1, "fruitless": 0, "checkpoint": 0, "allocation": "7_1"},
     "changes.json": {"schema": 1, "changes": [{"step": 1}]},
@@ -133,7 +137,7 @@ HIDDEN = (
     ("state.json", "", "it is empty"),
     ("state.json", '{"time": 1}', "it lacks state"),
     ("state.json", '{"state": "done"}', 'state="done" must be one of prepared, queued, running, requeued, finished'),
-    ("state.json", '{"state": "running", "keeper": "me"}', 'keeper="me" must be a process {...} or its number'),
+    ("state.json", '{"state": "running", "keeper": "me"}', 'keeper="me" must be a process {...}'),
     ("submission.json", "[1, 2]", "it holds [1, 2] and must hold an object {...}"),
     ("submission.json", '{"kind": "cloud"}', 'kind="cloud" must be local or slurm'),
 )
@@ -200,8 +204,11 @@ def test_a_sweep_whose_list_of_points_is_damaged_is_said_beside_the_other_runs(f
         assert {row["id"] for row in launch("status", "--json").json["runs"]} >= {"good", "s/000", "s/001"}
 
 
-def test_files_of_other_versions_are_read(folder: Path) -> None:
+def test_keys_that_nobody_reads_are_left_alone_and_another_schema_is_refused_with_its_version(folder: Path) -> None:
     run = folder / "runs" / "bad"
-    (run / "state.json").write_text('{"state": "cancelled", "reason": null, "later": {"than": ["this"]}}')
+    (run / "state.json").write_text('{"state": "cancelled", "reason": null, "more": {"than": ["this"]}}')
     assert status.read(run).state == "cancelled"
     assert contents.read(run, "nothing.json") is None
+    (run / "changes.json").write_text('{"schema": 2, "changes": []}')
+    with pytest.raises(contents.BadRecord, match=r"it is of schema 2, and this version reads schema 1; put it back"):
+        contents.read(run, "changes.json")

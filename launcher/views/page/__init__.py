@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.base import package
+from launcher.base import package, typed
 from launcher.base.units import duration, gib
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Section, page
 from launcher.preflight.verdict import judge
-from launcher.rundir import contents, health, losses, results
+from launcher.rundir import contents as contents
+from launcher.rundir import health, losses, results
 from launcher.views.check.sentences import answer, reason
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
@@ -77,7 +78,7 @@ def _verdict(source: Source) -> Iterator[Html | str]:
             estimate = source.predicted.estimate
             judged = judge(source.spec, estimate)
             yield f"; by this version {answer(source.spec, judged, estimate)}. {reason(source.spec, judged, estimate)}"
-        elif contents.is_whole(size := (source.plan.get("peak") or {}).get("needed_bytes")):
+        elif typed.is_whole(size := (source.plan.get("peak") or {}).get("needed_bytes")):
             yield f"; predicted to need {gib(size)}."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.base import typed
 from launcher.base.units import Pair, gib
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag
@@ -100,7 +101,7 @@ def _column(source: Source, phase: str) -> Any:
 def _predicted_bytes(source: Source, phase: str) -> int | None:
     """As recorded; what this version says where the record has nothing."""
     size = (source.plan.get("phases") or {}).get(phase)
-    if contents.is_whole(size):
+    if typed.is_whole(size):
         return size
     column = _column(source, phase)
     return None if column is None else int(column.allocated_bytes)
@@ -153,7 +154,7 @@ def _note(source: Source, measured: Mapping[str, PhaseMemory], *, far: bool) -> 
 
 def _moved(source: Source, phase: str, column: Any) -> bool:
     size = (source.plan.get("phases") or {}).get(phase)
-    return contents.is_whole(size) and abs(column.allocated_bytes - size) > size / 1000
+    return typed.is_whole(size) and abs(column.allocated_bytes - size) > size / 1000
 
 
 def _without_piles(source: Source) -> Iterator[Html]:
@@ -174,7 +175,7 @@ def _recorded(pile: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _size(size: object) -> str:
-    return gib(size) if contents.is_whole(size) else "-"
+    return gib(size) if typed.is_whole(size) else "-"
 
 
 def _numbers(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.base import typed
 from launcher.base.errors import LauncherError
 from launcher.estimate.memory.breakdown import Breakdown
 from launcher.estimate.memory.result import MemoryEstimate
@@ -75,7 +76,7 @@ class Source:
     def capacity_bytes(self) -> int | None:
         """What a rank's device has, by the plan."""
         size = (self.plan.get("gpu") or {}).get("memory_bytes")
-        return size if contents.is_whole(size) else None
+        return size if typed.is_whole(size) else None
 
 
 def read(folder: Path) -> Source:

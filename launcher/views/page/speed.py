@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.base import typed
 from launcher.base.units import Pair, rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
-from launcher.rundir import contents, results
+from launcher.rundir import results
 from launcher.views.check import time as plot_time
 from launcher.views.check.time import seconds_text
 from launcher.views.page.source import Source
@@ -75,4 +76,4 @@ def _row(part: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _seconds(part: Mapping[str, Any], key: str) -> float | None:
     value = part.get(key)
-    return float(value) if contents.is_number(value) else None
+    return float(value) if typed.is_number(value) else None

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.base import files
+from launcher.base import files, typed
 from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag
 from launcher.charts.library import CATEGORIES, LIMIT
 from launcher.charts.page import Chart, Section
 from launcher.job.events import MILESTONES
-from launcher.rundir import contents
 from launcher.views.page.source import Source
 
 _COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
@@ -96,7 +95,7 @@ def attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
     found: list[Attempt] = []
     for event in events:
         when, kind = event.get("time"), event["kind"]
-        if not contents.is_number(when):
+        if not typed.is_number(when):
             continue
         last = found[-1] if found else None
         if kind == "queued":
@@ -129,9 +128,9 @@ def _with_first_step(attempt: Attempt, rows: Sequence[Mapping[str, Any]]) -> Att
         return attempt
     for row in rows:
         when = row.get("time")
-        if contents.is_number(when) and when >= start and (attempt.ended is None or when <= attempt.ended):
+        if typed.is_number(when) and when >= start and (attempt.ended is None or when <= attempt.ended):
             seconds = row.get("step_seconds")
-            return replace(attempt, stepped=max(start, when - (seconds if contents.is_number(seconds) else 0.0)))
+            return replace(attempt, stepped=max(start, when - (seconds if typed.is_number(seconds) else 0.0)))
     return attempt
 
 
@@ -183,7 +182,7 @@ def _what(event: Mapping[str, Any]) -> str:
 def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
     """When the run ended; of one that runs the present, of one that was lost its last line of metrics."""
     ended = [event["time"] for each in tried for event in each.events]
-    lines = [row["time"] for row in source.rows[-1:] if contents.is_number(row.get("time"))]
+    lines = [row["time"] for row in source.rows[-1:] if typed.is_number(row.get("time"))]
     now = [time.time()] if source.state.state in ("running", "queued", "requeued") else []
     return float(max([*ended, *lines, *now]))
 
@@ -271,7 +270,7 @@ def _foldable(summary: str, listed: Html, *, opened: bool) -> Html:
 
 def _clock(when: object) -> str:
     """A moment in this machine's time."""
-    if not contents.is_number(when):
+    if not typed.is_number(when):
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
@@ -320,4 +319,4 @@ def _beside(seconds: float, middle: float) -> str:
 def _rank_seconds(source: Source) -> list[list[float]]:
     """Seconds of each rank by the lines of ``rank_times.jsonl``; none where there is no such file."""
     found = (row.get("seconds") for row in files.json_lines(source.folder / "rank_times.jsonl"))
-    return [line for line in found if isinstance(line, list) and all(map(contents.is_number, line))]
+    return [line for line in found if isinstance(line, list) and all(map(typed.is_number, line))]
