@@ -31,7 +31,7 @@ from launcher.preflight.this_machine import obstacles
 from launcher.rehearsing.choice import FILE as REHEARSAL
 from launcher.rundir import changes, contents, loading, lock, run_names, status
 from launcher.saved import checkpoints
-from launcher.spec import RunSpec, edit, length
+from launcher.spec import RunSpec, edit
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
@@ -212,7 +212,9 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
-    return [ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)])]
+    return [
+        ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
+    ]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:

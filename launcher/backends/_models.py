@@ -14,7 +14,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.family import Family, transformers_config
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -94,5 +94,5 @@ def _linears(spec: RunSpec) -> tuple[str, ...]:
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:
     """Ways out to tensor parallel degrees that divide the world and the key and value heads, which are not copied."""
-    degrees = nearest.divisors(spec.model.key_value_heads)
-    return nearest.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)
+    degrees = edit.divisors(spec.model.key_value_heads)
+    return edit.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)

@@ -18,7 +18,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
 from launcher.commands._options import add_json, add_trust, print_json, settle
 from launcher.rundir import attempts, contents, home, provenance, results, run_names, status
-from launcher.spec import RunSpec, length
+from launcher.spec import RunSpec, edit
 from launcher.submission import interrupts, submit
 from launcher.submission.submit import resubmit
 
@@ -78,7 +78,7 @@ def _require_one(names: Sequence[str], directories: Sequence[Path], words: Seque
 def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool) -> int:
     if not words and status.read(directory).state == "finished":
         name, steps = run_names.name_of(directory, folder()), results.read_progress(directory).step or 0
-        more = f"`launch resume {name} {length.typed(contents.spec_of(directory), 2 * steps)}` goes on with it"
+        more = f"`launch resume {name} {edit.length_override(contents.spec_of(directory), 2 * steps)}` goes on with it"
         more = more if steps else ""
         say(f"launch: {directory.name} is finished; nothing to resume{'; ' if more else ''}{more}")
         return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.base.files import any_json
 from launcher.data.unusable import BadRows, Unusable
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 type Message = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from launcher.data.rendering import writer, written
 from launcher.data.template import Span, Written
 from launcher.data.tokenizer import Pieces, Tokenizer, tokenizer
 from launcher.data.unusable import BadRows, Unusable
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 _BATCH = 256
 """Conversations that are tokenised at once, on all cores."""

@@ -29,7 +29,7 @@ from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
 from launcher.data.unusable import BadRows
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 FORMAT = 1
 """Of the folder; part of its hash, so that another version of this program makes its own."""

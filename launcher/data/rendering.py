@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from launcher.data.chat import Conversation
 from launcher.data.template import Template, Written, is_shipped, plain, template, ways_out
 from launcher.data.unusable import PackageMissing, Unusable
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 SECONDS = 5
 """Processor seconds for one text, a hundred thousand times what one of six messages takes (40 microseconds)."""

@@ -24,7 +24,7 @@ from launcher.base import package
 from launcher.base.files import load_json, read_text
 from launcher.data.chat import Conversation
 from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 if TYPE_CHECKING:
     import jinja2

@@ -21,7 +21,7 @@ from launcher.base import cache, files, units
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.data.unusable import SKIP, BadRows
 from launcher.spec import RunSpec
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 CACHE = "LAUNCH_CACHE"
 """Names a folder, seen by all nodes, that keeps token ids between runs, in place of the user's cache folder."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors, DataError
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 
 
 class Unusable(DataError):

@@ -18,7 +18,7 @@ from launcher.estimate.rank.counts import parameter_counts
 from launcher.planner import feasibility
 from launcher.planner.judge import LayoutJudge
 from launcher.planner.question import Question
-from launcher.spec import nearest
+from launcher.spec import edit
 from launcher.spec.edit import override
 
 MICRO_BATCH, SEQUENCE, POSITIONS = "train.micro_batch_size", "train.sequence_length", "model.max_position_embeddings"
@@ -99,7 +99,7 @@ def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -
 
 def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
     """Divisors of the global batch."""
-    sizes = nearest.divisors(question.openings[0].spec.global_batch_size)
+    sizes = edit.divisors(question.openings[0].spec.global_batch_size)
     candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
     return _from_above("micro_batch", candidates, judge)
 

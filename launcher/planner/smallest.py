@@ -35,8 +35,7 @@ from launcher.preflight import assess, fixes, pricing, verdict
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at, override
-from launcher.spec.nearest import divisors
+from launcher.spec.edit import changed_at, divisors, override
 
 MOST_NODES, MOST_IN_TIME = 2**10, 2**14
 """Nodes of the largest cluster that is looked at: for memory alone, where more of them no longer help, and for time,

@@ -30,7 +30,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.speed.network import network_of
 from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, MemorySavings, Settings
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
 _FEWEST_TOKENS = 1024
@@ -196,7 +196,7 @@ class Space:
     @property
     def _tensor_degrees(self) -> Sequence[int]:
         heads = self.base.model.num_attention_heads
-        return self.values("parallel.tensor", [n for n in nearest.divisors(self._span) if heads % n == 0])
+        return self.values("parallel.tensor", [n for n in edit.divisors(self._span) if heads % n == 0])
 
     @property
     def _pipeline_degrees(self) -> Sequence[int]:
@@ -205,7 +205,7 @@ class Space:
     def _splits(self, ranks: int) -> Iterator[tuple[int, int]]:
         """Context and Ulysses ranks, of so many that are not taken yet."""
         length, batch = self.base.sequence_length, self.base.global_batch_size
-        split = [n for n in nearest.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
+        split = [n for n in edit.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
         said = self.fixed | self.choices.keys()
         contexts, others = self.values("parallel.context", split), self.values("parallel.ulysses", split)
         for context, ulysses in itertools.product(contexts, others):
@@ -216,7 +216,7 @@ class Space:
 
     def _experts(self, settings: Settings) -> Iterator[dict[str, Any]]:
         experts, tensor = self.base.model.num_experts, settings["parallel.tensor"]
-        degrees = nearest.divisors(experts) if experts else [1]
+        degrees = edit.divisors(experts) if experts else [1]
         inner: Sequence[int | None] = (None, 1) if tensor > 1 and experts else (None,)
         for expert in self.values("parallel.expert", degrees):
             for inside in self.values("parallel.expert_tensor", inner):
@@ -230,7 +230,7 @@ class Space:
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
         named = [size for size in (first, last) if size is not None]
         inner = (layers - sum(named)) // max(1, stages - len(named))
-        divisors = nearest.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
+        divisors = edit.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
         if extra != self.base.backend.extra:
             divisors = divisors[1:]  # In one chunk each these stages are those with smaller ends.
         for chunks in self.values("parallel.virtual_pipeline", divisors):
@@ -295,7 +295,7 @@ class Space:
         ranks = self.base.gpus // (degrees["parallel.tensor"] * degrees["parallel.pipeline"])
         data = ranks // (degrees["parallel.context"] * degrees["parallel.ulysses"])
         whole = self.base.cluster.nodes
-        return [n for n in nearest.divisors(data) if n == 1 or (n <= whole and whole % n == 0)]
+        return [n for n in edit.divisors(data) if n == 1 or (n <= whole and whole % n == 0)]
 
     def _second_partitions(self, stage: int) -> Sequence[int]:
         cluster = self.base.cluster
@@ -311,7 +311,7 @@ class Space:
         split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
         split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
         share = self.base.global_batch_size // max(1, self.base.gpus // split)
-        sizes = [n for n in nearest.divisors(share) if n <= _LARGEST_MICRO_BATCH]
+        sizes = [n for n in edit.divisors(share) if n <= _LARGEST_MICRO_BATCH]
         for size in self.values("train.micro_batch_size", sizes):
             yield {"train.micro_batch_size": size}
 

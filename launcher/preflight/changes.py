@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher import backends
-from launcher.spec import PrecisionSpec, RunSpec, nearest
+from launcher.spec import PrecisionSpec, RunSpec, edit
 from launcher.spec.change import Change, Neighbour, batches, same_batch, set_to
 
 _NODE = 8
@@ -118,7 +118,7 @@ def full_checkpointing(spec: RunSpec) -> Iterator[Change]:
 def smaller_micro_batch(spec: RunSpec) -> Iterator[Change]:
     """Fewer sequences at once and more gradient accumulation; the optimizer step stays as it is."""
     size = spec.micro_batch_size
-    for smaller in reversed(nearest.divisors(size)[:-1]):
+    for smaller in reversed(edit.divisors(size)[:-1]):
         count = spec.gradient_accumulation * size // smaller
         cost = f"{count} micro-batches of {smaller} a step: smaller matrix products"
         yield set_to(spec, cost, batches(spec, count, smaller))

@@ -14,13 +14,13 @@ from launcher import backends
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.rules import places, sbatch, secrets, variables
+from launcher.rules import places, sbatch, secrets
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
 
 _WAYS_SHOWN = 4
 
-LEFT_OUT_OF_CHANGES = (places, sbatch, secrets, variables)
+LEFT_OUT_OF_CHANGES = (places, sbatch, secrets)
 """Rules that no neighbour of a valid run breaks, since none changes a name, a place, a variable or Slurm's words."""
 
 type Rule = Callable[[RunSpec], Iterable[ConfigError]]

@@ -16,7 +16,8 @@ from launcher import backends
 from launcher.base.errors import ConfigError
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate, Needs
-from launcher.spec import Device, RunSpec
+from launcher.spec import RunSpec
+from launcher.spec.values import Device
 
 type VerdictName = Literal["fits", "tight", "does_not_fit", "invalid", "unknown"]
 

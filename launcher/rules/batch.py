@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
 
 
@@ -54,15 +54,15 @@ def _not_shared_out(spec: RunSpec) -> Iterator[ConfigError]:
     count, data, total = spec.train.gradient_accumulation or 1, spec.data_degree, spec.global_batch_size
     step = count * data
     if total % step:
-        totals = nearest.multiples_around(total, step)
+        totals = edit.multiples_around(total, step)
         yield ConfigError(
             "train.global_batch_size",
             total,
             f"must be a multiple of accumulation {count} x data degree {data} = {step}: train.micro_batch_size is its"
             " share",
             chain(
-                nearest.nearest(spec, "train.global_batch_size", totals, _shared_out, limit=2),
-                nearest.nearest(spec, "train.gradient_accumulation", nearest.divisors(total), _shared_out, limit=2),
+                edit.nearest(spec, "train.global_batch_size", totals, _shared_out, limit=2),
+                edit.nearest(spec, "train.gradient_accumulation", edit.divisors(total), _shared_out, limit=2),
             ),
         )
 
@@ -94,8 +94,8 @@ def _not_whole(spec: RunSpec) -> ConfigError:
         total,
         f"must be a multiple of micro-batch {micro} x data degree {data} = {step}",
         chain(
-            nearest.nearest(spec, "train.global_batch_size", nearest.multiples_around(total, step), _whole, limit=2),
-            nearest.nearest(spec, "train.micro_batch_size", nearest.divisors(total), _whole, limit=2),
+            edit.nearest(spec, "train.global_batch_size", edit.multiples_around(total, step), _whole, limit=2),
+            edit.nearest(spec, "train.micro_batch_size", edit.divisors(total), _whole, limit=2),
         ),
     )
 

@@ -1,11 +1,24 @@
-"""Rules about the cluster that the job runs on: its container, its margin of time, its cores."""
+"""Rules about the cluster that the job runs on and its devices: container, margin of time, cores, card, bandwidths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from launcher.base.errors import ConfigError
+from launcher.base.package import shipped
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import closest
+
+_LEAST = 1e6
+"""Bytes a second below which a bandwidth was typed in another unit: no link of the last 20 years is as slow."""
+
+_GIGA = 1e9
+
+_BANDWIDTHS = (
+    *(f"hardware.{name}_bandwidth" for name in ("memory", "link", "network", "pcie")),
+    "cluster.network_bandwidth",
+)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -23,26 +36,27 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         ways_out = [f"cluster.time_limit_min={cluster.save_margin_s // 30}", f"cluster.save_margin_s={limit * 30}"]
         yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways_out)
     yield from _readers(spec)
+    yield from _device(spec)
 
 
 def _readers(spec: RunSpec) -> Iterator[ConfigError]:
-    """More processes that read data than a node's share of cores; of this machine ``this_machine`` says it."""
+    """More processes that read data than a node's share of cores."""
     cores = spec.cluster.cpus_per_node
     if cores is not None and spec.script is None:
         yield from readers_beyond(spec, cores, f"the job has {cores} cores of a node (cluster.cpus_per_node)")
 
 
-def readers_beyond(spec: RunSpec, cores: int, said: str) -> Iterator[ConfigError]:
+def readers_beyond(spec: RunSpec, cores: int, whose: str) -> Iterator[ConfigError]:
     """An error where the ranks of a node start more readers than there are cores.
 
     Args:
         spec: The run.
         cores: The cores.
-        said: Whose they are, for the message.
+        whose: The clause that says whose they are.
     """
     ranks, workers = spec.cluster.gpus_per_node, spec.data.workers
     if workers and ranks * workers > cores:
-        rule = f"{said}, and {ranks} ranks x {workers} workers would be {ranks * workers} processes that read data"
+        rule = f"{whose}, and {ranks} ranks x {workers} workers would be {ranks * workers} processes that read data"
         yield ConfigError("data.workers", workers, rule, [edit.override("data.workers", cores // ranks)])
 
 
@@ -54,3 +68,25 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the job is told to save after less than half of its time limit of {seconds} s"
         ways = [f"cluster.time_limit_min={cluster.save_margin_s // 15}", f"cluster.save_margin_s={seconds // 4}"]
         yield ConfigError("cluster.save_margin_s", cluster.save_margin_s, rule, ways)
+
+
+def _device(spec: RunSpec) -> Iterator[ConfigError]:
+    """A card that is none of the options of ``hardware``, and bandwidths in GB a second."""
+    card = spec.hardware.card
+    if card is not None and card not in _cards():
+        rule = "it names the option of hardware whose measured speed is taken, and there is no such card"
+        ways_out = [edit.override("hardware.card", near) for near in closest(card, _cards())]
+        yield ConfigError("hardware.card", card, rule, [*ways_out, "hardware.card=null"])
+    for path in _BANDWIDTHS:
+        value = edit.value_at(spec, path)
+        if isinstance(value, int | float) and value < _LEAST:
+            meant = round(value * _GIGA)
+            rule = "a bandwidth is in bytes a second, of one GPU and one way"
+            yield ConfigError(path, value, rule, [edit.override(path, meant if meant >= _LEAST else None)])
+
+
+@cache
+def _cards() -> tuple[str, ...]:
+    """The shipped options of ``hardware`` that are GPUs of their own."""
+    names = (path.stem for path in sorted((shipped("conf") / "hardware").glob("[!_]*.yaml")))
+    return tuple(name for name in names if name not in ("auto", "cpu"))

@@ -1,4 +1,4 @@
-"""The model's own arithmetic: heads, positions, experts, vocabulary.
+"""The model's own arithmetic, and its number formats: heads, positions, experts, vocabulary.
 
 Only rules that hold for every engine are here. Limits of one engine are in its ``check``, and those of a way of
 splitting the model in its strategy, so that each way out names a key that the user meant to decide.
@@ -6,17 +6,40 @@ splitting the model in its strategy, so that each way out names a key that the u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 
 _BYTES = 256
 """Ids of the byte tokenizer: one for each value of a byte."""
 
 
 _AMPERE, _LARGEST_HEAD = 8.0, 256
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
+}
+"""The scalings, and the numbers without which one cannot be computed (``modeling_rope_utils.py``)."""
+
+_ALSO: Mapping[str, tuple[str, ...]] = {
+    "yarn": (
+        "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings",
+        "truncate",
+    ),
+}  # fmt: skip
+"""Further entries that a scaling reads; all read ``partial_rotary_factor``."""
+
+_PREFERENCE = ("bf16", "fp16", "fp32")
+"""Formats to fall back to, best first: bf16 has the range of fp32 and needs no loss scale."""
+
+_CAPABLE = {"fp8": "h100_80g", "bf16": "a100_80g", "fp16": "a100_80g"}
+"""A GPU whose matrix units have the format (NVIDIA's data sheets; see conf/hardware)."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -28,6 +51,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _latent_attention(spec)
     yield from _attention(spec)
     yield from _vocabulary(spec)
+    yield from _formats(spec)
+    yield from _rotary(spec)
 
 
 def _heads(spec: RunSpec) -> Iterator[ConfigError]:
@@ -36,13 +61,13 @@ def _heads(spec: RunSpec) -> Iterator[ConfigError]:
     if model.head_dim is None and hidden % heads:
         rule = f"must divide the hidden size {hidden} where model.head_dim is not set"
         path = "model.num_attention_heads"
-        legal = nearest.nearest(spec, path, nearest.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
+        legal = edit.nearest(spec, path, edit.divisors(hidden), lambda run: not list(_heads(run)), limit=2)
         head_dim = edit.override("model.head_dim", max(1, hidden // heads))
         yield ConfigError(path, heads, rule, chain(legal, (head_dim,)))
     if key_value is not None and heads % key_value:
         path = "model.num_key_value_heads"
         rule = f"must divide the {heads} attention heads: every group of them shares one key and value head"
-        legal = nearest.nearest(spec, path, nearest.divisors(heads), lambda _: True, limit=2)
+        legal = edit.nearest(spec, path, edit.divisors(heads), lambda _: True, limit=2)
         yield ConfigError(path, key_value, rule, legal)
 
 
@@ -92,12 +117,12 @@ def _experts(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _groups(spec: RunSpec) -> Iterator[ConfigError]:
-    """Groups of experts of equal size, of which enough are chosen (arXiv:2412.19437, section 2.1.2)."""
+    """Groups of experts are equal, and enough of them are chosen (arXiv:2412.19437, section 2.1.2)."""
     model = spec.model
     groups, chosen, path = model.n_group, model.topk_group, "model.topk_group"
     if groups and model.num_experts % groups:
         rule = f"must divide the {model.num_experts} experts (model.num_experts)"
-        ways = nearest.nearest(spec, "model.n_group", nearest.divisors(model.num_experts), lambda _: True, limit=2)
+        ways = edit.nearest(spec, "model.n_group", edit.divisors(model.num_experts), lambda _: True, limit=2)
         yield ConfigError("model.n_group", groups, rule, ways)
     elif groups and not 1 <= chosen <= groups:
         rule = f"a token chooses 1 to {groups} (model.n_group) groups of experts"
@@ -159,7 +184,7 @@ def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def not_named() -> ConfigError:
-    """What is said of a script beside which no model is named."""
+    """The warning about a script beside which no model is named."""
     rule = "the script builds its own model, of which nothing is known here: its memory is not judged"
     return ConfigError("model", None, rule, ["model=llama3_8b", "model=./folder"])
 
@@ -175,3 +200,65 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.data.source == "tokens" and spec.data.token_dtype == "uint16" and size > 2**16:
         rule = f"a uint16 file holds ids below {2**16}, the vocabulary has {size}: was it written as uint32?"
         yield ConfigError("data.token_dtype", "uint16", rule, ["data.token_dtype=uint32"])
+    yield from _risky_formats(spec)
+
+
+def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
+    """A scaling that nobody knows or that lacks its numbers, and entries that it does not read."""
+    path, given = "model.rope_parameters", spec.model.rope_parameters
+    if not given:
+        return
+    kind = given.get("rope_type", "default")
+    if not isinstance(kind, str) or kind not in _NEEDS:
+        ways = [f"{path}.rope_type={near}" for near in difflib.get_close_matches(str(kind), _NEEDS)]
+        rule = f"rotary positions are scaled by {', '.join(_NEEDS)}"
+        yield ConfigError(f"{path}.rope_type", kind, rule, [*ways, f"{path}=null"])
+        return
+    if "rope_theta" in given:
+        way = edit.override("model.rope_theta", given["rope_theta"])
+        yield ConfigError(f"{path}.rope_theta", given["rope_theta"], "it is model.rope_theta here", [way])
+    for name in _NEEDS[kind]:
+        if not _is_number(given.get(name)):
+            rule = f"rope_type={kind} is computed from it: it is a number"
+            yield ConfigError(f"{path}.{name}", given.get(name), rule, [f"+{path}.{name}=..."])
+    known = ("rope_type", "rope_theta", "partial_rotary_factor", *_NEEDS[kind], *_ALSO.get(kind, ()))
+    for name, value in given.items():
+        if name not in known:
+            rule = f"rope_type={kind} does not read it; it reads {', '.join(known[2:])}"
+            yield ConfigError(f"{path}.{name}", value, rule, [f"{path}=null"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _formats(spec: RunSpec) -> Iterator[ConfigError]:
+    """A format that the GPU lacks, and fp8 without its recipe."""
+    compute, hardware = spec.precision.compute, spec.hardware
+    if compute not in hardware.dtypes:
+        instead = [word for word in _PREFERENCE if word in hardware.dtypes]
+        way_out = [f"precision={word}" for word in instead]
+        if compute in _CAPABLE:
+            way_out.append(f"hardware={_CAPABLE[compute]}")
+        rule = f"{hardware.title} computes in {', '.join(hardware.dtypes)}"
+        yield ConfigError("precision.compute", compute, rule, way_out)
+    if compute == "fp8" and spec.precision.recipe is None:
+        rule = "fp8 needs a scaling recipe"
+        ways = [f"precision.recipe={recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")]
+        yield ConfigError("precision.recipe", None, rule, ways)
+
+
+def _risky_formats(spec: RunSpec) -> Iterator[ConfigError]:
+    """Formats that train, but often not well."""
+    precision, hardware = spec.precision, spec.hardware
+    if precision.compute == "fp16" and "bf16" in hardware.dtypes:
+        rule = (
+            "fp16 overflows above 65,504 and needs a loss scale, so steps are skipped while it adapts;"
+            f" {hardware.title} has bf16, with the range of fp32"
+        )
+        yield ConfigError("precision.compute", "fp16", rule, ["precision=bf16"])
+    if precision.optimizer_states in ("fp16", "fp8"):
+        rule = "the second moment underflows in fp16 and fp8: squared gradients are far below their smallest numbers"
+        yield ConfigError(
+            "precision.optimizer_states", precision.optimizer_states, rule, ["precision.optimizer_states=null"]
+        )

@@ -1,7 +1,11 @@
-"""Secrets in settings: they are recorded, shared and shown, so that none may stand there; jobs inherit them by name."""
+"""Secrets in settings, and the names of the job's variables.
+
+Settings are recorded, shared and shown, so that no secret may stand there; jobs inherit them by name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import get_args
@@ -19,9 +23,19 @@ _OPEN = tuple(node for node in OPEN_NODES if node != _VARIABLES)  # Each variabl
 _TRACKERS = {"mlflow": ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"), "wandb": ("WANDB_API_KEY",)}
 """Variables by which a tracker takes what would else stand in its address (mlflow.org, docs.wandb.ai)."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_RESERVED = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|(MASTER|SLURM|TORCHELASTIC|PET|SUBMITIT)_.*|LAUNCH_(?!CACHE$).*)"
+)
+"""Set by torchrun (docs.pytorch.org, "Environment Variables" of torchrun; it reads its own options from ``PET_``), by
+Slurm, submitit and ``launch``; ``LAUNCH_CACHE`` is the user's, the folder of token ids."""
+
+_PATH = "cluster.pass_environment"
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Variables whose names are a secret's, and texts that hold one, in every key that takes text."""
+    """Texts that hold a secret, in every key that takes text, and variables whose names are none or not the user's."""
     for name, value in sorted(spec.cluster.environment.items()):
         if why := _of_variable(name, value):
             rule = f"{why}, and settings are recorded: remove it here and let the job inherit it by name"
@@ -29,6 +43,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"{_VARIABLES}.{name}", NOT_SHOWN, rule, way_out)
     for path, text, where, form in _held(spec):
         yield refusal(where, form, _inherited(spec, path, form), _removal(path, text))
+    yield from _variables(spec)
 
 
 def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
@@ -96,3 +111,34 @@ def _without_user(value: str) -> str | None:
         return None
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
     return bare.geturl() if parts.netloc != bare.netloc and secret.held(bare.geturl()) is None else None
+
+
+def _variables(spec: RunSpec) -> Iterator[ConfigError]:
+    """Names that are none, reserved names, and names that are set and inherited."""
+    cluster = spec.cluster
+    for name in cluster.environment:
+        if not _VARIABLE.fullmatch(name):
+            rule = "a variable's name is letters, digits and _, and begins with no digit: take this one out"
+            yield ConfigError(f"cluster.environment.{name}", None, rule)
+        elif _RESERVED.fullmatch(name):
+            rule = "the launcher, torchrun or Slurm sets it for each process: take it out"
+            yield ConfigError(f"cluster.environment.{name}", None, rule)
+    yield from _inherited_names(spec)
+
+
+def _inherited_names(spec: RunSpec) -> Iterator[ConfigError]:
+    given, names = spec.cluster.environment, spec.cluster.pass_environment
+    malformed = [name for name in names if not _VARIABLE.fullmatch(name)]
+    reserved = [name for name in names if _RESERVED.fullmatch(name)]
+    both = sorted(set(given) & set(names))
+    left_out = {*malformed, *reserved, *both}
+    way_out = [edit.override(_PATH, [name for name in names if name not in left_out])]
+    if malformed:
+        rule = "it is a list of names, each of letters, digits and _ with no digit first; values come from your shell"
+        yield ConfigError(_PATH, list(names), rule, way_out)
+    if reserved:
+        rule = f"the launcher, torchrun or Slurm sets {', '.join(reserved)} for each process: take it out"
+        yield ConfigError(_PATH, list(names), rule, way_out)
+    if both:
+        rule = f"{', '.join(both)} would be inherited and is set in cluster.environment as well"
+        yield ConfigError(_PATH, list(names), rule, way_out)

@@ -1,11 +1,11 @@
-"""Optimizer, schedule, evaluation and checkpoints against the length of the run."""
+"""Adapter, optimizer, schedule, evaluation and checkpoints, and the length of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, edit, length
+from launcher.spec import RunSpec, edit
 
 _EXAMPLES = {
     "text": "path/to/*.txt",
@@ -14,6 +14,9 @@ _EXAMPLES = {
     "huggingface": "path/to/dataset",
 }
 
+
+_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a Llama block, which are also the default of conf/adapter/_base.yaml."""
 
 _BELOW_ONE = {
     "optimizer.beta1": (0.9, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
@@ -30,6 +33,7 @@ _SHARES = edit.reader(_BELOW_ONE)
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict each other."""
     optimizer = spec.optimizer
+    yield from _adapter(spec)
     yield from _below_one(spec)
     if optimizer.min_lr > optimizer.lr:
         rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
@@ -97,10 +101,11 @@ def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that never take effect in a run this short, and work that is lost at its end."""
+    yield from _fresh_base(spec)
     train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
     if warmup >= spec.steps and warmup:
-        rule = f"the learning rate is still rising when the run ends after {length.said(spec)}"
-        way_out = [edit.override("optimizer.warmup_steps", spec.steps // 10), length.typed(spec, warmup * 10)]
+        rule = f"the learning rate is still rising when the run ends after {edit.length_text(spec)}"
+        way_out = [edit.override("optimizer.warmup_steps", spec.steps // 10), edit.length_override(spec, warmup * 10)]
         yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
     decay = spec.optimizer.decay_steps
     if decay is not None and spec.optimizer.schedule != "constant" and warmup >= decay:
@@ -108,10 +113,10 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = ["optimizer.decay_steps=null", edit.override("optimizer.warmup_steps", decay // 10)]
         yield ConfigError("optimizer.decay_steps", decay, rule, way_out)
     if train.eval_every is not None and train.eval_every > spec.steps:
-        rule = f"the run ends after {length.said(spec)}: it never evaluates"
+        rule = f"the run ends after {edit.length_text(spec)}: it never evaluates"
         yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", spec.steps)])
     if save.every is not None and save.every > spec.steps and not save.last:
-        rule = f"the run ends after {length.said(spec)}: it never saves"
+        rule = f"the run ends after {edit.length_text(spec)}: it never saves"
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", spec.steps), "save.last=true"])
     if train.on_hang == "restart" and save.every is None and spec.script is None:
         rule = "nothing is saved on the way (save.every): a run that hangs would begin again where it started"
@@ -120,3 +125,25 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if save.every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
         yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", spec.steps)])
+
+
+def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
+    """An adapter of nothing, or of a base that is cut up."""
+    adapter = spec.adapter
+    if adapter.name == "none":
+        return
+    if not adapter.targets:
+        rule = f"{adapter.name} needs at least one module to adapt"
+        yield ConfigError("adapter.targets", [], rule, [edit.override("adapter.targets", _MODULES)])
+    for axis in ("tensor", "pipeline", "expert"):
+        degree = getattr(spec.parallel, axis)
+        if degree > 1:
+            rule = f"adapter={adapter.name} wraps whole linear layers with peft; {axis} parallel ranks hold parts"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "adapter=none"])
+
+
+def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:
+    """An adapter on random weights."""
+    if spec.adapter.name != "none" and spec.model.weights is None and spec.save.load is None:
+        rule = f"adapter={spec.adapter.name} trains beside frozen weights, and these are fresh: name a checkpoint"
+        yield ConfigError("model.weights", None, rule, ["model.weights=path/to/model", "adapter=none"])

@@ -7,7 +7,7 @@ from itertools import chain
 from math import gcd
 
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 _DEGREES = ("tensor", "pipeline", "context", "ulysses")
 _LARGEST_NODE = 8
@@ -45,12 +45,12 @@ def _indivisible(spec: RunSpec) -> ConfigError:
 
 def _smaller_degrees(spec: RunSpec, used: list[str]) -> Iterator[str]:
     for name in sorted(used, key=lambda name: -int(getattr(spec.parallel, name))):
-        yield from nearest.nearest(spec, f"parallel.{name}", nearest.divisors(spec.gpus), _divides, limit=3)
+        yield from edit.nearest(spec, f"parallel.{name}", edit.divisors(spec.gpus), _divides, limit=3)
 
 
 def _larger_worlds(spec: RunSpec) -> Iterator[str]:
     per_node, nodes = spec.cluster.gpus_per_node, spec.cluster.nodes
     larger_nodes = range(per_node + 1, _LARGEST_NODE + 1)
     step = spec.model_parallel // gcd(spec.model_parallel, per_node)
-    yield from nearest.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1)
-    yield from nearest.nearest(spec, "cluster.nodes", [(nodes // step + 1) * step], _divides, limit=1)
+    yield from edit.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1)
+    yield from edit.nearest(spec, "cluster.nodes", [(nodes // step + 1) * step], _divides, limit=1)

@@ -23,7 +23,7 @@ from launcher.rundir import contents, lock, losses, provenance, signature
 from launcher.rundir.lock import spec_differences
 from launcher.rundir.record import job_as_dict, write_settings
 from launcher.saved.checkpoints import FRESH, obstacles
-from launcher.spec import RunSpec, edit, length
+from launcher.spec import RunSpec, edit
 
 FILE = "changes.json"
 KEPT = "settings"
@@ -135,7 +135,9 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
     if after.steps < step:
         rule = f"the run has done {step} steps already"
-        found.append(ConfigError(length.key(after), length.value(after), rule, [length.typed(after, 2 * step)]))
+        found.append(
+            ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
+        )
     yield from found
 
 

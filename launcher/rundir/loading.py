@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigError
 from launcher.preflight import stored
 from launcher.rundir import contents, run_names, signature
 from launcher.saved import checkpoints
-from launcher.spec import RunSpec, edit, length
+from launcher.spec import RunSpec, edit
 
 _LOOKED_AT = 20
 _SHOWN = 3
@@ -139,4 +139,9 @@ def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError
     step = there.get("step")
     if isinstance(step, int) and step >= spec.steps and spec.save.export == "none":
         rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"
-        yield ConfigError(length.key(spec), length.value(spec), rule, [length.typed(spec, 2 * step), "save.load=null"])
+        yield ConfigError(
+            edit.length_key(spec),
+            edit.length_value(spec),
+            rule,
+            [edit.length_override(spec, 2 * step), "save.load=null"],
+        )

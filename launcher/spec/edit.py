@@ -1,4 +1,4 @@
-"""One setting of a RunSpec changed, read, and written as it is typed."""
+"""Settings of a RunSpec: changed, read, written as they are typed, and the nearest values with which a rule holds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+from collections.abc import Iterator
+from itertools import islice
+from math import isqrt
+
+_TRIED = 1 << 13
+"""The largest divisor that is looked for by itself, and how far from a number: any may be asked about, and the answer
+is due at once."""
 
 _FIELD_OF_KEY = {"async": "asynchronous", "gated": "gate"}
 
@@ -158,3 +165,57 @@ def _read(text: str) -> bool | int | float | str | None:
         except ValueError:
             continue
     return text
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors in ascending order; of a number beyond 2^26 those with a small one beside them."""
+    small = [candidate for candidate in range(1, min(isqrt(number), _TRIED) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
+
+
+def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
+    """Positive multiples of ``step`` on both sides of ``number``, at most ``count`` on each."""
+    below = number // step * step
+    return [multiple for turn in range(1 - count, count + 1) if (multiple := below + turn * step) > 0]
+
+
+def nearest(
+    spec: RunSpec, path: str, candidates: Iterable[int], legal: Callable[[RunSpec], bool], limit: int = 8
+) -> Iterator[str]:
+    """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first.
+
+    Args:
+        spec: The run that breaks the rule.
+        path: The setting to change.
+        candidates: Values to try.
+        legal: True for a run that the rule holds for.
+        limit: The most that are returned; the pre-flight then keeps those that break no other rule.
+    """
+    value = value_at(spec, path)
+    here = value if isinstance(value, int) else 0
+    if isinstance(candidates, range):
+        candidates = range(max(candidates.start, here - _TRIED), min(candidates.stop, here + _TRIED))
+    ordered = sorted(set(candidates) - {here}, key=lambda candidate: (abs(candidate - here), candidate))
+    found = (candidate for candidate in ordered if legal(changed(spec, path, candidate)))
+    yield from (override(path, candidate) for candidate in islice(found, limit))
+
+
+def length_key(spec: RunSpec) -> str:
+    """The key that sets the run's length: ``train.steps``, or ``train.tokens``, from which the steps follow."""
+    return "train.steps" if spec.train.tokens is None else "train.tokens"
+
+
+def length_value(spec: RunSpec) -> int:
+    """The value of the key that sets the run's length."""
+    return spec.steps if spec.train.tokens is None else spec.train.tokens
+
+
+def length_text(spec: RunSpec) -> str:
+    """The run's length, within a sentence."""
+    tokens = spec.train.tokens
+    return f"train.steps={spec.steps}" if tokens is None else f"the {spec.steps:,} steps of train.tokens={tokens}"
+
+
+def length_override(spec: RunSpec, steps: int) -> str:
+    """The setting with which the run has so many steps, by the key that it has already."""
+    return f"{length_key(spec)}={steps if spec.train.tokens is None else steps * spec.tokens_per_step}"

@@ -1,10 +1,12 @@
-"""The keys of ``hardware``: one device and its node."""
+"""The keys of ``hardware`` and ``cluster``: one device and its node, and where the job runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from launcher.spec.values import Count, Device, Hashed, Natural, Positive
+from launcher.spec.values import Count, Device, Hashed, Natural, NonNegative, Positive
 
 HOPPER, BLACKWELL = 9.0, 10.0
 """Compute capabilities from which on engines take other kernels, workspaces and arguments."""
@@ -68,3 +70,51 @@ class HardwareSpec(Hashed):
         """
         by_formats = HOPPER if "fp8" in self.dtypes else 8.0 if "bf16" in self.dtypes else 7.0
         return by_formats if self.compute_capability is None else self.compute_capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """The place where the job runs: this machine or a Slurm cluster."""
+
+    kind: Literal["local", "slurm"]
+    nodes: Count
+    gpus_per_node: Count
+    cpus_per_node: Count | None
+    time_limit_min: Count | None
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    reservation: str | None
+    gpu_request: Literal["gpus_per_node", "gres", "none"]
+    gpu_type: str | None
+    memory: str | None
+    memory_request: Literal["mem", "mem_per_gpu", "mem_per_cpu"]
+    exclusive: bool
+    save_margin_s: Count
+    requeues: Natural
+    probe: bool | None = None
+    environment: Mapping[str, str]
+    pass_environment: tuple[str, ...]
+    modules: tuple[str, ...]
+    setup: tuple[str, ...]
+    python: str | None
+    container: Literal["none", "pyxis", "apptainer"]
+    container_image: str | None
+    container_mounts: tuple[str, ...]
+    interface: str | None
+    network_bandwidth: Positive | None = None
+    network_latency: Positive | None = None
+    storage_bandwidth: Positive | None = None
+    price_per_gpu_hour: NonNegative | None = None
+    measurements: str | None = None
+    shared_folder: str | None
+    extra: Mapping[str, Any]
+    nodelist: str | None = None
+    dependency: str | None = None
+    licenses: str | None = None
+    mail: str | None = None
+
+
+UNHASHED_WHEN_UNSET = ("nodelist", "dependency", "licenses", "mail")
+"""Keys that are younger than many recorded runs: unset they do not count in a run's hash, which so stays as it was."""

@@ -15,13 +15,20 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from launcher.spec.cluster import UNHASHED_WHEN_UNSET, ClusterSpec
-from launcher.spec.data import DataSpec
-from launcher.spec.hardware import HardwareSpec
-from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, ModelSpec
-from launcher.spec.output import RunNames, SaveSpec, SweepSpec, TrackingSpec
-from launcher.spec.parallel import BackendSpec, ParallelSpec, ZeroSpec
-from launcher.spec.training import DEFAULT_STEPS, CheckpointingSpec, OptimizerSpec, PrecisionSpec, TrainSpec
+from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpec
+from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
+from launcher.spec.training import (
+    DEFAULT_STEPS,
+    CheckpointingSpec,
+    DataSpec,
+    OptimizerSpec,
+    PrecisionSpec,
+    RunNames,
+    SaveSpec,
+    SweepSpec,
+    TrackingSpec,
+    TrainSpec,
+)
 
 ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 """Megatron-LM's argument for the micro-batches that a model chunk takes one after the other."""

@@ -1,4 +1,4 @@
-"""The keys of ``precision``, ``checkpointing``, ``optimizer`` and ``train``: how it is trained."""
+"""The other keys: how a model is trained, on which data, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -90,3 +90,70 @@ class TrainSpec:
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
     enforce_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """The source of tokens. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
+
+    source: Literal["synthetic", "text", "chat", "tokens", "huggingface"]
+    path: str | None
+    tokenizer: str
+    split: str
+    column: str
+    token_dtype: Literal["uint16", "uint32"]
+    eval_fraction: Probability
+    workers: Natural
+    shuffle: bool
+    template: str | None
+    train_on: Literal["assistant", "last", "all"]
+    preview: Natural
+    on_bad_row: Literal["error", "skip"] = "error"
+
+    @property
+    def marked(self) -> bool:
+        """True if some tokens are not trained as labels."""
+        return self.source == "chat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSpec:
+    """Checkpoints: every how many steps, how many to keep, where to start from; ``async`` is a Python keyword."""
+
+    every: Count | None
+    keep: Count
+    load: str | None
+    asynchronous: bool
+    last: bool
+    export: Literal["none", "safetensors"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingSpec:
+    """An experiment tracker beside ``metrics.jsonl``; keys travel by the tracker's own environment variables."""
+
+    kind: Literal["none", "tensorboard", "wandb", "mlflow"]
+    project: str | None
+    uri: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNames:
+    """The run's name and directory, what its lock holds of tracked files, and of its model's file what it may lack.
+
+    Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
+    """
+
+    name: str | None
+    directory: str | None
+    record_diff: bool = False  # Runs that were recorded without this and the next are read, too.
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """Settings of ``launch -m``; no part of one run's identity."""
+
+    sampler: Literal["grid", "random", "tpe"]
+    budget: Count | None
+    parallelism: Count | None

@@ -15,7 +15,7 @@ from launcher.base.units import GIB
 from launcher.config.catalog import Catalog
 from launcher.config.open_values import dtypes
 from launcher.estimate.rank.counts import parameter_counts
-from launcher.rules import precision
+from launcher.rules import model
 from tests.support.helpers import ask, make_spec
 
 CONF = shipped("conf")
@@ -243,7 +243,7 @@ def test_a_gpu_has_the_formats_of_its_generation(name: str, expected: tuple[str,
 
 
 def test_bf16_on_a_v100_is_refused_with_what_it_has() -> None:
-    [error] = precision.check(make_spec("hardware=v100_32g", "precision=bf16"))
+    [error] = model.check(make_spec("hardware=v100_32g", "precision=bf16"))
     assert error.rule == "Tesla V100-SXM2-32GB computes in fp32, fp16"
     assert error.way_out[:2] == ("precision=fp16", "precision=fp32")
 

@@ -19,7 +19,7 @@ from launcher.data.prepare import prepared
 from launcher.data.token_folder import TokenFolder, settings
 from launcher.data.unusable import BadRows, Unusable
 from launcher.job import events
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 from tests.support.chat import turns
 from tests.support.helpers import composed_once, make_spec
 

@@ -16,7 +16,7 @@ from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.template import template
 from launcher.data.tokenizer import Tokenizer, tokenizer
 from launcher.data.unusable import BadRows
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
 from tests.support.helpers import composed_once
 

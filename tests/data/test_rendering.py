@@ -15,7 +15,7 @@ from launcher.data.chat import Conversation
 from launcher.data.rendering import Outcome, writer, written
 from launcher.data.template import Written, template
 from launcher.data.unusable import Unusable
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns
 from tests.support.helpers import composed_once
 

@@ -12,7 +12,7 @@ import transformers
 from launcher.base.errors import DataError
 from launcher.data.chat import Conversation
 from launcher.data.template import Template, fingerprint, lacks_own, shipped, template
-from launcher.spec.data import DataSpec
+from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
 from tests.support.helpers import composed_once
 

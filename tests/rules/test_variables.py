@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.preflight.this_machine import obstacles
-from launcher.rules import variables
+from launcher.rules import secrets
 from tests.support.helpers import CPU_HOST, make_spec
 
 
@@ -13,17 +13,17 @@ from tests.support.helpers import CPU_HOST, make_spec
     "name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "LAUNCH_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"]
 )
 def test_what_torchrun_slurm_and_the_launcher_set_is_not_the_users_to_set_or_pass_on(name: str) -> None:
-    (set_,) = variables.check(make_spec("model=tiny", f"cluster.environment.{name}=3"))
+    (set_,) = secrets.check(make_spec("model=tiny", f"cluster.environment.{name}=3"))
     assert set_.path == f"cluster.environment.{name}"
     assert set_.rule == "the launcher, torchrun or Slurm sets it for each process: take it out"
-    (passed,) = variables.check(make_spec("model=tiny", f"cluster.pass_environment=[HOME,{name}]"))
+    (passed,) = secrets.check(make_spec("model=tiny", f"cluster.pass_environment=[HOME,{name}]"))
     assert passed.rule == f"the launcher, torchrun or Slurm sets {name} for each process: take it out"
     assert passed.way_out == ("cluster.pass_environment=[HOME]",)
 
 
 def test_the_folder_of_token_ids_and_what_only_begins_alike_are_the_users() -> None:
     words = ("cluster.environment.LAUNCH_CACHE=/shared", "cluster.environment.RANKS=3", "cluster.environment.WORLD=3")
-    assert list(variables.check(make_spec("model=tiny", *words))) == []
+    assert list(secrets.check(make_spec("model=tiny", *words))) == []
 
 
 def test_readers_beyond_the_cores_of_this_machine_are_an_obstacle_here() -> None:

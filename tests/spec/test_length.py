@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.preflight import plan
 from launcher.rundir.lock import settings
-from launcher.spec import edit, length
+from launcher.spec import edit
 from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import composed_once
 
@@ -27,7 +27,7 @@ def test_the_steps_of_a_number_of_tokens_hold_them_and_one_less_does_not(
     settings |= {"train.global_batch_size": batch, "train.sequence_length": sequence}
     spec = edit.changed_at(composed_once(*GPUS), settings)
     assert (spec.steps - 1) * batch * sequence < tokens <= spec.steps * batch * sequence
-    assert length.typed(spec, spec.steps) == f"train.tokens={spec.steps * batch * sequence}"
+    assert edit.length_override(spec, spec.steps) == f"train.tokens={spec.steps * batch * sequence}"
 
 
 def test_a_tokens_run_has_the_steps_of_the_batch_that_follows_from_its_ranks() -> None:
@@ -43,7 +43,11 @@ def test_a_run_has_the_steps_that_are_typed_and_else_a_hundred() -> None:
     typed, default = composed_once("train.steps=7"), composed_once()
     assert (typed.steps, typed.train.steps, typed.train.tokens) == (7, 7, None)
     assert (default.steps, default.train.steps) == (100, 100)
-    assert (length.key(typed), length.value(typed), length.typed(typed, 9)) == ("train.steps", 7, "train.steps=9")
+    assert (edit.length_key(typed), edit.length_value(typed), edit.length_override(typed, 9)) == (
+        "train.steps",
+        7,
+        "train.steps=9",
+    )
 
 
 @pytest.mark.parametrize(("preset", "engine"), [("fsdp", "fsdp"), ("zero3", "deepspeed"), ("tp", "megatron")])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.base.errors import ConfigErrors
-from launcher.spec.cluster import UNHASHED_WHEN_UNSET
 from launcher.spec.edit import changed
+from launcher.spec.hardware import UNHASHED_WHEN_UNSET
 from launcher.spec.parse import known_keys, parse, to_dict
 from tests.support.helpers import ask, make_spec
 

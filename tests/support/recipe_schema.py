@@ -7,9 +7,9 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from launcher.config.catalog import Catalog
-from launcher.spec import Range
 from launcher.spec.bounds import BOUNDS
 from launcher.spec.parse import OPEN_NODES, kinds
+from launcher.spec.values import Range
 
 _SIMPLE: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},

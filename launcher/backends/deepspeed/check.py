@@ -14,7 +14,7 @@ from launcher.backends.deepspeed import extra, optimizer
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 
 _AXES = {
     "context": "cp",
@@ -165,7 +165,7 @@ def _stages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("zero.hpz", zero.hpz, rule, ["zero.hpz=1", "zero=3"])
     elif spec.gpus % zero.hpz:
         path = "zero.hpz"
-        legal = nearest.nearest(spec, path, nearest.divisors(spec.gpus), lambda _: True, limit=2)
+        legal = edit.nearest(spec, path, edit.divisors(spec.gpus), lambda _: True, limit=2)
         yield ConfigError(path, zero.hpz, f"must divide the {spec.gpus} ranks", legal)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 
 SETTINGS = {
     "train_batch_size": "train.global_batch_size",
@@ -110,8 +110,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"backend.extra.{path}", value, rule, _same_by_setting(spec, path, setting, value))
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:
             rule = "DeepSpeed reads it only where tensors are cut, and this run cuts none"
-            degrees = nearest.divisors(spec.model.key_value_heads)
-            cut = nearest.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
+            degrees = edit.divisors(spec.model.key_value_heads)
+            cut = edit.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
 
 

@@ -15,7 +15,7 @@ from launcher.backends import _shared as _optimizers
 from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
@@ -218,9 +218,7 @@ def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
             rule = (
                 f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
             )
-            legal = [
-                multiple for multiple in nearest.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"
-            ]
+            legal = [multiple for multiple in edit.multiples_around(length, _NF4_BLOCK, 1) if path != "model.head_dim"]
             yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])
 
 

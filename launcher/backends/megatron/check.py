@@ -17,7 +17,7 @@ from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank.counts import padded
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 from launcher.spec.hardware import BLACKWELL, HOPPER
 
 _OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
@@ -77,7 +77,7 @@ def _instances(spec: RunSpec) -> Iterator[ConfigError]:
         rule = (
             f"replicas are instances of the distributed optimizer, which must divide the {copies} copies of the experts"
         )
-        legal = nearest.nearest(spec, path, nearest.divisors(copies), lambda _: True)
+        legal = edit.nearest(spec, path, edit.divisors(copies), lambda _: True)
         yield ConfigError(path, parallel.replicate, rule, legal)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.family import CheckpointNames, ConfigFile, TransformersConfig
-from launcher.spec import ModelSpec, RunSpec, edit, nearest
+from launcher.spec import ModelSpec, RunSpec, edit
 
 NAMES = CheckpointNames(
     embedding="model.embed_tokens.weight",
@@ -142,7 +142,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     heads, hidden = model.num_attention_heads, model.hidden_size
     if plain and model.head_dim is not None and hidden % heads:  # validate_architecture of LlamaConfig.
         rule = f"transformers' Llama demands a multiple of its {heads} attention heads, whatever the size of a head is"
-        ways = [edit.override("model.hidden_size", size) for size in nearest.multiples_around(hidden, heads, 1)]
+        ways = [edit.override("model.hidden_size", size) for size in edit.multiples_around(hidden, heads, 1)]
         yield ConfigError("model.hidden_size", hidden, rule, ways)
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -27,10 +27,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     length, degree = spec.sequence_length, spec.parallel.context
     rule = f"must be a multiple of 2 x context {degree} = {2 * degree}: every rank takes a chunk from each end"
-    legal = nearest.nearest(
-        spec, "train.sequence_length", nearest.multiples_around(length, 2 * degree), _divides, limit=2
-    )
-    smaller = nearest.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
+    legal = edit.nearest(spec, "train.sequence_length", edit.multiples_around(length, 2 * degree), _divides, limit=2)
+    smaller = edit.nearest(spec, "parallel.context", range(1, degree), _divides, limit=3)
     yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 

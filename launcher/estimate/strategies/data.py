@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -21,5 +21,5 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     replicas, data = spec.parallel.replicate, spec.data_degree
     if data % replicas:
         rule = f"replicas of the sharded model must divide the data degree {data}"
-        legal = nearest.nearest(spec, "parallel.replicate", nearest.divisors(data), lambda _: True)
+        legal = edit.nearest(spec, "parallel.replicate", edit.divisors(data), lambda _: True)
         yield ConfigError("parallel.replicate", replicas, rule, legal)

@@ -7,7 +7,7 @@ from itertools import chain
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -28,7 +28,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if experts % degree:
         rule = f"expert parallel ranks must divide the {experts} experts"
-        legal = nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), lambda _: True)
+        legal = edit.nearest(spec, "parallel.expert", edit.divisors(experts), lambda _: True)
         yield ConfigError("parallel.expert", degree, rule, legal)
     if not _divides_world(spec):
         inside, stages = spec.parallel.expert_tensor or spec.parallel.tensor, spec.parallel.pipeline
@@ -37,8 +37,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             f" hold one copy of the experts; it must divide the world of {spec.gpus}"
         )
         legal = chain(
-            nearest.nearest(spec, "parallel.expert", nearest.divisors(experts), _divides_world),
-            nearest.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
+            edit.nearest(spec, "parallel.expert", edit.divisors(experts), _divides_world),
+            edit.nearest(spec, "parallel.expert_tensor", range(1, inside), _divides_world, limit=2),
         )
         yield ConfigError("parallel.expert", degree, rule, legal)
 

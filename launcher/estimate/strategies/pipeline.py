@@ -11,7 +11,7 @@ from itertools import chain, islice
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers, stage_layers
 from launcher.estimate.rank.view import ONE, RankView
-from launcher.spec import RunSpec, edit, nearest
+from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
 from launcher.spec.run import ROUND
 
@@ -76,15 +76,15 @@ def _whole_chunks(spec: RunSpec) -> bool:
 def _uneven(spec: RunSpec) -> ConfigError:
     layers, stages = spec.model.num_hidden_layers, spec.parallel.pipeline
     first, last = spec.parallel.first_stage_layers, spec.parallel.last_stage_layers
-    legal = nearest.nearest(spec, "parallel.pipeline", nearest.divisors(layers), _shares_out)
+    legal = edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
         ends = range(1, layers)
-        own = nearest.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        own = edit.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"
-    sizes = nearest.nearest(spec, path, range(1, layers), _shares_out, limit=2)
+    sizes = edit.nearest(spec, path, range(1, layers), _shares_out, limit=2)
     return ConfigError(path, first if first is not None else last, rule, chain(sizes, legal))
 
 
@@ -93,14 +93,14 @@ def _uneven_chunks(spec: RunSpec) -> ConfigError:
     whole = edit.changed(spec, path, 1)
     per_stage = sorted({len(stage_layers(whole, stage)) for stage in range(spec.parallel.pipeline)})
     rule = f"model chunks must divide the {' and '.join(map(str, per_stage))} layers of a stage"
-    return ConfigError(path, chunks, rule, nearest.nearest(spec, path, nearest.divisors(max(per_stage)), _whole_chunks))
+    return ConfigError(path, chunks, rule, edit.nearest(spec, path, edit.divisors(max(per_stage)), _whole_chunks))
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     schedule, chunks = spec.parallel.schedule, spec.parallel.virtual_pipeline
     if schedule == "interleaved" and chunks == 1:
         per_stage = spec.model.num_hidden_layers // spec.parallel.pipeline
-        legal = nearest.nearest(spec, "parallel.virtual_pipeline", nearest.divisors(per_stage), _whole_chunks, limit=2)
+        legal = edit.nearest(spec, "parallel.virtual_pipeline", edit.divisors(per_stage), _whole_chunks, limit=2)
         rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
         yield ConfigError("parallel.schedule", schedule, rule, chain(legal, ("parallel.schedule=1f1b",)))
     if schedule not in ("1f1b", "interleaved") and chunks > 1:
@@ -126,7 +126,7 @@ def _broken_rounds(spec: RunSpec) -> ConfigError:
         else f"rounds of {size} micro-batches (--{ROUND}), of pipeline {stages} at least and so the last one"
     )
     rule = f"the interleaved schedule needs {needed}, and an optimizer step has {count}"
-    counts = sorted(nearest.multiples_around(count, size), key=lambda other: abs(other - count))
+    counts = sorted(edit.multiples_around(count, size), key=lambda other: abs(other - count))
     legal = (batches_typed(spec, other, spec.micro_batch_size) for other in counts if _full_rounds(spec, other))
     way_out = chain(islice(legal, 2), ("parallel.virtual_pipeline=1",))
     return ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)

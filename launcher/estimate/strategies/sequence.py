@@ -7,7 +7,7 @@ from itertools import chain
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -28,8 +28,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Else there is no such group of ranks.
         length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
-        candidates = nearest.multiples_around(length, cut)
-        legal = nearest.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
+        candidates = edit.multiples_around(length, cut)
+        legal = edit.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
         yield ConfigError("train.sequence_length", length, rule, chain(legal, ("parallel.sequence=false",)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -24,16 +24,14 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if indivisible := _indivisible(spec):
         degree, path = spec.parallel.tensor, "parallel.tensor"
         rule = f"tensor parallel ranks must divide the model's {' and '.join(indivisible)}"
-        candidates = nearest.divisors(spec.model.num_attention_heads)
-        yield ConfigError(
-            path, degree, rule, nearest.nearest(spec, path, candidates, lambda run: not _indivisible(run))
-        )
+        candidates = edit.divisors(spec.model.num_attention_heads)
+        yield ConfigError(path, degree, rule, edit.nearest(spec, path, candidates, lambda run: not _indivisible(run)))
     inside = spec.parallel.expert_tensor or spec.parallel.tensor
     if spec.model.num_experts and spec.model.moe_intermediate_size % inside:
         path, width = "parallel.expert_tensor", spec.model.moe_intermediate_size
         rule = f"tensor parallel ranks inside an expert must divide its width {width} (model.moe_intermediate_size)"
-        candidates = nearest.divisors(width)
-        legal = nearest.nearest(spec, path, candidates, lambda run: width % (run.parallel.expert_tensor or 1) == 0)
+        candidates = edit.divisors(width)
+        legal = edit.nearest(spec, path, candidates, lambda run: width % (run.parallel.expert_tensor or 1) == 0)
         yield ConfigError(path, inside, rule, legal)
 
 
@@ -61,6 +59,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         f"a tensor parallel group does not fit in one node of {per_node}, and every layer waits for its all-reduce:"
         " the network between nodes is many times slower than the links inside one"
     )
-    candidates = [divisor for divisor in nearest.divisors(per_node) if divisor > 1]
-    legal = nearest.nearest(spec, "parallel.tensor", candidates, lambda run: not _indivisible(run))
+    candidates = [divisor for divisor in edit.divisors(per_node) if divisor > 1]
+    legal = edit.nearest(spec, "parallel.tensor", candidates, lambda run: not _indivisible(run))
     yield ConfigError("parallel.tensor", degree, rule, legal)

@@ -10,7 +10,7 @@ from itertools import chain
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.view import RankView, part_of
-from launcher.spec import RunSpec, nearest
+from launcher.spec import RunSpec, edit
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
@@ -27,15 +27,13 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         heads, tensor = spec.model.num_attention_heads, spec.parallel.tensor
         of = f"{heads} attention heads" if tensor == 1 else f"{heads} attention heads / tensor {tensor}"
         rule = f"Ulysses ranks exchange tokens for heads: they must divide the {of}"
-        legal = nearest.nearest(spec, "parallel.ulysses", nearest.divisors(heads), _whole_heads)
+        legal = edit.nearest(spec, "parallel.ulysses", edit.divisors(heads), _whole_heads)
         yield ConfigError("parallel.ulysses", degree, rule, legal)
     if not _equal_parts(spec):
         length, cut = spec.sequence_length, degree * spec.parallel.context
         rule = f"must be a multiple of {cut}, the ranks that share a sequence"
-        legal = nearest.nearest(
-            spec, "train.sequence_length", nearest.multiples_around(length, cut), _equal_parts, limit=2
-        )
-        smaller = nearest.nearest(spec, "parallel.ulysses", range(1, degree), _equal_parts, limit=2)
+        legal = edit.nearest(spec, "train.sequence_length", edit.multiples_around(length, cut), _equal_parts, limit=2)
+        smaller = edit.nearest(spec, "parallel.ulysses", range(1, degree), _equal_parts, limit=2)
         yield ConfigError("train.sequence_length", length, rule, chain(legal, smaller))
 
 
