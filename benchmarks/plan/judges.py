@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from benchmarks.speed.row import Row
 from launcher.base.errors import ConfigError
@@ -11,6 +10,7 @@ from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.preflight import assess, findings, verdict
+from launcher.preflight.pricing import Parts
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -22,7 +22,7 @@ class StandInJudge(Preflight):
         """The measured run whose framework runs this one."""
         raise NotImplementedError
 
-    def parts(self, spec: RunSpec) -> dict[str, Any]:
+    def parts(self, spec: RunSpec) -> Parts:
         """With the framework's way to execute a step."""
         return {**assess.parts(spec), "backend": self.row(spec).backend}
 

@@ -110,7 +110,6 @@ class ConfigErrors(LauncherError):
     exit_status = 2
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
-        """Hold the errors; at least one is required."""
         self.errors = tuple(errors)
         if not self.errors:
             raise AssertionError("ConfigErrors without an error")

@@ -254,7 +254,6 @@ class Tail:
     """
 
     def __init__(self, path: Path, *, from_start: bool) -> None:
-        """Begin at the file's start, or at its end of now."""
         self._path, self._offset, self._inode = path, 0, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.restarted = False

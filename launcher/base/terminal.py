@@ -69,7 +69,6 @@ class _Guarded:
     """A stream that writes acting characters out."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Guard a stream; what else is asked of it, it answers itself."""
         self.stream = stream
         if isinstance(stream, io.TextIOWrapper):  # A terminal that is not of UTF-8 shows the others written out, too.
             stream.reconfigure(errors="backslashreplace")

@@ -65,7 +65,6 @@ class Unfit(ValueError):
     """Data that is not of a type, with all of its faults."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
-        """Keep the faults."""
         self.faults = faults
         super().__init__("; ".join(f"{fault.path}: {fault.found!r}" for fault in faults))
 

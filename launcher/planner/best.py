@@ -23,7 +23,6 @@ class Searches:
     """The plans of a command line's points, kept by the words of their questions."""
 
     def __init__(self, catalog: Catalog, facts: Machine, search: Callable[[Question], Plan] = plan) -> None:
-        """Take what every question is read against, and how it is searched."""
         self._catalog, self._facts, self._search = catalog, facts, search
         self._known: dict[tuple[str, ...], Plan] = {}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
@@ -113,7 +112,7 @@ def _least(question: Question, judge: LayoutJudge) -> Iterator[tuple[int, RunSpe
 class _Small(Space):
     """The space with the smallest and the largest micro-batch of a rank alone."""
 
-    def _micro_batches(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+    def _micro_batches(self, degrees: Settings) -> Iterator[Settings]:
         sizes = list(super()._micro_batches(degrees))
         typed = {"train.micro_batch_size", "train.gradient_accumulation"} & self.fixed
         yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])

@@ -21,7 +21,6 @@ class _Within(Preflight):
     """The pre-flight on cards on which a run may need no more than so many bytes."""
 
     def __init__(self, most: float, measured: Measured | None) -> None:
-        """Take the bytes, and the constants of measured runs."""
         super().__init__(measured)
         self._most = most
 

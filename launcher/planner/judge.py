@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
@@ -12,7 +12,7 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import least_seconds, step_seconds
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, findings, pricing, verdict
-from launcher.preflight.pricing import Measured
+from launcher.preflight.pricing import Measured, Parts
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
@@ -23,17 +23,14 @@ class LayoutJudge(Protocol):
     @abstractmethod
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
         """The errors of a run."""
-        ...
 
     @abstractmethod
     def verdict(self, spec: RunSpec) -> Verdict:
         """The verdict on a valid run's memory."""
-        ...
 
     @abstractmethod
     def seconds(self, spec: RunSpec) -> float | None:
         """Seconds of a step of a valid run; None where that is unknown."""
-        ...
 
     @abstractmethod
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
@@ -43,19 +40,16 @@ class LayoutJudge(Protocol):
             spec: The run.
             chunkings: The schedules of those runs, each with its model chunks on a stage.
         """
-        ...
 
     @abstractmethod
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """The whole estimate of its speed."""
-        ...
 
 
 class Preflight(LayoutJudge):
     """The pre-flight itself."""
 
     def __init__(self, measured: Measured | None = None) -> None:
-        """Take the constants of the user's own measured runs, where there are any; None takes the shipped ones."""
         self._measured = measured
         self._refused: dict[str, ConfigError] = {}
 
@@ -63,7 +57,7 @@ class Preflight(LayoutJudge):
         """Take a run as invalid from now on, as its engine's own validator has refused it."""
         self._refused[spec.hash] = error
 
-    def parts(self, spec: RunSpec) -> dict[str, Any]:
+    def parts(self, spec: RunSpec) -> Parts:
         """Family, strategies and backend of a run."""
         return assess.parts(spec)
 

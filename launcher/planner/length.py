@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -101,8 +101,3 @@ def in_time(layout: Layout, days: float | None) -> bool | None:
     """True if the training ends within the days; None where there is no limit, or the speed is unknown."""
     cost = cost_of(layout)
     return None if days is None or cost is None else cost.days <= days
-
-
-def too_slow(layouts: Sequence[Layout], days: float | None) -> Iterator[Layout]:
-    """The layouts that take longer than the limit."""
-    return (layout for layout in layouts if in_time(layout, days) is False)

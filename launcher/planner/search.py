@@ -163,7 +163,6 @@ class Search:
     """One search over the spaces of several engines."""
 
     def __init__(self, spaces: Sequence[Space], judge: LayoutJudge) -> None:
-        """Begin with the layouts of each opening."""
         self.found = Found()
         self._spaces, self._judge = spaces, judge
         self._heap: list[_Node] = []

@@ -46,7 +46,7 @@ _OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpoi
 _BATCH = frozenset(("train.global_batch_size", "train.gradient_accumulation"))
 """Keys at which errors of the micro-batch and of the schedule are found."""
 
-type Steps = tuple[Callable[[Settings], Iterator[dict[str, Any]]], ...]
+type Steps = tuple[Callable[[Settings], Iterator[Settings]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
 
@@ -175,7 +175,7 @@ class Space:
         network = network_of(self.base)
         return self.base.cluster.gpus_per_node if network is None else network.span
 
-    def _degrees(self, _: Settings) -> Iterator[dict[str, Any]]:
+    def _degrees(self, _: Settings) -> Iterator[Settings]:
         """Degrees that divide the world, and the batch; sizes of the ends of a pipeline."""
         world = self.base.gpus
         for tensor, pipeline in itertools.product(self._tensor_degrees, self._pipeline_degrees):
@@ -214,7 +214,7 @@ class Space:
             if ranks % both == 0 and batch % (ranks // both) == 0 and (ours == 1 or both in split):
                 yield context, ulysses
 
-    def _experts(self, settings: Settings) -> Iterator[dict[str, Any]]:
+    def _experts(self, settings: Settings) -> Iterator[Settings]:
         experts, tensor = self.base.model.num_experts, settings["parallel.tensor"]
         degrees = edit.divisors(experts) if experts else [1]
         inner: Sequence[int | None] = (None, 1) if tensor > 1 and experts else (None,)
@@ -223,7 +223,7 @@ class Space:
                 if self.base.gpus % (expert * (inside or tensor) * settings["parallel.pipeline"]) == 0:
                     yield {"parallel.expert": expert, "parallel.expert_tensor": inside}
 
-    def _chunks(self, settings: Settings) -> Iterator[dict[str, Any]]:
+    def _chunks(self, settings: Settings) -> Iterator[Settings]:
         """Model chunks on a stage, and schedules."""
         stages, extra = settings["parallel.pipeline"], settings["backend.extra"]
         layers = cut_of(changed_at(self.base, {"backend.extra": extra})).counted
@@ -238,14 +238,14 @@ class Space:
             for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
-    def _ends(self, stages: int) -> Iterator[dict[str, Any]]:
+    def _ends(self, stages: int) -> Iterator[Settings]:
         """Stages of one size, and smaller ones at both ends, where the embedding and the head are.
 
         Interleaved stages have whole chunks, so that their ends are smaller by a layer each alone (Megatron).
         """
         first, last = "parallel.first_stage_layers", "parallel.last_stage_layers"
         extra = self.base.backend.extra
-        even: dict[str, Any] = {first: None, last: None, "backend.extra": extra}
+        even: Settings = {first: None, last: None, "backend.extra": extra}
         if {first, last} & (self.fixed | set(self.choices)):
             for a, b in itertools.product(
                 self.values(first, self._other_end(stages)), self.values(last, self._other_end(stages))
@@ -273,7 +273,7 @@ class Space:
         sizes = [layers - (stages - 2) * size - sum(ends) for size in inner]
         return [None, *(size for size in sizes if size >= 1 and stages > 1)]
 
-    def _sharding(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+    def _sharding(self, degrees: Settings) -> Iterator[Settings]:
         shard, reshards = self.base.parallel.shard, "backend.reshard_after_forward"
         said = shard and reshards in self.fixed | self.choices.keys()
         for stage in self.values("zero.stage", self.stages[-1:] if said else self.stages):
@@ -301,13 +301,13 @@ class Space:
         cluster = self.base.cluster
         return (1, cluster.gpus_per_node) if stage == 3 and cluster.nodes > 1 and self.second else (1,)
 
-    def _offload(self) -> Iterator[dict[str, Any]]:
+    def _offload(self) -> Iterator[Settings]:
         optimizer, parameters = "zero.offload_optimizer", "zero.offload_parameters"
         for states in self.values(optimizer, ("none", "cpu")):
             for weights in self.values(parameters, ("none", "cpu") if states == "cpu" else ("none",)):
                 yield {optimizer: states, parameters: weights}
 
-    def _micro_batches(self, degrees: Settings) -> Iterator[dict[str, Any]]:
+    def _micro_batches(self, degrees: Settings) -> Iterator[Settings]:
         split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
         split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
         share = self.base.global_batch_size // max(1, self.base.gpus // split)

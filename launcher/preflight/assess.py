@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from launcher import backends
 from launcher.backends import Judgement
@@ -27,7 +26,7 @@ from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.findings import broken_by_change, distinct, errors, modules_of, warnings
 from launcher.preflight.fixes import Fix, NeighbourJudge, Searching
-from launcher.preflight.pricing import Measured
+from launcher.preflight.pricing import Measured, Parts
 from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit
@@ -214,7 +213,7 @@ def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes
     return fixes.search(spec, _judge(spec, own, adjusted=adjusted), TRAINS_OTHERS)
 
 
-def parts(spec: RunSpec) -> dict[str, Any]:
+def parts(spec: RunSpec) -> Parts:
     """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
     return {
         "family": families.of(spec.model),

@@ -54,7 +54,6 @@ class NeighbourJudge(Protocol):
             spec: The run.
             roughly: True if of a run that does not fit no more is asked than that, which takes half of the time.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,12 @@ compared. One estimate is made for the run and one for each way out that was fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
+from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.view import Strategy
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import estimate, unknown
 from launcher.estimate.speed.result import SpeedEstimate
@@ -17,9 +19,16 @@ from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-type Parts = Callable[[RunSpec], Mapping[str, Any]]
-"""Family, strategies and backend of a run, as the models of memory and speed take them."""
 
+class Parts(TypedDict):
+    """Family, strategies and backend of a run, as the models of memory and speed take them."""
+
+    family: Family
+    strategies: Iterable[Strategy]
+    backend: Any  # Also the stand-in of a measured framework that is never launched.
+
+
+type PartsOf = Callable[[RunSpec], Parts]
 
 type Measured = Callable[[RunSpec], Constant | None]
 """The constant of the user's own measured runs for a run; None where the shipped one is taken."""
@@ -32,7 +41,7 @@ class PredictedSpeed(NamedTuple):
     unknown: str | None
 
 
-def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
+def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
     """The speed of a valid run.
 
     Args:
@@ -48,7 +57,7 @@ def predicted(spec: RunSpec, parts: Parts, verdict: Verdict, measured: Measured 
 
 
 def priced(
-    search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: Parts, measured: Measured | None = None
+    search: Search, run: RunSpec, speed: SpeedEstimate | None, parts: PartsOf, measured: Measured | None = None
 ) -> Search:
     """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
 
@@ -69,7 +78,7 @@ def priced(
     return Search(found=tuple(found), nearest=nearest)
 
 
-def _with_speed(fix: Fix, before: SpeedEstimate, parts: Parts, measured: Measured | None) -> Fix:
+def _with_speed(fix: Fix, before: SpeedEstimate, parts: PartsOf, measured: Measured | None) -> Fix:
     full = None if fix.excess_bytes else _crowding(fix.peak_bytes, fix.spec.rank_memory_bytes)
     own = None if measured is None else measured(fix.spec)
     after = estimate(fix.spec, **parts(fix.spec), crowding=full, measured=own)

@@ -33,7 +33,6 @@ class Rehearse(Protocol):
         self, spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
     ) -> Rehearsed:
         """The document of the rank."""
-        ...
 
 
 def rehearse(

@@ -33,7 +33,6 @@ class Measured:
     """Gives the constants of speed and storage that measured runs have; each file is read once."""
 
     def __init__(self) -> None:
-        """Begin with no file read."""
         self._tables: dict[str | None, Mapping[Key, Own]] = {}
         self._rows: dict[str | None, tuple[Row, ...]] = {}
         self._told: list[str] = []
