@@ -194,11 +194,8 @@ SHIPPED, KERNEL, OWN = "a file of this package", "a file of the kernel", "a file
 ELSEWHERE = {
     "base/files.py": "the mechanism itself",
     "charts/page.py": SHIPPED,
-    "charts/parallel.py": SHIPPED,
-    "charts/table.py": SHIPPED,
     "commands/completion.py": SHIPPED,
-    "cli/completion/vocabulary.py": f"{SHIPPED}, and the user's own cache, in less time than the import takes",
-    "cli/completion/candidates.py": "the user's own list of runs, in less time than the import takes",
+    "cli/completion/vocabulary.py": SHIPPED,
     "config/hub/keys.py": SHIPPED,
     "estimate/families/_decoders/values.py": SHIPPED,
     "estimate/memory/band.py": SHIPPED,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base import cache
 from launcher.cli import VERBS, main
 from launcher.cli.completion import vocabulary
 from launcher.spec.parse import known_keys
@@ -202,7 +203,7 @@ def test_an_answer_imports_next_to_nothing(folder: Path) -> None:
         "import sys\n"
         "from launcher.cli import main\n"
         "main(['__complete', 'bash', 'launch model=ll', 'll'])\n"
-        "heavy = ('hydra', 'omegaconf', 'yaml', 'torch', 'typing', 'pathlib', 'dataclasses', 'launcher.spec')\n"
+        "heavy = ('hydra', 'omegaconf', 'yaml', 'torch', 'launcher.spec', 'launcher.config', 'launcher.rundir')\n"
         "sys.exit(str([name for name in heavy if name in sys.modules]) if set(heavy) & set(sys.modules) else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -215,13 +216,14 @@ def test_the_vocabulary_is_gathered_anew_when_what_it_comes_from_has_changed(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = vocabulary.read(VERBS)
-    [kept] = (tmp_path / "launch" / "completion").iterdir()
+    [kept] = (tmp_path / "launch" / vocabulary.CACHE).iterdir()
     assert json.loads(kept.read_text().partition("\n")[2]) == first
-    vocabulary._keep(str(kept), {**first, "keys": {}})
+    cache.keep(vocabulary.CACHE, vocabulary.stamp(), {**first, "keys": {}})
     assert vocabulary.read(VERBS)["keys"] == {}, "nothing has changed, so that it is as it was kept"
     (tmp_path / "site-packages").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     assert vocabulary.read(VERBS)["keys"] == first["keys"]
+    [kept] = {*(tmp_path / "launch" / vocabulary.CACHE).iterdir()} - {kept}
     for broken in ("[]", '{"stamp": []}', json.dumps(first), "0\n[]", "\x00"):
         kept.write_text(broken)
         assert vocabulary.read(VERBS)["keys"] == first["keys"]

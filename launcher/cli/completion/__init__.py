@@ -8,15 +8,15 @@ zsh and fish hand over the words behind ``launch``, the one at the cursor last. 
 cursor, because it splits words at ``=``, and the part of the last word that it will replace.
 """
 
-import os
-import sys
+from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.base.package import shipped
 from launcher.cli.completion import vocabulary
 from launcher.cli.completion.candidates import Completer
-
-TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#~"), '"': frozenset('"\\$`'), "'": frozenset()}
 """Letters that bash wants a backslash before, by the quote that is open."""
@@ -28,7 +28,7 @@ _LONGEST = 60
 """Characters of a description."""
 
 
-def answer(argv: "Sequence[str]", verbs: "Mapping[str, str]") -> int:
+def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
     """Print the candidates; whatever is wrong, a shell at its prompt wants no message.
 
     Args:
@@ -38,12 +38,8 @@ def answer(argv: "Sequence[str]", verbs: "Mapping[str, str]") -> int:
     shell, rest = argv[0], list(argv[1:])
     words, quote = _of_line(rest[0]) if shell == "bash" else (rest, "")
     *before, last = words or [""]
-    own = [name for name in ("conf", "recipes") if os.path.isdir(name)]  # noqa: PTH112 - pathlib takes 10 ms.
-    completer = Completer(
-        vocabulary.read(verbs),
-        [*(name for name in own if name == "conf"), vocabulary.conf()],
-        [*(name for name in own if name == "recipes"), vocabulary.recipes()],
-    )
+    conf, recipes = ([*([Path(name)] if Path(name).is_dir() else []), shipped(name)] for name in ("conf", "recipes"))
+    completer = Completer(vocabulary.read(verbs), conf, recipes)
     found = dict(reversed(completer.complete(before, last)))
     if shell == "bash":
         replaced = rest[1].replace("\\", "").lstrip("'\"")

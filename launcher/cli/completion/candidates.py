@@ -4,13 +4,15 @@ A candidate is a whole word with a short description. One that ends in ``=``, ``
 whole word: shells put no space behind it.
 """
 
-import contextlib
-import os
+from __future__ import annotations
 
-TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of an answer.
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base import files
+from launcher.base.files import JsonObject
 
 type Candidate = tuple[str, str]
 
@@ -22,48 +24,47 @@ _NEWEST = 200
 """Runs that are offered, the newest first."""
 
 
+@dataclass(frozen=True, slots=True)
 class Completer:
     """The candidates for the last word of a command line, in a folder.
 
     Attributes:
-        vocabulary: What ``launcher.cli.completion.vocabulary`` has gathered.
+        vocabulary: Verbs, options, groups and keys (``launcher.cli.completion.vocabulary``).
         conf: The folders of configuration, the user's first.
         recipes: The folders of recipes, the user's first.
     """
 
-    def __init__(self, vocabulary: "dict[str, Any]", conf: "Sequence[str]", recipes: "Sequence[str]") -> None:
-        """Take what the answers come from."""
-        self.vocabulary = vocabulary
-        self.conf = conf
-        self.recipes = recipes
+    vocabulary: JsonObject
+    conf: Sequence[Path]
+    recipes: Sequence[Path]
 
-    def complete(self, words: "Sequence[str]", last: str) -> "list[Candidate]":
+    def complete(self, words: Sequence[str], last: str) -> list[Candidate]:
         """The candidates that begin with ``last``, which may be empty, behind ``words``."""
         if "--" in words:
             return list(_files(last))
+        verbs = self.vocabulary["verbs"]
         verb = next((word for word in words if not word.startswith("-")), None)
-        if verb is None or verb not in self.vocabulary["verbs"]:
+        if verb is None or verb not in verbs:
             found, verb = list(self._of_run(words, last, first=verb is None)), "run"
         else:
             behind = list(words)
             behind.remove(verb)
             found = list(self._of_verb(verb, behind, last))
-        takes_keys = any(kind["what"] == "OVERRIDE" for kind in self.vocabulary["verbs"][verb]["words"])
+        takes_keys = any(kind["what"] == "OVERRIDE" for kind in verbs[verb]["words"])
         found = found or (list(self._bare_keys(last)) if takes_keys else [])
         return [each for each in found if verb in _WITH_A_LAYOUT or not each[0].startswith("plan=")]
 
-    def _of_run(self, words: "Sequence[str]", last: str, *, first: bool) -> "Iterator[Candidate]":
+    def _of_run(self, words: Sequence[str], last: str, *, first: bool) -> Iterator[Candidate]:
         """Words of ``run``, the verb that need not be typed; as the ``first`` word also a verb."""
         if first:
-            verbs = {name: about["help"] for name, about in self.vocabulary["verbs"].items()}
-            yield from _beginning(last, verbs.items())
+            yield from _beginning(last, ((name, about["help"]) for name, about in self.vocabulary["verbs"].items()))
             yield from _beginning(last, _TOP.items() if last.startswith("-") else ())
         yield from (each for each in self._of_verb("run", words, last) if each[0] not in _TOP or not first)
 
-    def _of_verb(self, verb: str, words: "Sequence[str]", last: str) -> "Iterator[Candidate]":
-        about = self.vocabulary["verbs"][verb]
-        options = about["options"]
-        if words and words[-1].startswith("-") and options.get(words[-1], {}).get("takes"):
+    def _of_verb(self, verb: str, words: Sequence[str], last: str) -> Iterator[Candidate]:
+        kinds, options = (self.vocabulary["verbs"][verb][key] for key in ("words", "options"))
+        takes = {name for name, option in options.items() if option["takes"]}
+        if words and words[-1] in takes:
             yield from self._of_kind(options[words[-1]], last)
             return
         if last.startswith("-"):
@@ -73,33 +74,28 @@ class Completer:
             else:
                 yield from _beginning(last, ((name, options[name]["help"]) for name in options if name not in words))
             return
-        given = [
-            word
-            for before, word in zip(["", *words], words, strict=False)
-            if not word.startswith("-") and not options.get(before, {}).get("takes")
-        ]
-        kinds = about["words"]
+        typed = zip(["", *words], words, strict=False)
+        given = [word for before, word in typed if not word.startswith("-") and before not in takes]
         if kinds and (len(given) < len(kinds) or kinds[-1]["many"]):
             kind = kinds[min(len(given), len(kinds) - 1)]
             yield from self._of_recipe(given, last) if kind["what"] == "WORD" else self._of_kind(kind, last)
         if verb == "resume" and given:
             yield from self._overrides(last)
 
-    def _of_kind(self, kind: "dict[str, Any]", last: str) -> "Iterator[Candidate]":
-        what = kind["what"]
-        yield from _beginning(last, ((value, "") for value in kind["values"]))
-        if what == "OVERRIDE":
+    def _of_kind(self, kind: JsonObject, last: str) -> Iterator[Candidate]:
+        yield from _beginning(last, _plain(kind["values"]))
+        if kind["what"] == "OVERRIDE":
             yield from self._overrides(last)
-        if what in ("RUN", "LOCK"):
+        if kind["what"] in ("RUN", "LOCK"):
             yield from self._runs(last)
-        if what in ("PATH", "LOCK"):
+        if kind["what"] in ("PATH", "LOCK"):
             yield from _files(last)
 
-    def _of_recipe(self, given: "Sequence[str]", last: str) -> "Iterator[Candidate]":
+    def _of_recipe(self, given: Sequence[str], last: str) -> Iterator[Candidate]:
         """Words of ``launch recipe ACTION``, whose kinds follow from the action."""
         action = given[0] if given else ""
         if action in ("show", "diff", "trust"):
-            yield from _beginning(last, self._recipes())
+            yield from _beginning(last, _plain(_yaml(self.recipes)))
         if action in ("lock", "diff", "verify") and "=" not in last:
             yield from self._runs(last)
         if action in ("show", "diff", "verify", "trust") and _is_path(last):
@@ -107,7 +103,7 @@ class Completer:
         if action in ("save", "lock", "verify") and len(given) > (action != "lock"):
             yield from self._overrides(last)
 
-    def _overrides(self, last: str) -> "Iterator[Candidate]":
+    def _overrides(self, last: str) -> Iterator[Candidate]:
         key, equals, value = last.partition("=")
         if equals:
             head, comma, tail = value.rpartition(",")  # Several values of a sweep.
@@ -122,13 +118,13 @@ class Completer:
         yield from _beginning(key, self._groups())
         yield from _beginning(key, ((f"{name}=", text) for name, text in keys.items() if "." not in name))
 
-    def _bare_keys(self, last: str) -> "Iterator[Candidate]":
+    def _bare_keys(self, last: str) -> Iterator[Candidate]:
         """Keys that are typed without their group: ``lr`` for ``optimizer.lr``."""
         for name, about in self.vocabulary["keys"].items():
             if last and name.rpartition(".")[2].startswith(last):
                 yield f"{name}=", about["help"]
 
-    def _groups(self) -> "Iterator[Candidate]":
+    def _groups(self) -> Iterator[Candidate]:
         """Groups: ``model=`` where there is a choice, and ``model.`` for its keys."""
         for group, text in self.vocabulary["groups"].items():
             if self._options(group) != ["default"]:
@@ -136,115 +132,107 @@ class Completer:
             yield f"{group}.", text
         yield "recipe=", "a shared run; your own words win over it"
 
-    def _values(self, key: str, begun: str) -> "Iterator[Candidate]":
+    def _values(self, key: str, begun: str) -> Iterator[Candidate]:
         """Values of a group or key."""
         if _is_path(begun):
             yield from _files(begun)
         elif key == "recipe":
-            yield from _beginning(begun, self._recipes())
+            yield from _beginning(begun, _plain(_yaml(self.recipes)))
         elif key in self.vocabulary["groups"]:
-            yield from _beginning(begun, ((option, "") for option in self._options(key)))
+            yield from _beginning(begun, _plain(self._options(key)))
         elif key in self.vocabulary["keys"]:
             about = self.vocabulary["keys"][key]
-            yield from _beginning(begun, ((value, "") for value in about["values"]))
+            yield from _beginning(begun, _plain(about["values"]))
             if key == "save.load":
                 yield from self._checkpoints(begun)
             if about["path"]:
                 yield from _files(begun)
 
     def _options(self, group: str) -> list[str]:
-        return _yaml(f"{folder}/{group}" for folder in self.conf)
+        return _yaml(folder / group for folder in self.conf)
 
-    def _recipes(self) -> "Iterator[Candidate]":
-        yield from ((name, "") for name in _yaml(self.recipes))
-
-    def _runs(self, begun: str) -> "Iterator[Candidate]":
+    def _runs(self, begun: str) -> Iterator[Candidate]:
         """Runs and sweeps below ``runs/``, of a sweep that is named its points; else those recorded anywhere."""
         sweep, slash, name = begun.rpartition("/")
-        folder = f"runs/{sweep}" if slash else "runs"
-        names = [f"{sweep}{slash}{found}" for found in _records(folder, name)]
+        names = [f"{sweep}{slash}{found}" for found in _records(Path("runs", sweep), name)]
         if not names and not slash:
-            names = _remembered(self.vocabulary["runs"])
-        yield from _beginning(begun, ((name, "") for name in names))
+            names = _remembered(Path(self.vocabulary["runs"]))
+        yield from _beginning(begun, _plain(names))
 
-    def _checkpoints(self, begun: str) -> "Iterator[Candidate]":
+    def _checkpoints(self, begun: str) -> Iterator[Candidate]:
         """Runs to load from, and of a run that is named its checkpoints: ``RUN@best``, ``RUN@STEP``."""
         run, at, _ = begun.partition("@")
         if not at:
             yield from self._runs(begun)
             return
-        steps = [name.removeprefix("step-").lstrip("0") for name in _names(f"runs/{run}/checkpoints")]
+        steps = [name.removeprefix("step-").lstrip("0") for name in _names(Path("runs", run, "checkpoints"))]
         numbers = sorted((step for step in steps if step.isdecimal() and len(step) < 20), key=int, reverse=True)
-        words = [f"{run}@{step}" for step in ["best", *numbers]]
-        yield from _beginning(begun, ((word, "") for word in words))
+        yield from _beginning(begun, _plain(f"{run}@{step}" for step in ["best", *numbers]))
 
 
-def _beginning(begun: str, candidates: "Iterable[Candidate]") -> "Iterator[Candidate]":
+def _beginning(begun: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     return (each for each in candidates if each[0].startswith(begun))
+
+
+def _plain(words: Iterable[str]) -> Iterator[Candidate]:
+    return ((word, "") for word in words)
 
 
 def _is_path(word: str) -> bool:
     return word.startswith(("/", "./", "../", "~"))
 
 
-def _yaml(folders: "Iterable[str]") -> list[str]:
+def _yaml(folders: Iterable[Path]) -> list[str]:
     """Names of the options in folders; those that begin with ``_`` are not for choosing."""
     names = {name for folder in folders for name in _names(folder)}
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
-def _names(folder: str) -> list[str]:
-    """What lies in a folder, but for names that would be read as options."""
+def _names(folder: Path) -> list[str]:
+    """Names in a folder, but for those that would be read as options."""
     try:
-        found = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import.
-        return [name for name in found if not name.startswith("-")]
+        return [path.name for path in folder.iterdir() if not path.name.startswith("-")]
     except OSError:
         return []
 
 
-def _records(folder: str, begun: str) -> list[str]:
+def _records(folder: Path, begun: str) -> list[str]:
     """Names, so begun, of the runs and sweeps in a folder, the newest first, and then of the groups: ``group/``."""
     names = sorted(name for name in _names(folder) if name.startswith(begun))
-    found = {name: written for name in names if (written := _written(f"{folder}/{name}"))}
+    found = {name: written for name in names if (written := _written(folder / name))}
     newest = sorted(found, key=lambda name: (found[name], name), reverse=True)[:_NEWEST]
     if _written(folder):  # In a run or a sweep other folders are no groups.
         return newest
-    return [*newest, *(f"{name}/" for name in names if name not in found and _is_group(folder, name))]
+    return [*newest, *(f"{name}/" for name in names if name not in found and _is_group(folder / name))]
 
 
-def _is_group(folder: str, name: str) -> bool:
+def _is_group(folder: Path) -> bool:
     """True for a folder that is no run and holds one, or a group of them; the first that is found is enough."""
-    path = f"{folder}/{name}"
-    if name.startswith(".") or os.path.islink(path):  # noqa: PTH114 - Links may go round.
+    if folder.name.startswith(".") or folder.is_symlink():  # Links may go round.
         return False
-    return any(_written(f"{path}/{each}") or _is_group(path, each) for each in _names(path))
+    return any(_written(folder / each) or _is_group(folder / each) for each in _names(folder))
 
 
-def _written(folder: str) -> int:
-    """When a run or sweep was recorded in a folder; 0 where there is none."""
+def _written(folder: Path) -> int:
+    """The time at which a run or sweep was recorded in a folder; 0 where there is none."""
     for record in ("spec.json", "sweep.json"):
         with contextlib.suppress(OSError):
-            return os.stat(f"{folder}/{record}").st_mtime_ns  # noqa: PTH116
+            return (folder / record).stat().st_mtime_ns
     return 0
 
 
-def _remembered(path: str) -> list[str]:
-    """Names of the runs that this user has recorded in other folders and that are still there."""
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            lines = file.read().splitlines()[-_NEWEST:]
-    except (OSError, ValueError):
-        return []
-    known = (line for line in reversed(lines) if os.path.isfile(f"{line}/spec.json"))  # noqa: PTH113
-    names = (line.rpartition("/")[2] for line in known)
-    return list(dict.fromkeys(name for name in names if not name.startswith("-")))
+def _remembered(path: Path) -> list[str]:
+    """Names of the runs that this user has recorded in other folders and that still exist."""
+    lines = files.last_lines(path)[-_NEWEST:]
+    known = (run.name for run in map(Path, reversed(lines)) if (run / "spec.json").is_file())
+    return list(dict.fromkeys(name for name in known if not name.startswith("-")))
 
 
-def _files(begun: str) -> "Iterator[Candidate]":
+def _files(begun: str) -> Iterator[Candidate]:
     """Files and folders; ``~`` is written out, since a shell would leave it as it is behind ``=``."""
-    path = os.path.expanduser(begun)  # noqa: PTH111
+    path = f"{files.expanded(begun)}{'/' if begun.endswith('/') else ''}" if begun.startswith("~") else begun
     folder, slash, name = path.rpartition("/")
-    for each in sorted(_names(f"{folder}{slash}" or ".")):
+    for each in sorted(_names(Path(f"{folder}{slash}" or "."))):
         if each.startswith(name) and (name.startswith(".") or not each.startswith(".")):
             whole = f"{folder}{slash}{each}"
-            yield (f"{whole}/" if os.path.isdir(whole) else whole), ""  # noqa: PTH112
+            yield (f"{whole}/" if Path(whole).is_dir() else whole), ""
