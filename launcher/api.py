@@ -294,9 +294,10 @@ def submit(
         native=native,
     )
     with _heard(quiet=quiet):
-        one = _run.record_run(_run.prepare_run(request, quiet=quiet))
-        _start(one.directory, one.plan.spec)
-        return Run(one.directory)
+        ready = _run.prepare_run(request, quiet=quiet)
+        directory = _run.record_run(ready)
+        _start(directory, ready.plan.spec)
+        return Run(directory)
 
 
 def sweep(

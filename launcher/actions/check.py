@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,31 +32,31 @@ class CheckRequest(JudgeRequest):
 
 
 def files_of(request: CheckRequest) -> list[Foreign]:
-    """The other programs' files that the run takes settings of, their keys counted aloud.
+    """The other programs' files that the run takes settings of; the counts of their keys are reported.
 
     Raises:
         ConfigErrors: One cannot be read, or a word of ``--set`` is wrong.
     """
     variables = variables_of(request.variables)
-    kinds = (("deepspeed", request.deepspeed), ("megatron", request.megatron_args))
     found = []
-    for kind, path in ((kind, path) for kind, path in kinds if path is not None):
-        foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables if kind == "megatron" else {}))
-        say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
-        found.append(foreign)
+    if request.deepspeed is not None:
+        found.append(_read_file("deepspeed", request.deepspeed, {}))
+    if request.megatron_args is not None:
+        found.append(_read_file("megatron", request.megatron_args, variables))
     if variables and request.megatron_args is None:
         rule = "it gives the variables of a script, and there is none"
         raise ConfigErrors([ConfigError("--set", " ".join(request.variables), rule, ["--megatron-args train.sh"])])
     return found
 
 
-def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
-    """Judge one run; words that make no run are an answer, too.
+def _read_file(kind: str, path: Path, variables: Mapping[str, str]) -> Foreign:
+    foreign = Foreign(kind=kind, path=path, imported=read(kind, path, variables))
+    say(f"launch: {path}: {foreign.counted()}; `launch import {kind} {path}` names them")
+    return foreign
 
-    Args:
-        request: The run.
-        foreign: The files that it takes settings of.
-    """
+
+def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
+    """Judge one run with the settings of foreign files; words that make no run are an answer, too."""
     typed = request.typed
     sources = [file.source(typed) for file in foreign]
     refused = [error for file in foreign for error in file.imported.errors]

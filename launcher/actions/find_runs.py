@@ -75,11 +75,7 @@ def refusal(doubt: Ambiguous) -> ConfigError:
 
 
 def _chosen(doubt: Ambiguous) -> Path:
-    """Let the person at the terminal choose.
-
-    Raises:
-        ConfigErrors: No number of the list was typed.
-    """
+    """Let the person at the terminal choose."""
     words = [run_names.name_of(path, folder()) for path in doubt.candidates]
     say(f"launch: {len(words)} runs answer to {doubt.name}:")
     for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):

@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from launcher.actions.stop import stop
 from launcher.base import files, terminal
 from launcher.base.errors import INTERRUPTED, JobFailed
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.base.units import duration
 from launcher.job import events
@@ -29,23 +30,23 @@ from launcher.submission import interrupts
 from launcher.views.pairs import summary_table
 
 _RANK_0 = "logs/ranks/*/attempt_*/0"
+"""Torchrun's folder of what rank 0 prints, in each of its attempts."""
 
 _POLL_S = 0.2
+"""Seconds between two looks at a run: short beside what a person notices."""
+
+type Show = Callable[[list[JsonObject] | None], None]
+"""Takes new lines of metrics, and None at the end."""
 
 
 def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None, summary: bool = True) -> int:
-    """Follow a run to its end.
-
-    Ctrl-C asks the ranks to save and stop; a second one kills them. Both leave a run that can be resumed.
+    """Follow a run to its end; the exit status: 0, 5 the job failed, 130 interrupted.
 
     Args:
         directory: The run directory.
         spec: The run.
         show: Takes the table at the end; None shows neither that nor progress, and errors are still said.
         summary: Show the table at the end.
-
-    Returns:
-        The exit status: 0, 5 the job failed, 130 interrupted.
     """
     interrupted = watch_run(directory, spec, quiet=show is None)
     ending = status.read(directory)
@@ -69,13 +70,16 @@ def watch_run(directory: Path, spec: RunSpec, *, quiet: bool) -> bool:
     """Wait for a run's end and show its progress; True if Ctrl-C has asked for the end."""
     interruptions = 0
     show = _show(spec, quiet) if spec.script is None or quiet else Printed(directory).show
-    befell = Events(directory)
+    seen = len(events.news(directory))
     with interrupts.held():
         while True:
             try:
                 for lines in _news(directory):
                     show(lines)
-                    befell.say()
+                    news = events.news(directory)[seen:]
+                    seen += len(news)
+                    for event in news:
+                        _say(event["text"])
                     interrupts.look()
                 break
             except KeyboardInterrupt as interruption:
@@ -93,7 +97,7 @@ def _say(text: str) -> None:
     say(f"launch: {text}")
 
 
-def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
+def _news(directory: Path) -> Iterator[list[JsonObject]]:
     """New whole lines of ``metrics.jsonl`` until the run has ended; an empty list when nothing is new."""
     resumed = (directory / "checkpoints").exists()
     metrics = files.Tail(directory / "metrics.jsonl", from_start=not resumed)
@@ -105,8 +109,7 @@ def _news(directory: Path) -> Iterator[list[dict[str, Any]]]:
         time.sleep(_POLL_S)
 
 
-def _show(spec: RunSpec, quiet: bool) -> Any:
-    """A function that takes new metric lines, and None at the end."""
+def _show(spec: RunSpec, quiet: bool) -> Show:
     if quiet:
         return lambda lines: None
     from rich.console import Console
@@ -118,7 +121,7 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
     task = progress.add_task("starting", total=spec.steps, now="")
     progress.start()
 
-    def show(lines: list[dict[str, Any]] | None) -> None:
+    def show(lines: list[JsonObject] | None) -> None:
         if lines is None:
             progress.stop()
         steps = [line for line in lines or () if "loss" in line]
@@ -131,26 +134,52 @@ def _show(spec: RunSpec, quiet: bool) -> Any:
     return show
 
 
-def _left(rows: list[dict[str, Any]], spec: RunSpec) -> str:
-    """The time that is left, at the speed of the newest steps."""
+def _left(rows: list[JsonObject], spec: RunSpec) -> str:
     seconds = results.seconds_left(rows, None if spec.script is not None else spec.steps)
     return f"  {duration(seconds)} left" if seconds else ""
 
 
-class Events:
-    """The lines of ``events.jsonl`` that come from now on."""
+def summary_table(directory: Path) -> str:
+    """The table at the end of a run: memory and speed predicted against measured, losses, its directory."""
+    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
+    sizes = list(_memory(directory))
+    lines = [*sizes, *_speed(directory, steps)]
+    if lines:  # Of a script of the user's own neither is known.
+        name = "memory, worst rank" if sizes else ""
+        lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
+    if sizes:
+        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
+    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
 
-    def __init__(self, directory: Path) -> None:
-        """Count those that are there."""
-        self._directory = directory
-        self._seen = len(events.news(directory))
 
-    def say(self) -> None:
-        """Say what is new."""
-        found = events.news(self._directory)
-        for line in found[self._seen :]:
-            say(f"launch: {line['text']}")
-        self._seen = len(found)
+def _memory(directory: Path) -> Iterator[str]:
+    check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
+    predicted = {**results.predicted_phases(directory), BETWEEN: check.get("static_bytes")}
+    for phase in (*PHASES, BETWEEN):
+        size, seen = predicted.get(phase), measured.get(phase)
+        if size and seen:
+            yield f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}"
+
+
+def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
+    predicted = results.predicted_speed(directory)
+    measured = results.speed(steps, predicted)
+    if predicted is None or not measured:
+        return
+    seen = measured * predicted.per_gpu / predicted.tokens_per_second
+    error = f"{predicted.per_gpu / seen - 1:>+8.1%}"
+    yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
+
+
+def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
+    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
+    if steps:
+        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
+    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
+        yield f"{speed:,.0f} tokens/s (median of the second half)"
+    for line in events.news(directory):
+        if line["kind"] == "bad_rows":
+            yield from textwrap.wrap(f"data: {line['text']}", 80)
 
 
 class Printed:
@@ -161,8 +190,8 @@ class Printed:
         self._old = set(directory.glob(_RANK_0))
         self._tails: dict[Path, files.Tail] = {}
 
-    def show(self, _: list[dict[str, Any]] | None) -> None:
-        """Print what is new; its metrics are the script's own to print."""
+    def show(self, _: list[JsonObject] | None) -> None:
+        """Pass on new output; its metrics are the script's own to print."""
         for folder in sorted(set(self._directory.glob(_RANK_0)) - self._old):
             self._pass_on(folder / "stdout.log", terminal.raw(sys.stdout))
             self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))

@@ -45,48 +45,32 @@ def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
     """Read a foreign configuration.
 
     Args:
-        kind: What the file is.
+        kind: The importer's name.
         path: The file; of ``hf`` also the folder of a model.
-        variables: What ``--set`` gave.
+        variables: Those of ``--set``.
 
     Raises:
         ConfigErrors: The file cannot be read or is not what it should be.
     """
     if kind not in registry.names("importers"):
         raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(registry.names('importers'))}")])
-    given = _as_taken(kind, variables)
+    importer = registry.load("importers", kind)
+    if variables and not getattr(importer, "HAS_VARIABLES", False):
+        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        rule = f"it gives the variables of a script, and a file of the kind {kind} has none"
+        raise ConfigErrors([ConfigError("--set", words, rule)])
+    imported: Imported
     if kind == "hf" and path.is_dir():
-        return _model_of(path)
+        from launcher.config.hub import own_models
+
+        file, weights = path / own_models.CONFIG, str(path) if own_models.has_weights(path) else None
+        imported = importer.read(_text(file), str(file), weights=weights)
+        return imported
     from launcher.importers import refuse_other
 
     text = _text(path)
     refuse_other(kind, text, str(path))
-    imported: Imported = registry.load("importers", kind).read(text, str(path), **given)
-    return imported
-
-
-def _as_taken(kind: str, variables: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
-    """The variables as the importer takes them.
-
-    Raises:
-        ConfigErrors: Files of this kind have none.
-    """
-    if not variables:
-        return {}
-    if not getattr(registry.load("importers", kind), "HAS_VARIABLES", False):
-        words = " ".join(f"{name}={value}" for name, value in variables.items())
-        rule = f"it gives the variables of a script, and a file of the kind {kind} has none"
-        raise ConfigErrors([ConfigError("--set", words, rule)])
-    return {"variables": variables}
-
-
-def _model_of(folder: Path) -> Imported:
-    """The model of a folder, with its weights where it has some."""
-    from launcher.config.hub import own_models
-
-    weights = str(folder) if own_models.has_weights(folder) else None
-    file = folder / own_models.CONFIG
-    imported: Imported = registry.load("importers", "hf").read(_text(file), str(file), weights=weights)
+    imported = importer.read(text, str(path), **({"variables": variables} if variables else {}))
     return imported
 
 

@@ -1,13 +1,13 @@
-"""A search with what it has found so far on stderr, where that is a terminal; Ctrl-C ends it with the best so far."""
+"""Searches of layouts with their progress on stderr, where that is a terminal; and the layout of ``plan=best``."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
 
 from launcher.base import machine, terminal
 from launcher.base.errors import ConfigError
@@ -19,7 +19,7 @@ from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.judge import LayoutJudge, Preflight
-from launcher.planner.parallel_search import Progress as Tell
+from launcher.planner.parallel_search import Progress
 from launcher.planner.question import Question
 from launcher.planner.result import Plan
 from launcher.planner.search import Found
@@ -27,30 +27,22 @@ from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 _OFTEN_S = 0.1
 """Seconds between two looks at what has been found."""
 
 
-def search_interruptibly(question: Question, judge: LayoutJudge | None = None) -> Plan:
-    """Search; what was found until then where Ctrl-C ends it.
-
-    Args:
-        question: The question.
-        judge: Rules and estimates; the pre-flight's where None.
-    """
-    judge, began, last = judge or Preflight(), time.monotonic(), Found()
+def search_interruptibly(question: Question, judge: LayoutJudge) -> Plan:
+    """Search with the progress shown; Ctrl-C ends the search with the best so far."""
+    began, last = time.monotonic(), Found()
     try:
         with show_progress() as show:
 
-            def tell(found: Found) -> None:
+            def note(found: Found) -> None:
                 nonlocal last
                 last = found
                 show(found)
 
-            return planning.plan(question, judge=judge, progress=tell)
+            return planning.plan(question, judge=judge, progress=note)
     except KeyboardInterrupt:
         say("launch: interrupted; this is what was found until then, and not the whole answer")
         return planning.answer(question, last, judge, seconds=time.monotonic() - began, finished=False)
@@ -63,37 +55,24 @@ def search(question: Question, judge: LayoutJudge) -> Plan:
 
 
 @contextlib.contextmanager
-def show_progress() -> Iterator[Tell]:
+def show_progress() -> Iterator[Progress]:
     """A function that shows the best so far; nothing where nobody looks."""
-    stream = terminal.raw(sys.stderr)
-    if not stream.isatty():
-        yield lambda found: None
-        return
-    bar = _bar(stream)
-    task = bar.add_task("looking at layouts", total=None, best="")
-    shown = time.monotonic()
-
-    def show(found: Found) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown > _OFTEN_S:
-            shown = now
-            bar.update(task, description=f"{found.considered:,} layouts", best=_best(found), refresh=True)
-
-    with bar:
-        yield show
+    with _bar() as show:
+        yield lambda found: show(lambda: (found.considered, _best_text(found)))
 
 
-def _bar(stream: TextIO) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Column
+@contextlib.contextmanager
+def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
+    """The judge, with a bar of the run that it looks at: for searches over clusters and sizes of a run."""
+    counted = itertools.count(1)
+    with _bar() as show:
 
-    words = TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
-    count = TextColumn("{task.description}", table_column=Column(no_wrap=True))
-    columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), words)
-    # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
-    return Progress(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
+        def tell(spec: RunSpec) -> None:
+            count = next(counted)
+            where = f"{spec.model.name} on {spec.gpus:,} ranks, sequences of {spec.sequence_length:,} tokens"
+            show(lambda: (count, where))
+
+        yield _Watched(judge, tell)
 
 
 class _Watched(LayoutJudge):
@@ -103,51 +82,53 @@ class _Watched(LayoutJudge):
         self._judge, self._tell = judge, tell
 
     def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        """As the judge has them."""
         return self._judge.errors(spec)
 
     def verdict(self, spec: RunSpec) -> Verdict:
-        """As the judge has it, which is told."""
         self._tell(spec)
         return self._judge.verdict(spec)
 
     def seconds(self, spec: RunSpec) -> float | None:
-        """As the judge has them."""
         return self._judge.seconds(spec)
 
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
-        """As the judge has them."""
         return self._judge.least_seconds(spec, chunkings)
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        """As the judge has it."""
         return self._judge.speed(spec, verdict)
 
 
 @contextlib.contextmanager
-def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
-    """The judge, with a bar that says what it looks at: for searches over clusters and sizes of a run."""
+def _bar() -> Iterator[Callable[[Callable[[], tuple[int, str]]], None]]:
+    """A function that shows a number of layouts and words beside it, now and then; nothing where nobody looks."""
     stream = terminal.raw(sys.stderr)
     if not stream.isatty():
-        yield judge
+        yield lambda state: None
         return
-    bar, last, count = _bar(stream), time.monotonic(), 0
-    task = bar.add_task("looking at layouts", total=None, best="")
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
 
-    def tell(spec: RunSpec) -> None:
-        nonlocal last, count
-        count += 1
-        if time.monotonic() - last > _OFTEN_S:
-            last = time.monotonic()
-            where = f"{spec.model.name} on {spec.gpus:,} ranks, sequences of {spec.sequence_length:,} tokens"
-            bar.update(task, description=f"{count:,} layouts", best=where, refresh=True)
+    words = TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+    count = TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    columns = (count, BarColumn(bar_width=10), TimeElapsedColumn(), words)
+    # Without a thread that draws: a process that has one is not forked, and half of the search would wait.
+    bar = Bar(*columns, console=Console(file=stream), transient=True, auto_refresh=False, expand=True)
+    task, shown = bar.add_task("looking at layouts", total=None, best=""), time.monotonic()
+
+    def show(state: Callable[[], tuple[int, str]]) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > _OFTEN_S:
+            shown = time.monotonic()
+            number, beside = state()
+            bar.update(task, description=f"{number:,} layouts", best=beside, refresh=True)
 
     with bar:
-        yield _Watched(judge, tell)
+        yield show
 
 
-def _best(found: Found) -> str:
-    """The best so far in a few words."""
+def _best_text(found: Found) -> str:
     best = found.first
     if best is None:
         return ""
@@ -158,7 +139,7 @@ def _best(found: Found) -> str:
 
 
 def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
-    """Words with those of the best layout behind them, which are said; where nothing fits, as they are typed.
+    """Words without ``plan=best``, with those of the best layout behind them; where nothing fits, as they are typed.
 
     Args:
         words: The words without ``plan=best``.

@@ -1,12 +1,15 @@
-"""``launch plan --measure N``: the N best layouts as short runs, started once their cost is known and agreed to."""
+"""``launch plan --measure N`` and ``--results ID``: the best layouts as short runs, and the fastest as a recipe.
+
+They are started once their cost is known and agreed to.
+"""
 
 from __future__ import annotations
 
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from launcher.actions import recipes, sweep
 from launcher.actions.find_runs import resolve_names, sweep_of
@@ -14,6 +17,7 @@ from launcher.actions.plan import MeasureRequest
 from launcher.actions.requests import Output, folder
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import JsonObject
 from launcher.base.terminal import ask_person, say, width
 from launcher.base.units import compared, gib, rounded
 from launcher.config.catalog import Catalog
@@ -30,6 +34,11 @@ from launcher.sweeping import measurement
 from launcher.sweeping.measurement import Measured, Results
 from launcher.sweeping.point import Point
 from launcher.sweeping.sweep import Sweep
+
+_HEADINGS = ("#", "layout", "state", "tokens/s a GPU", "predicted", "memory", "predicted")
+_FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"
+
+type Show = Callable[[str], None]
 
 
 def require_measurable(request: MeasureRequest, question: Question) -> None:
@@ -51,9 +60,6 @@ def require_measurable(request: MeasureRequest, question: Question) -> None:
         raise ConfigErrors(errors[0])
 
 
-type Show = Callable[[str], None]
-
-
 def measure(request: MeasureRequest, question: Question, found: Plan, show: Show | None) -> Output:
     """Start the best layouts of a plan as short runs, or show what would be started.
 
@@ -70,7 +76,7 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
     )
     (show or say)(_text(chosen))
     if request.dry_run:
-        return _rehearsed(chosen, asked)
+        return _dry_run(chosen, asked)
     if not request.yes and ask_person("start them? [y/N] ").lower() not in ("y", "yes"):
         say("launch: nothing was started")
         return Output(document={}, text="")
@@ -79,11 +85,7 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
 
 
 def _startable(question: Question, layouts: Sequence[Layout], count: int) -> list[Layout]:
-    """The best layouts that can start; what is passed over, and too few of them, is said.
-
-    Raises:
-        ConfigErrors: None can.
-    """
+    """The best layouts that can start; those passed over, and too few of them, are reported."""
     chosen: list[Layout] = []
     errors: list[ConfigError] = []
     for layout in layouts:
@@ -100,8 +102,10 @@ def _startable(question: Question, layouts: Sequence[Layout], count: int) -> lis
     return chosen[:count]
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+def _wrapped(text: str, first: str = "", others: str = "  ") -> str:
+    return textwrap.fill(
+        text, width(), initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _text(chosen: Shortlist) -> str:
@@ -109,7 +113,7 @@ def _text(chosen: Shortlist) -> str:
     run = chosen.runs[0]
     count, kind = len(chosen.runs), "a Slurm array" if run.cluster.kind == "slurm" else "one after the other, here"
     runs = "1 short run" if count == 1 else f"{count} short runs"
-    head = f"{runs} of {chosen.steps} steps on {measurement.machine(run)}, {kind}:"
+    head = f"{runs} of {chosen.steps} steps on {measurement.machine_text(run)}, {kind}:"
     lines = ["", head]
     for number, words in enumerate(chosen.overrides):
         text = " ".join(words) or "as the words say"
@@ -118,10 +122,10 @@ def _text(chosen: Shortlist) -> str:
         text = f"left out of these runs, and back in the winner's recipe: {' '.join(chosen.left_out)}"
         lines.append(_wrapped(text))
     lines.append(_wrapped("random tokens, no checkpoint, no evaluation, no tracker"))
-    return "\n".join((*lines, _wrapped(cost(chosen))))
+    return "\n".join((*lines, _wrapped(_cost(chosen))))
 
 
-def cost(chosen: Shortlist) -> str:
+def _cost(chosen: Shortlist) -> str:
     """The GPU-hours of a shortlist, and its price where one is set, in a sentence."""
     each, hours, most = chosen.price_per_gpu_hour, chosen.gpu_hours, chosen.most_gpu_hours
     unit = "rank-hours" if chosen.runs[0].hardware.device == "cpu" else "GPU-hours"
@@ -129,21 +133,21 @@ def cost(chosen: Shortlist) -> str:
     def paid(number: float) -> str:
         return "" if each is None else f" (cost {rounded(number * each)})"
 
-    said = f"how many {unit} the steps take is not predicted"
+    estimate = f"how many {unit} the steps take is not predicted"
     if hours is not None:
-        said = f"the steps take {rounded(hours)} {unit}{paid(hours)} by the estimate, without start-up"
+        estimate = f"the steps take {rounded(hours)} {unit}{paid(hours)} by the estimate, without start-up"
     price = "" if each is None else f", at {each:g} a GPU-hour"
     if chosen.runs[0].cluster.kind != "slurm":
-        return f"{said}{price}; no time limit ends a run on this machine, Ctrl-C does"
+        return f"{estimate}{price}; no time limit ends a run on this machine, Ctrl-C does"
     limit = f"{chosen.time_limit_min} min for each run"
-    return f"{said}; at most {rounded(most)}{paid(most)} by the time limit of {limit}{price}"
+    return f"{estimate}; at most {rounded(most)}{paid(most)} by the time limit of {limit}{price}"
 
 
 def _document(
-    chosen: Shortlist, directory: Path | None, rows: Sequence[dict[str, Any]], sbatch: str | None = None
-) -> dict[str, Any]:
+    chosen: Shortlist, directory: Path | None, rows: Sequence[JsonObject], sbatch: str | None = None
+) -> JsonObject:
     each, hours, most = chosen.price_per_gpu_hour, chosen.gpu_hours, chosen.most_gpu_hours
-    content = {
+    content: JsonObject = {
         "id": None if directory is None else directory.name,
         "directory": None if directory is None else str(directory),
         "steps": chosen.steps,
@@ -160,10 +164,10 @@ def _document(
     return {"schema": 1, "measurement": content}
 
 
-def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
+def _dry_run(chosen: Shortlist, asked: Sweep) -> Output:
     """The runs, each with the line that starts it alone and its verdict, and the text that Slurm would get."""
     points = [asked.point(number, words)[0] for number, words in enumerate(chosen.overrides)]
-    sweep.say_remarks(asked)
+    sweep.report_remarks(asked)
     place = directory_for(asked.settings, measurement.KIND, folder=folder())
     kept = [point for point in points if point.kept]
     sbatch = array_text(place, asked.settings.cluster, len(kept)) if kept else None
@@ -182,21 +186,17 @@ def _rehearsed(chosen: Shortlist, asked: Sweep) -> Output:
 
 def _closed(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
     """Describe the runs that were started, and the results of those that have ended here."""
-    document = _document(chosen, directory, sweep.point_rows(directory, points))
-    lines = [left_out] if (left_out := sweep.left_out_text(points)) else []
+    lines, name = [left_out] if (left_out := sweep.left_out_text(points)) else [], _typed_name(directory)
     if not any(point.kept for point in points) or ended == INTERRUPTED:
-        return Output(document=document, text="\n".join(lines), exit_status=ended or sweep.status_of(points))
-    name = typed_name(directory)
-    if chosen.runs[0].cluster.kind == "slurm":
+        ended = ended or sweep.status_of(points)
+    elif chosen.runs[0].cluster.kind == "slurm":
         lines.append(f"as they end: launch plan --results {name}")
-        return Output(document=document, text="\n".join(lines), exit_status=ended)
-    found = measurement.read(directory)
-    lines += [results_text(found), f"its recipe: launch plan --results {name}"]
-    return Output(document=document, text="\n".join(lines), exit_status=0 if found.measured else ended)
-
-
-_HEADINGS = ("#", "layout", "state", "tokens/s a GPU", "predicted", "memory", "predicted")
-_FORM = "{:>2}  {:6}  {:9}  {:>14}  {:>9}  {:>10}  {:>10}"
+    else:
+        found = measurement.read(directory)
+        lines += [results_text(found), f"its recipe: launch plan --results {name}"]
+        ended = 0 if found.measured else ended
+    document = _document(chosen, directory, sweep.point_rows(directory, points))
+    return Output(document=document, text="\n".join(lines), exit_status=ended)
 
 
 def read_results(run: str, *, save: str | None, ask: bool) -> Results:
@@ -210,56 +210,44 @@ def read_results(run: str, *, save: str | None, ask: bool) -> Results:
     Raises:
         ConfigErrors: It is no measurement, or nothing was measured that could be saved.
     """
-    found = measurement.read(_directory(run, ask=ask))
-    if save is not None:
-        recipes.require_name("--save", save, "--save mine")
-        if not found.measured:
-            rule = "no run has finished, so there is no fastest layout yet"
-            raise ConfigErrors([ConfigError("--save", save, rule, [f"launch status {typed_name(found.directory)}"])])
-    return found
-
-
-def _directory(run: str, *, ask: bool) -> Path:
     directory = sweep_of(resolve_names([run], ask=ask)[0])
     if directory is None:
         rule = "a run, and no measurement of layouts"
         raise ConfigErrors([ConfigError("--results", run, rule, [f"launch status {run}"])])
-    return directory
+    found = measurement.read(directory)
+    if save is not None:
+        recipes.require_name("--save", save, "--save mine")
+        if not found.measured:
+            rule = "no run has finished, so there is no fastest layout yet"
+            raise ConfigErrors([ConfigError("--save", save, rule, [f"launch status {_typed_name(found.directory)}"])])
+    return found
 
 
-def typed_name(directory: Path) -> str:
-    """The word that names a measurement in a command."""
+def _typed_name(directory: Path) -> str:
     return shlex.quote(run_names.name_of(directory, folder()))
 
 
 def results_text(found: Results) -> str:
     """The layouts for a terminal, those with a result first; below each its words, and why it has none."""
     lines = [_FORM.format(*_HEADINGS)]
-    for place, row in ranked(found):
+    for place, row in _ranked(found):
         figures = [_number(row.tokens_per_second_per_gpu), _number(row.predicted_per_gpu)]
         figures += ["-" if size is None else gib(size) for size in (row.measured_bytes, row.predicted_bytes)]
         lines.append(_FORM.format(place or "-", row.row.point.id, row.state, *figures))
-        lines += _below(" ".join(row.row.point.overrides))
-        lines += _below(_beside(row))
-    return "\n".join((*lines, *_closing(found)))
+        for text in filter(None, (" ".join(row.row.point.overrides), _compared(row))):
+            lines.append(_wrapped(text, first=" " * 6, others=" " * 6))
+    if found.waits:
+        lines.append(f"\n{found.waits} of {len(found.rows)} runs have not ended")
+    elif not found.measured:
+        lines.append("\nno layout was measured")
+    return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else rounded(value)
 
 
-def _below(words: str) -> list[str]:
-    return textwrap.wrap(
-        words,
-        width(),
-        initial_indent=" " * 6,
-        subsequent_indent=" " * 6,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _beside(row: Measured) -> str:
+def _compared(row: Measured) -> str:
     """Measured against predicted in words; of a run without a result, the reason."""
     measured, predicted = row.tokens_per_second_per_gpu, row.predicted_per_gpu
     if measured is None:
@@ -276,26 +264,25 @@ def _beside(row: Measured) -> str:
     return ", ".join(parts)
 
 
-def _closing(found: Results) -> list[str]:
-    if found.waits:
-        return [f"\n{found.waits} of {len(found.rows)} runs have not ended"]
-    return [] if found.measured else ["\nno layout was measured"]
-
-
-def ranked(found: Results) -> list[tuple[int | None, Measured]]:
+def _ranked(found: Results) -> list[tuple[int | None, Measured]]:
     """The rows with their ranks; None for those without a result."""
     count = len(found.measured)
     return [(number if number <= count else None, row) for number, row in enumerate(found.rows, 1)]
 
 
-def results_document(found: Results, recipe: Path | None) -> dict[str, Any]:
+def results_document(found: Results, recipe: Path | None) -> JsonObject:
     """The document of ``launch plan --results --json``."""
+    record = found.record
     content = {
         "id": found.directory.name,
         "directory": str(found.directory),
-        **{key: found.content.get(key) for key in ("question", "training", "steps", "machine", "versions")},
+        "question": record.question,
+        "training": record.training,
+        "steps": record.steps,
+        "machine": record.machine,
+        "versions": asdict(record.versions),
         "open": found.waits,
-        "points": [row.as_dict(place) for place, row in ranked(found)],
+        "points": [row.as_dict(place) for place, row in _ranked(found)],
         "recipe": None if recipe is None else {"path": str(recipe), "use": f"launch recipe={recipe.stem}"},
     }
     return {"schema": 1, "measurement": content}
@@ -312,16 +299,24 @@ def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | N
     if not found.measured or (save is None and found.waits):
         return None
     best = found.measured[0]
-    name, source = save or found.directory.name, measurement.source(found, best)
+    name, source = save or found.directory.name, measurement.source(found)
     recipes.require_name("--save", name, "--save mine")
     path = recipes.place(name)
     if path.is_file() and _source_of(path) == source:
         return path
     run = best.directory or found.directory
     catalog = Catalog(folder=recipes.typed_in(run))
-    summary = measurement.summary(found, best)
+    summary = measurement.summary(found)
     try:
-        return recipes.keep(name, found.words(best), catalog, summary=summary, source=source, run=run, trusted=trusted)
+        return recipes.keep(
+            name,
+            (*found.record.training, *best.row.point.overrides),
+            catalog,
+            summary=summary,
+            source=source,
+            run=run,
+            trusted=trusted,
+        )
     except SubmitError as error:
         raise SubmitError(f"{error}, as --save NAME") from None
 

@@ -60,11 +60,7 @@ def _read(cluster: ClusterSpec) -> Content:
 
 
 def _named(content: Content, word: str) -> Row:
-    """The row of a name, or of a run's directory.
-
-    Raises:
-        ConfigErrors: There is none, or there are several.
-    """
+    """The row of a name, or of a run's directory."""
     place = str((folder() / word).absolute())
     found = [row for row in content.rows if row.directory == place] or [row for row in content.rows if row.id == word]
     if len(found) == 1:

@@ -1,6 +1,6 @@
-"""``launch recipe save`` and ``launch recipe fetch``: recipes that are written into the working folder.
+"""``launch recipe list``, ``show``, ``lock``, ``save`` and ``fetch``: recipes and locks, read and written.
 
-What a file is, the user's own or from elsewhere, is recorded before it appears, and where that fails it does not.
+Whether a file is the user's own or from elsewhere is recorded before it appears, and where that fails it does not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher import backends
+from launcher.actions.find_runs import find
 from launcher.actions.requests import JudgeRequest, Output, compose_run, folder, judge_run, own_measurements, write_new
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width
 from launcher.base.units import gib
-from launcher.config import recipe_file, recipes
+from launcher.config import recipe_file, recipes, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
 from launcher.config.recipes import Recipe
@@ -46,8 +47,8 @@ def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | Non
         name: The recipe's name.
         texts: Its overrides.
         run: The run whose command line stands before them.
-        summary: What it is for, in one line.
-        trusted: True to trust what is from elsewhere.
+        summary: Its purpose, in one line.
+        trusted: True to trust a run or recipe from elsewhere that it is made of.
     """
     name = name.removesuffix(".yaml")
     if not texts and run is None:
@@ -57,14 +58,12 @@ def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | Non
     require_name("NAME", name, "my_recipe")
     catalog, directory = Catalog(folder=folder()), None
     if run is not None:
-        from launcher.actions.find_runs import find
-
         [directory, *_] = find([run])
         catalog = Catalog(folder=typed_in(directory))
         texts = [*_words_of(directory, catalog), *texts]
     origin = _origin(directory, texts, catalog, trusted=trusted)
     content = recipe_file.content_of(texts, catalog, summary=summary or f"saved from: launch {' '.join(texts)}")
-    return _said(_written(name, content, origin), f"launch recipe={name}")
+    return _written_output(_written(name, content, origin), f"launch recipe={name}")
 
 
 def keep(
@@ -83,10 +82,10 @@ def keep(
         name: Its name.
         texts: The overrides.
         catalog: The configuration folders.
-        summary: What the recipe is for, in one line.
-        source: Where its numbers are from, in one line.
+        summary: Its purpose, in one line.
+        source: The source of its numbers, in one line.
         run: The run that the words are of, which may be from elsewhere.
-        trusted: True to trust what is from elsewhere.
+        trusted: True to trust that run, or a recipe from elsewhere that the words name.
 
     Raises:
         ConfigErrors: A word cannot be read, or holds a secret.
@@ -158,8 +157,7 @@ def typed_in(run: Path) -> Path:
 
 def fetch(source: str, name: str | None) -> Output:
     """Write a recipe or lock from the network into the working folder."""
-    from launcher.config import safe_yaml
-    from launcher.config.trust import fetch
+    from launcher.config.trust import fetch  # Late, because it brings HTTP.
 
     name = name or Path(source.partition("#sha256=")[0].rpartition("#")[2]).stem
     require_name("--name", name, "--name mine")
@@ -174,10 +172,10 @@ def fetch(source: str, name: str | None) -> Output:
     write_new(
         path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, privileged)
     )
-    return _said(path, use)
+    return _written_output(path, use)
 
 
-def _said(path: Path, use: str) -> Output:
+def _written_output(path: Path, use: str) -> Output:
     return Output(document={"schema": 1, "recipe": {"path": str(path), "use": use}}, text=f"{path}\n{use}")
 
 
@@ -208,9 +206,7 @@ def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
         script_args: The words after ``--``.
     """
     if len(words) == 1 and "=" not in words[0]:
-        from launcher.actions.find_runs import find
-
-        directory = find([words[0]])[0]
+        [directory, *_] = find([words[0]])
         losses.add_losses(directory)
         content = lock.read(directory).content
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from launcher.actions.requests import JudgeRequest, compose_run, judge_run, own_measurements
 from launcher.actions.trust_gate import require_trust
@@ -17,12 +16,13 @@ from launcher.preflight.evidence import not_a_script
 from launcher.rehearsing import device, stored
 from launcher.rehearsing.choice import MINUTES, STEPS, Request
 from launcher.rehearsing.rehearse import Stage, rehearse
+from launcher.rehearsing.result import Rehearsal
 from launcher.views.rehearsal import Rehearsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearseRequest(JudgeRequest):
-    """One run of which a rank is to be measured.
+    """A run, and the rank of it to measure.
 
     Attributes:
         stage: A rank of this pipeline stage.
@@ -47,13 +47,12 @@ def question_of(options: RehearseRequest) -> Request:
     Raises:
         ConfigErrors: An option is wrong.
     """
-    errors = []
+    errors, layers = [], tuple[int, ...]()
     if options.steps < 1:
         errors.append(ConfigError("--steps", options.steps, "at least one step is trained", [f"--steps {STEPS}"]))
     if not 0 < options.minutes < float("inf"):
         rule = "a time in minutes above zero"
         errors.append(ConfigError("--minutes", options.minutes, rule, [f"--minutes {MINUTES}"]))
-    layers: tuple[int, ...] = ()
     if options.layers is not None:
         words = [word.strip() for word in str(options.layers).split(",")]
         if all(word.isdecimal() and len(word) < 6 for word in words):
@@ -62,14 +61,8 @@ def question_of(options: RehearseRequest) -> Request:
             errors.append(ConfigError("--layers", options.layers, "one number of layers, or two", ["--layers 4,6"]))
     if errors:
         raise ConfigErrors(errors)
-    return Request(
-        stage=options.stage,
-        rank=options.rank,
-        all_stages=options.all_stages,
-        steps=options.steps,
-        layers=layers,
-        minutes=options.minutes,
-    )
+    same = {name: getattr(options, name) for name in ("stage", "rank", "all_stages", "steps", "minutes")}
+    return Request(**same, layers=layers)
 
 
 def judge_rehearsed(request: RehearseRequest) -> Assessment:
@@ -89,7 +82,7 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
     return assessment
 
 
-def rehearse_here(assessment: Assessment, request: Request, told_to: Callable[[str], None]) -> Rehearsed:
+def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str], None]) -> Rehearsed:
     """Rehearse a valid run on this machine, and keep the answer as evidence for it.
 
     Raises:
@@ -102,7 +95,7 @@ def rehearse_here(assessment: Assessment, request: Request, told_to: Callable[[s
         raise AssertionError("a rehearsal of a run that is not valid")
     try:
         folder = stored.new_folder(spec)
-        place = Stage(device=device.here(), folder=folder, say=told_to)
+        place = Stage(device=device.here(), folder=folder, say=say)
         rehearsal = rehearse(spec, assessment.estimate, request, place)
         stored.keep(folder, rehearsal)
         if not rehearsal.stands_in:
@@ -113,7 +106,7 @@ def rehearse_here(assessment: Assessment, request: Request, told_to: Callable[[s
     return answer_of(assessment, rehearsal)
 
 
-def answer_of(assessment: Assessment, rehearsal: Any) -> Rehearsed:
+def answer_of(assessment: Assessment, rehearsal: Rehearsal) -> Rehearsed:
     """The answer with the run as it is judged beside it."""
     evidence = assessment.rehearsed if rehearsal.stands_in else rehearsal.evidence
     return Rehearsed(rehearsal=rehearsal, assessment=replace(assessment, rehearsed=evidence))

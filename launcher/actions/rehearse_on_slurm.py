@@ -13,13 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from launcher.actions.find_runs import find
 from launcher.actions.rehearse import answer_of
 from launcher.actions.requests import JudgeRequest, Output, folder
 from launcher.base import files, typed
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.base.units import GIB, bytes_of
 from launcher.job.job import RUN, Job
@@ -38,7 +38,7 @@ from launcher.submission import interrupts
 from launcher.views.rehearsal import Rehearsed
 
 _START_MIN = 5
-"""Minutes for the start of the job beside those of the rehearsal."""
+"""Minutes for the start of the job beside those of the rehearsal: imports, and a container that is pulled."""
 
 _LEAST_GIB = 32
 """Host memory of a job that shares a node: Python, torch, CUDA and a model while it is loaded."""
@@ -46,17 +46,14 @@ _LEAST_GIB = 32
 _LIVE = ("queued", "running", "requeued")
 
 
-def submit(asked: JudgeRequest, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
-    """Submit a rehearsal, unless these words have an answer, or one is on its way.
+def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
+    """Submit a rehearsal, unless these words have an answer, or one is on its way; the answer, else the job.
 
     Args:
-        asked: The run's words.
+        run: The run's words.
         assessment: The judged run.
-        request: What is to be measured.
+        request: The ranks and steps to measure.
         again: True to submit it all the same.
-
-    Returns:
-        The answer that there is already, else the job.
 
     Raises:
         ConfigErrors: The words are wrong, or Slurm refuses the job as it is.
@@ -64,7 +61,7 @@ def submit(asked: JudgeRequest, assessment: Assessment, request: Request, *, aga
     """
     spec = assessment.spec
     earlier = None if again else evidence.submitted(evidence.place(spec))
-    if earlier is not None and contents.exists(earlier, FILE) and _asks(earlier) == request:
+    if earlier is not None and contents.exists(earlier, FILE) and _request(earlier) == request:
         rehearsal = stored.read(earlier)
         if rehearsal is not None:
             say(f"launch: this is the answer of {earlier}; --again measures anew")
@@ -72,34 +69,29 @@ def submit(asked: JudgeRequest, assessment: Assessment, request: Request, *, aga
         row = status.read(earlier)
         if row.state in _LIVE:
             return _job(row, assessment)
-    _require(assessment, request)
+    if assessment.estimate is None:
+        raise AssertionError("a rehearsal of a run that is not valid")
+    choice.ranks(spec, assessment.estimate, request)  # Refused here, as the job would be after it has waited.
+    if request.layers:
+        depth.asked(spec, request.layers)
     with interrupts.held():
-        directory, own = _recorded(asked.command_line().words, assessment, request)
+        directory, own = _recorded(run.command_line().words, assessment, request)
         from launcher.submission.submit import submit as start
 
         start(directory, own)
-        _note(spec, directory)
+        try:
+            stored.note_submitted(spec, directory)
+        except OSError as error:
+            by_name = "`launch rehearse --results` finds it by its name"
+            say(f"launch: the rehearsal is not noted: {unreadable(error)}; {by_name}")
     return _job(status.read(directory), assessment)
-
-
-def _require(assessment: Assessment, request: Request) -> None:
-    """Refuse here what the job would refuse after it has waited.
-
-    Raises:
-        ConfigErrors: There is something.
-    """
-    if assessment.estimate is None:
-        raise AssertionError("a rehearsal of a run that is not valid")
-    choice.ranks(assessment.spec, assessment.estimate, request)
-    if request.layers:
-        depth.asked(assessment.spec, request.layers)
 
 
 def _recorded(words: Sequence[str], assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
     """The run directory of the job, and its specification: the run's on one GPU."""
     spec = assessment.spec
-    own = on_one_gpu(spec, request)
-    asked = json.dumps({"schema": 1, "spec": to_dict(spec), "request": asdict(request)}, indent=1)
+    own = _on_one_gpu(spec, request)
+    question = json.dumps({"schema": 1, "spec": to_dict(spec), "request": asdict(request)}, indent=1)
     like = translate(spec, python=sys.executable)
     job = Job(
         argv=(like.argv[0], "-P", "-m", "launcher.rehearsing", "--run", RUN),
@@ -107,7 +99,7 @@ def _recorded(words: Sequence[str], assessment: Assessment, request: Request) ->
         environment=like.environment,
         nodes=1,
         gpus_per_node=1,
-        files={FILE: asked},
+        files={FILE: question},
         pass_environment=like.pass_environment,
     )
     directory = directory_for(own, f"rehearse-{spec.model.name}-{spec.hash[:6]}", folder=folder())
@@ -116,7 +108,7 @@ def _recorded(words: Sequence[str], assessment: Assessment, request: Request) ->
     return record(planned, directory, overrides=tuple(words), forced=True, made_of=made_of), own
 
 
-def on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
+def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
     """The run on the cluster of its rehearsal: one GPU for some minutes, with its share of the node."""
     cluster, minutes = spec.cluster, math.ceil(request.minutes) + _START_MIN
     share = max(1, (cluster.cpus_per_node or 0) // cluster.gpus_per_node)
@@ -139,7 +131,7 @@ def on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
 
 
 def _memory(spec: RunSpec) -> str | None:
-    """A node's memory shared out over its GPUs; what is asked by GPU or CPU, and all of a node, stays as it is."""
+    """One GPU's share of the node's memory; a request by GPU or CPU, and that of a whole node, stays as it is."""
     cluster = spec.cluster
     size = None if cluster.memory is None else bytes_of(cluster.memory)
     if cluster.memory_request != "mem" or size is None or size == 0 or cluster.exclusive:
@@ -148,17 +140,7 @@ def _memory(spec: RunSpec) -> str | None:
     return f"{min(whole, max(_LEAST_GIB, whole // cluster.gpus_per_node))}G" if whole else cluster.memory
 
 
-def _note(spec: RunSpec, directory: Path) -> None:
-    try:
-        stored.note_submitted(spec, directory)
-    except OSError as error:
-        say(
-            f"launch: the rehearsal is not noted: {unreadable(error)}; `launch rehearse --results` finds it by its name"
-        )
-
-
 def _job(row: RunState, assessment: Assessment) -> Output:
-    """A rehearsal that waits or runs."""
     facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
     said = f"launch: the rehearsal is {row.state}; its answer: launch rehearse --results {row.id}"
     document = {"schema": 1, "rehearse": None, "run": facts, "check": as_json(assessment)}
@@ -183,7 +165,7 @@ def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
     if more or not contents.exists(directory, FILE):
         rule = "it is no rehearsal that was submitted"
         raise ConfigErrors([ConfigError("--results", run, rule, ["launch status"])])
-    spec, rehearsal = _spec(directory), stored.read(directory)
+    spec, rehearsal = parse(_question(directory)["spec"]), stored.read(directory)
     assessment = assess.assess(spec)
     if rehearsal is None:
         row = status.read(directory)
@@ -199,7 +181,7 @@ def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
     return answer_of(assessment, rehearsal)
 
 
-def _question(directory: Path) -> dict[str, Any]:
+def _question(directory: Path) -> JsonObject:
     try:
         content = files.load_json(directory / FILE)
     except (OSError, ValueError) as error:
@@ -207,13 +189,9 @@ def _question(directory: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _spec(directory: Path) -> RunSpec:
-    return parse(_question(directory)["spec"])
-
-
-def _asks(directory: Path) -> Request | None:
-    """The question of a rehearsal that was submitted; None where it is of another version."""
+def _request(directory: Path) -> Request | None:
+    """The request of a rehearsal that was submitted; None where it cannot be read."""
     try:
-        return typed.read(Request, _question(directory)["request"])
-    except (SubmitError, KeyError, ValueError):
+        return typed.read(Request, _question(directory).get("request"))
+    except (SubmitError, typed.Unfit):
         return None

@@ -22,7 +22,7 @@ from launcher.actions.requests import Output, folder
 from launcher.actions.stop import stop
 from launcher.base import files, machine
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed
-from launcher.base.files import MOST_BYTES
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config import recipes
 from launcher.config.catalog import Catalog
@@ -45,7 +45,10 @@ from launcher.submission import interrupts
 from launcher.submission.submit import forget, submit
 
 _POLL_S = 0.1
+"""Seconds between two looks at the metrics of a run that is verified."""
+
 _SHOWN = 12
+"""Differences that are shown before the rest is counted, so that they stay on one screen."""
 
 
 def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
@@ -63,21 +66,13 @@ def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Reque
 
 
 def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
-    """Ask for ``--trust`` where a lock is not of a run of this user, less the keys that the words set over it.
-
-    Raises:
-        ConfigErrors: It was not given.
-    """
+    """Ask for ``--trust`` where a lock is not of a run of this user, less the keys that the words set over it."""
     privileged = privileged_settings.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
     trust.require([Source(path=found.path, privileged=privileged, written=True)], folder=folder(), given=given)
 
 
 def _located(path: Path) -> Path:
-    """A path as typed, or the directory of the run that has this name, here or wherever it was recorded.
-
-    Raises:
-        ConfigErrors: Several runs answer to it.
-    """
+    """A path as typed, or the directory of the run that has this name, here or wherever it was recorded."""
     named = folder() / "runs" / path
     if path.exists() or (named / contents.LOCK).is_file():
         return path if path.exists() else named
@@ -124,14 +119,15 @@ def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Ou
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
     directory, rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
     lines = _otherwise(found, spec)
-    worst = [_difference(ours, theirs) for ours, theirs in zip(rows, wanted, strict=False)]
-    same = len(rows) >= len(wanted) and all(row["identical"] for row in worst)
-    content = {"identical": same, "steps": worst, "ingredients": lines, "directory": None if same else str(directory)}
+    pairs = [_compared(here, locked) for here, locked in zip(rows, wanted, strict=False)]
+    same = len(rows) >= len(wanted) and all(row["identical"] for row in pairs)
+    kept = None if same else str(directory)
+    content = {"identical": same, "steps": pairs, "ingredients": lines, "directory": kept}
     if same:
         shutil.rmtree(directory)
     return Output(
         document={"schema": 1, "recipe": content},
-        text=_verdict(worst, len(wanted), lines, same=same),
+        text=_verdict_text(pairs, len(wanted), lines, same=same),
         exit_status=0 if same else JobFailed.exit_status,
         said=() if same else (f"launch: the run is kept in {directory}",),
     )
@@ -150,14 +146,10 @@ def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]
     return errors
 
 
-def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[dict[str, Any]]]:
-    """Run until a step is in the metrics, then stop; the schedule is that of the whole run.
+def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[JsonObject]]:
+    """Run until a step is in the metrics, then stop; the directory, numbered where its name is taken, and the metrics.
 
-    Returns:
-        The run directory, which gets a number where another verification has taken its name; and the metrics.
-
-    Raises:
-        JobFailed: The run failed before.
+    The schedule is that of the whole run.
     """
     planned = plan(assess.assess(spec), python=sys.executable)
     made_of = lock.here(spec.data, with_diff=spec.run.record_diff)
@@ -180,7 +172,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
 
 
 def _ended(directory: Path, last: int) -> status.RunState:
-    """Wait for the end of a run, which is asked for as soon as the last step is there."""
+    """Wait for the end of a run; ask for it as soon as the last step is in the metrics."""
     asked = False
     while (now := status.read(directory)).state not in state.ENDED:
         steps = results.steps(directory)
@@ -191,17 +183,13 @@ def _ended(directory: Path, last: int) -> status.RunState:
     return now
 
 
-def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    same = all(_equal(ours.get(key), theirs[key]) for key in ("step", "loss", "grad_norm"))
-    return {"step": ours["step"], "loss": ours["loss"], "locked_loss": theirs["loss"], "identical": same}
+def _compared(here: JsonObject, locked: Mapping[str, Any]) -> JsonObject:
+    pairs = [(here.get(key), locked[key]) for key in ("step", "loss", "grad_norm")]
+    same = all(now == then or (now != now and then != then) for now, then in pairs)  # NaN equals NaN here.
+    return {"step": here["step"], "loss": here["loss"], "locked_loss": locked["loss"], "identical": same}
 
 
-def _equal(ours: float | None, theirs: float | None) -> bool:
-    """Equality in which NaN equals NaN."""
-    return ours == theirs or (ours != ours and theirs != theirs)
-
-
-def _verdict(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str], *, same: bool) -> str:
+def _verdict_text(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequence[str], *, same: bool) -> str:
     if same:
         text = [f"the losses and gradient norms of the first {wanted} steps are identical to the last bit"]
         return "\n".join([*text, *(f"though {line}" for line in lines)])
@@ -242,4 +230,4 @@ def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
 
 def _is_lock(path: Path) -> bool:
     with files.opened(path) as file:
-        return b"\nspec:\n" in file.read(MOST_BYTES)
+        return b"\nspec:\n" in file.read(files.MOST_BYTES)

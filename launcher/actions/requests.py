@@ -1,6 +1,6 @@
 """From the options of a verb to a judged run.
 
-The verbs and the Python API make an :class:`JudgeRequest` of their options. Its words are read once, as a
+The verbs and the Python API make a :class:`JudgeRequest` of their options. Its words are read once, as a
 :class:`~launcher.config.request.CommandLine`; :func:`compose_run` makes a specification of them, and
 :func:`judge_run` judges it.
 """
@@ -30,7 +30,7 @@ from launcher.spec import ClusterSpec, RunSpec
 type Engine = Literal["formula", "trace"]
 
 _PARTIAL = "run.partial=true"
-"""The word of ``--partial``: a run that goes on with it is recorded with it."""
+"""The word that ``--partial`` stands for: a run that goes on with it is recorded with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ def as_model(path: Path) -> str:
 
 
 def compose_run(line: CommandLine, own: Measured | None) -> Request:
-    """Compose the one run of a command line, with the best layout in place of ``plan=best``, which is said.
+    """Compose the one run of a command line, with the best layout in place of ``plan=best``, and report both choices.
 
-    The axes of its recipe are left aside, which is said, too.
+    The axes of its recipe are left aside.
 
     Args:
         line: The words.
@@ -119,7 +119,7 @@ def compose_run(line: CommandLine, own: Measured | None) -> Request:
 
 
 def memory_engine(engine: Engine) -> Refinement | None:
-    """The memory engine that was asked for, where it is not the formulas."""
+    """The memory engine beside the formulas; None where these alone are wanted."""
     if engine != "trace":
         return None
     from launcher.preflight import traced  # Late, because the formulas need none of what it imports.
@@ -128,7 +128,7 @@ def memory_engine(engine: Engine) -> Refinement | None:
 
 
 def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
-    """The measured runs of a command, those of a cluster read at once; None where they are switched off."""
+    """The measured runs of the user, with those of a cluster where one is given; None where they are not wanted."""
     own = Measured() if wanted else None
     if own is not None and cluster is not None:
         own.read(cluster)
@@ -137,11 +137,11 @@ def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Mea
 
 
 def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
-    """Judge a request and look at its data; what reading it found stands first, and what this machine lacks last.
+    """Judge a request and look at its data; errors of its words stand first, those of this machine last.
 
     Args:
         found: The request.
-        judging: How it is judged.
+        judging: The parts of the judgement.
         resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
 
     Raises:
@@ -164,7 +164,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
 
 
 def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
-    """A run with the checkpoint that ``save.load`` means, which is said; and why it cannot start from what it names."""
+    """A run with the checkpoint that ``save.load`` means, which is reported; and the errors of its words."""
     if spec.save.load is None and spec.model.weights is None:
         return spec, ()
     from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.
@@ -176,7 +176,7 @@ def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
 
 
 def draw_figure(path: Path | None, assessment: Assessment) -> None:
-    """Draw the figure, if one was asked for and there is an estimate."""
+    """Draw the figure of a valid run with an estimate; ``path`` None draws none."""
     if path is None or assessment.errors:
         return
     if assessment.estimate is None:

@@ -42,7 +42,7 @@ _WHOLE = ("model", "parallel", "backend", "recipe")
 
 _BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
 
-_OF_THE_SCHEDULE = {"train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
+_SCHEDULED = {"train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,7 @@ class _Changed:
 def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:
     """Submit a run again with changed settings; the job id, and the run as it is now.
 
-    Args:
-        directory: The run directory.
-        texts: The settings.
-        trusted: True if the run may start from a checkpoint from elsewhere that runs code as it is read.
+    ``trusted`` lets it start from a checkpoint from elsewhere that runs code as it is read.
 
     Raises:
         ConfigErrors: A word cannot be read, or the run cannot go on like that.
@@ -79,7 +76,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
     with interrupts.let_through(), contextlib.chdir(submit.working_folder(directory, texts)):
         changed, then, step = _planned(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, then.spec)
-    _say(directory, differences, step)
+    _report(directory, differences, step)
 
     def record() -> None:
         if differences:
@@ -97,12 +94,7 @@ def plan_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> Pla
 
 
 def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
-    """The changed run, its plan, and the step that it goes on from.
-
-    Raises:
-        ConfigErrors: A word cannot be read, or the run cannot go on like that.
-        DoesNotFit: The changed run does not.
-    """
+    """The changed run, its plan, and the step that it goes on from."""
     changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
     newest = next(reversed(checkpoints.whole_checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
@@ -115,21 +107,21 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     loads = [(spec.save.load, spec.backend.name) for spec in (changed.before, changed.after)]
     if newest is None and loads[0] != loads[1] and not trusted:
         refused += loading.foreign_pickles(changed.after)
-    assessment = _judged(changed, refused, forced=_was_forced(directory), resumed=newest is not None)
+    forced = bool(contents.known(directory, contents.PLAN).get("forced"))
+    assessment = _judged(changed, refused, forced=forced, resumed=newest is not None)
     return changed, plan(assessment, python=sys.executable), step
 
 
 def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
-    """The run with words set over it, and its batch kept.
-
-    Raises:
-        ConfigErrors: A word cannot be read, or the batch cannot be kept.
-    """
+    """The run with words set over it, and its batch kept."""
     line = CommandLine(words=tuple(texts), catalog=Catalog(folder=folder()))
     overrides = line.overrides
     if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
         require_trust(line, trusted=trusted)
-    errors = [*line.errors, *(_whole(override) for override in overrides if override.group and override.key in _WHOLE)]
+    errors = [
+        *line.errors,
+        *(_no_option(override) for override in overrides if override.group and override.key in _WHOLE),
+    ]
     if errors:
         raise ConfigErrors(errors)
     content: Any = to_dict(before)
@@ -147,7 +139,7 @@ def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Change
     return _Changed(before=before, after=parse(content), words=words)
 
 
-def _whole(override: Override) -> ConfigError:
+def _no_option(override: Override) -> ConfigError:
     rule = "a recorded run holds all of its settings: single keys of this group can be set over it, no option chosen"
     return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
 
@@ -157,9 +149,6 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
 
     The micro-batch stays too where it divides what each rank has, also where it was not set, and the accumulation
     follows; an accumulation that is typed makes the micro-batch follow.
-
-    Raises:
-        ConfigErrors: The ranks cannot share it out evenly.
     """
     if _BATCH in typed or before.data_degree == after.data_degree:
         return {}
@@ -188,11 +177,9 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
 
 
 def _tokens_kept(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
-    """The run as long in tokens as it is to be, where steps of another batch are behind it: their number is then set.
+    """The run with the total of its tokens kept, where steps of another batch are behind it: its steps are then set.
 
-    Args:
-        changed: The changed run.
-        there: The ``state.json`` of its checkpoint.
+    ``there`` is the ``state.json`` of its checkpoint.
     """
     after = changed.after
     if after.train.tokens is None or "step" not in there or after.script is not None:
@@ -231,20 +218,10 @@ def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
     return errors
 
 
-def _was_forced(directory: Path) -> bool:
-    return bool(contents.known(directory, contents.PLAN).get("forced"))
-
-
 def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:
-    """The pre-flight of the changed run.
-
-    Raises:
-        ConfigErrors: It is wrong, or this machine cannot run it.
-        DoesNotFit: It does not fit, and the run was not forced when it was made.
-    """
-    asked = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
+    request = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
     refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
-    assessment = judge_run(asked, Judging(refined=refined, measured=Measured()), resumed=resumed)
+    assessment = judge_run(request, Judging(refined=refined, measured=Measured()), resumed=resumed)
     lacks = obstacles(assessment.spec, machine.facts())
     started_from = {"save.load"} if resumed else set()  # It may be gone: the run has a checkpoint of its own.
     errors = [*assessment.errors] or [error for error in lacks if error.path not in started_from]
@@ -256,7 +233,7 @@ def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, 
     return assessment
 
 
-def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
+def _report(directory: Path, differences: Sequence[changes.Change], step: int) -> None:
     name = run_names.name_of(directory, folder())
     if not differences:
         say(f"launch: {name} has these settings already")
@@ -264,6 +241,6 @@ def _say(directory: Path, differences: Sequence[changes.Change], step: int) -> N
     say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
     for path, before, after in differences:
         say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
-    schedule = {path for path, _, _ in differences} & _OF_THE_SCHEDULE
+    schedule = {path for path, _, _ in differences} & _SCHEDULED
     if schedule:
         say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from launcher.data.encoding import Preview
 
 _POLL_S = 0.1
+"""Seconds between two looks at a rank in the foreground."""
+
+_FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
+"""Settings that name files; where they alone are wrong, obstacles of this machine are errors beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +82,8 @@ class Unfit(DoesNotFit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A run that was judged and has its directory: all but its start."""
-
-    plan: Plan
-    directory: Path
-    job: Job
-    samples: Sequence[Preview]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A run that was judged, with all that its record takes."""
+    """A run that was judged, with all that its record takes; ``samples`` are the previews of its data."""
 
     plan: Plan
     overrides: tuple[str, ...]
@@ -114,7 +108,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
         require_trust(line, trusted=request.trust)
         found = compose_run(line, own)
     else:
-        from launcher.actions.repeat import request_of_lock
+        from launcher.actions.repeat import request_of_lock  # Late, because few runs repeat another.
 
         found = request_of_lock(request.lock, line.words, trusted=request.trust)
     with checking(assess.judge if request.native else None) as native:
@@ -140,40 +134,22 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
     )
 
 
-def record_run(found: Ready) -> Recorded:
-    """Record a run that is ready, which takes no time.
+def record_run(run: Ready) -> Path:
+    """Record a run that is ready, which takes no time; its directory.
 
     Raises:
         SubmitError: The run directory cannot be written, or is taken.
     """
-    named = directory_of(found.plan, folder=folder())
-    directory = record(
-        found.plan,
-        named,
-        overrides=found.overrides,
-        forced=found.forced,
-        made_of=found.made_of,
-        tokens=found.tokens,
-    )
-    job = found.plan.job.at(str(directory))
-    return Recorded(plan=found.plan, directory=directory, job=job, samples=found.samples)
-
-
-_FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
+    named = directory_of(run.plan, folder=folder())
+    return record(run.plan, named, overrides=run.overrides, forced=run.forced, made_of=run.made_of, tokens=run.tokens)
 
 
 def _refuse(assessment: Assessment, request: RunRequest) -> None:
-    """Stop before anything is written.
-
-    Raises:
-        ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        Unfit: It does not fit, and was not forced.
-    """
     errors = list(assessment.errors)
-    found = {error.path for error in errors}
-    if found <= _FILES:  # What it starts from is no rule that others rest on.
-        errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in found]
-        errors += [] if request.trust or "save.load" in found else loading.foreign_pickles(assessment.spec)
+    wrong = {error.path for error in errors}
+    if wrong <= _FILES:  # The files that it starts from are no rule that others rest on.
+        errors += [error for error in obstacles(assessment.spec, machine.facts()) if error.path not in wrong]
+        errors += [] if request.trust or "save.load" in wrong else loading.foreign_pickles(assessment.spec)
         if request.debug and assessment.spec.gpus != 1:
             rule = "--debug runs one rank in the foreground"
             errors.append(ConfigError("cluster.gpus_per_node", assessment.spec.gpus, rule, ["cluster.gpus_per_node=1"]))
@@ -197,8 +173,6 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
     spec = planned.spec
     if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
         return None
-    from launcher.actions import run_data
-
     found, _ = run_data.make_token_ids(spec, quiet=quiet)
     if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")
@@ -247,7 +221,7 @@ def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] |
         show(summary_table(directory))
 
 
-def _watched(rank: subprocess.Popen[bytes]) -> int:
+def _wait(rank: subprocess.Popen[bytes]) -> int:
     """Wait for the end of a rank to which Ctrl-C belongs, as its debugger's; other signals are passed on."""
     while rank.poll() is None:
         time.sleep(_POLL_S)
@@ -269,7 +243,7 @@ def debug(directory: Path, job: Job) -> int:
     with subprocess.Popen(torchrun.alone(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
         agent = Process.of(rank.pid).as_dict()
         state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
-        exit_status = _watched(rank)
+        exit_status = _wait(rank)
     reason = failure.explain(directory, exit_status).text if exit_status else None
     state.put(directory, "failed" if exit_status else "finished", reason=reason)
     return JobFailed.exit_status if exit_status else 0

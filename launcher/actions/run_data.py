@@ -1,4 +1,7 @@
-"""Token ids of a run's data made in this process, with a progress bar; Ctrl-C leaves nothing half."""
+"""A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token.
+
+Ctrl-C leaves no token ids half made.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,6 @@ from launcher.base import machine, terminal
 from launcher.base.errors import DataError
 from launcher.base.terminal import say
 from launcher.base.units import count
-from launcher.data import token_folder
-from launcher.data.token_folder import TokenFolder
 from launcher.data.unusable import NotHere, PackageMissing
 from launcher.preflight import this_machine
 from launcher.spec import RunSpec
@@ -26,17 +27,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from launcher.data.encoding import Preview, Token
+    from launcher.data.token_folder import TokenFolder
 
 _MOMENT_S = 1.0
+"""Seconds before the bar is shown: what is done by then needs none."""
 
 
 def token_root(spec: RunSpec) -> Path:
     """The cache that the run's token ids go to."""
+    from launcher.data import token_folder  # Late, because a check shows samples and makes no token ids.
+
     return token_folder.root(spec, {**os.environ, **spec.cluster.environment}, folder(), None)
 
 
 def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
-    """The token ids of a run's data, and whether they were made just now.
+    """Make the token ids of a run's data, or find them made; True beside them if they were made just now.
 
     Raises:
         ConfigErrors: There is no folder for them that a job's nodes are known to share.
@@ -48,14 +53,14 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
     place, made = token_root(spec), False
     with _bar(quiet) as bar:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             nonlocal made
             made = True
             text = f"{progress.text_bytes / 1e6:,.0f} MB of text, " if progress.text_bytes else ""
             bar(progress.text_bytes, f"{text}{count(progress.tokens)} tokens")
 
         waits = f"launch: another process makes the same token ids in {place}; waiting for it"
-        found = prepared(spec.data, place, tell=tell, waits=lambda: say(waits))
+        found = prepared(spec.data, place, tell=show, waits=lambda: say(waits))
     return found, made
 
 
@@ -121,7 +126,7 @@ def with_previews(document: dict[str, Any], found: Sequence[Preview]) -> dict[st
 
 
 def show_previews(found: Sequence[Preview]) -> None:
-    """Print the samples; without colours what is trained stands in brackets."""
+    """Print the samples; without colours the trained tokens stand in brackets."""
     if not found:
         return
     from rich.console import Console

@@ -1,12 +1,11 @@
-"""``launch plan --save NAME``: the first layout as a recipe that says what was asked and predicted."""
+"""``launch plan --save NAME``: the first layout as a recipe that says its question and its prediction."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from launcher.actions import recipes
 from launcher.actions.plan import PlanRequest
@@ -49,7 +48,16 @@ def save(request: PlanRequest, question: Question, found: Plan) -> dict[str, str
         why = "no layout fits" if found.finished else "the search was interrupted"
         say(f"launch: no recipe is written, as {why}")
         return None
-    path = keep(request.save, question, found.layouts[0], flags=tuple(_flags(request)))
+    layout, typed = found.layouts[0], shlex.join(("launch", "plan", *question.words, *_flags(request)))
+    spec = layout.spec
+    name = f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
+    path = recipes.keep(
+        request.save,
+        (*question.single, *layout.overrides),
+        question.catalog,
+        summary=f"{name}; {_prediction_text(layout)}",
+        source=f"planned on {datetime.now(UTC).date()} by launch {__version__}: {typed}",
+    )
     use = f"launch recipe={request.save}"
     say(f"launch: the first layout is in {path}: `{use}` starts it")
     return {"path": str(path), "use": use}
@@ -64,38 +72,7 @@ def _flags(request: PlanRequest) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def keep(name: str, question: Question, layout: Layout, *, evidence: str = "", flags: Sequence[str] = ()) -> Path:
-    """Write one layout as a recipe of the working folder; its path.
-
-    Args:
-        name: The recipe's name.
-        question: What was asked.
-        layout: The layout.
-        evidence: Stands behind what was planned, as where the layout was measured.
-        flags: Options that are part of the question.
-
-    Raises:
-        ConfigErrors: The words hold a secret.
-        SubmitError: There is a recipe of this name, or it cannot be written.
-    """
-    texts = (*question.single, *layout.overrides)
-    asked = shlex.join(("launch", "plan", *question.words, *flags))
-    source = f"planned on {datetime.now(UTC).date()} by launch {__version__}: {asked}"
-    return recipes.keep(
-        name,
-        texts,
-        question.catalog,
-        summary=f"{_run(layout)}; {predicted(layout)}",
-        source="; ".join(filter(None, (source, evidence))),
-    )
-
-
-def _run(layout: Layout) -> str:
-    spec = layout.spec
-    return f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
-
-
-def predicted(layout: Layout) -> str:
+def _prediction_text(layout: Layout) -> str:
     """The predicted speed with its band, and the memory, in a line."""
     speed, verdict = layout.speed, layout.verdict
     parts = ["speed not predicted"]

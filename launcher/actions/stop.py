@@ -40,11 +40,7 @@ def stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
 
 
 def _stop_here(row: RunState, how: signal.Signals) -> None:
-    """Leave the request for the run's keeper; where it has none that reads it, or the run is to be killed, signal it.
-
-    Raises:
-        SubmitError: The run is another user's.
-    """
+    """Leave the request for the run's keeper; signal it where none reads that, or the run is to be killed."""
     directory = Path(row.directory)
     _request(directory)
     content = contents.known(directory, contents.STATE)

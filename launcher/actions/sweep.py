@@ -1,9 +1,9 @@
-"""``launch -m``: judge every point of a sweep, leave out what is invalid or cannot fit, and start the rest.
+"""``launch -m``: judge every point of a sweep, leave out the invalid and those that cannot fit, and start the rest.
 
-Of a grid all points are judged and recorded before any is started; nothing is written where none is kept. A sampler's
+All points of a grid are judged and recorded before any is started; nothing is written where none is kept. A sampler's
 points come one at a time here, so that each can use the loss of the one before, and in batches of
-``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. Points that are left
-out are told to the sampler and do not count against the budget. Starting and resuming are one function: it starts
+``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. The sampler learns of
+points that are left out, which do not count against the budget. Starting and resuming are one function: it starts
 whatever is recorded and has not ended well. A lock keeps a second launcher away from the sweep.
 """
 
@@ -25,15 +25,13 @@ from launcher.actions.requests import JudgeRequest, folder, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.config.request import CommandLine
 from launcher.planner import planning
 from launcher.planner.judge import Preflight
-from launcher.planner.question import Question
-from launcher.planner.result import Plan
-from launcher.preflight.measured.known import Measured
 from launcher.preflight.plan import plan
 from launcher.rundir import contents, lock, losses, results, run_names, state, status
 from launcher.rundir.record import Unwritten, record
@@ -64,11 +62,7 @@ type Show = Callable[[str], None]
 
 
 def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
-    """Every point of a grid with its verdict; nothing is started.
-
-    Args:
-        request: The sweep.
-        quiet: True to show no progress.
+    """Every point of a grid with its verdict; nothing is started, and ``quiet`` shows no progress.
 
     Raises:
         ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
@@ -84,13 +78,15 @@ def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
         point, assessment = asked.point(number, overrides)
         points.append(point)
         valid += [(point.id, assessment.spec)] if assessment is not None else []
-    say_remarks(asked)
-    _say_what_differs(asked, valid)
+    report_remarks(asked)
+    _report_differences(asked, valid)
     return points
 
 
 def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
+    """The sweep of a request; layouts of ``plan=best`` are searched by the user's own measured runs."""
     line, own = request.command_line(), own_measurements(wanted=request.measured)
+    search = planning.plan if quiet else layout_search.search
     return sweep.read(
         line.words,
         catalog=line.catalog,
@@ -98,40 +94,34 @@ def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
         force=request.force,
         trusted=request.trust,
         measured=own,
-        search=_search(own, quiet=quiet),
+        search=partial(search, judge=Preflight(own)),
     )
 
 
-def _search(own: Measured | None, *, quiet: bool) -> Callable[[Question], Plan]:
-    """The search for ``plan=best`` by the user's own measured runs, with its progress unless that is to be quiet."""
-    judge = Preflight(own)
-    return partial(planning.plan, judge=judge) if quiet else partial(layout_search.search, judge=judge)
-
-
-def _say_what_differs(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
-    """Name what is not alike between points that are compared, and that nobody swept."""
+def _report_differences(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
     for sentence in differences(points, [axis.key for axis in asked.axes.swept]):
-        say(textwrap.fill(f"launch: {sentence}", width(), subsequent_indent="  ", break_on_hyphens=False))
+        _report(f"launch: {sentence}")
 
 
-def say_remarks(asked: Sweep, said: Collection[str] = ()) -> None:
-    """Say what was found of the points' data and files, once for all points, but for what is in ``said`` already."""
+def report_remarks(asked: Sweep, known: Collection[str] = ()) -> None:
+    """Report the remarks on points' words, data and files, each once for all points, but for those known already."""
     if asked.measured is not None:
         asked.measured.tell(say)
-    for remark in [remark for remark in asked.remarks if remark not in said]:
-        names = asked.remarks[remark]
-        of = f" (points {name_points(names)})" if len(names) > 1 else f" (point {names[0]})"
-        say(textwrap.fill(f"{remark}{of}", width(), subsequent_indent="  ", break_on_hyphens=False))
+    for remark, names in asked.remarks.items():
+        if remark not in known:
+            _report(f"{remark} (points {name_points(names)})" if len(names) > 1 else f"{remark} (point {names[0]})")
+
+
+def _report(text: str) -> None:
+    say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False))
 
 
 def left_out_text(points: Sequence[Point]) -> str:
     """The points that are not run, with the reason of each; empty where all are."""
     left_out = [point for point in points if not point.kept]
-    return (
-        f"{len(left_out)} of {len(points)} points left out:\n{sweep_table.judged(left_out, width())}"
-        if left_out
-        else ""
-    )
+    if not left_out:
+        return ""
+    return f"{len(left_out)} of {len(points)} points left out:\n{sweep_table.judged(left_out, width())}"
 
 
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
@@ -156,16 +146,9 @@ def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Pat
 def begin_sweep(
     asked: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
 ) -> tuple[Path, list[Point], int]:
-    """Start a sweep whose first points are these.
+    """Start a sweep whose first points have these overrides; the folder, points and status of :func:`start_sweep`.
 
-    Args:
-        asked: The sweep.
-        proposals: The points' own overrides; a sampler draws further ones.
-        show: As of :func:`start_sweep`.
-        kind: The folder's name behind the time, where the words name none.
-
-    Returns:
-        As :func:`start_sweep`, without the sweep.
+    A sampler draws further points. ``kind`` is the folder's name behind the time, where the words name none.
     """
     directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
     points = list[Point]()
@@ -220,7 +203,7 @@ def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]])
     """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
     here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
     points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
-    say_remarks(asked)
+    report_remarks(asked)
     if any(point.kept for point in points):
         sweep.write(directory, asked, points)
     return points
@@ -248,15 +231,15 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
     settings, batch = asked.settings, list[Point]()
     room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
     tried = [_tried(directory, point) for point in points]
-    by_overrides = {point.proposed: known for point, known in zip(points, tried, strict=True)}
+    by_overrides = {point.proposed: result for point, result in zip(points, tried, strict=True)}
     unlucky = 0
     while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
         overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
         unlucky += 1
         if overrides not in by_overrides:
-            said = {*asked.remarks}
+            known = {*asked.remarks}
             point = _recorded(asked, directory, len(points), overrides)
-            say_remarks(asked, said)
+            report_remarks(asked, known)
             points.append(point)
             by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
             if point.kept:
@@ -271,7 +254,6 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
 
 
 def _tried(directory: Path, point: Point) -> Tried:
-    """The result of a point, for the sampler."""
     if not point.kept:
         return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
@@ -295,8 +277,7 @@ def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
     return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
 
 
-def _live(directory: Path) -> list[str]:
-    """Job ids of the sweep's runs that wait or run."""
+def _live_jobs(directory: Path) -> list[str]:
     rows = status.read_all([directory / point.id for point in sweep.points(directory) if point.kept])
     return [row.job_id for row in rows if row.state in ("queued", "running", "requeued") and row.job_id is not None]
 
@@ -307,10 +288,10 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: 
     for run in places:
         settle(run)
         state.forget_ending(run)
-    _say_what_differs(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
+    _report_differences(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
     if asked.settings.cluster.kind == "slurm":
         limit = asked.settings.sweep.parallelism
-        live = [] if limit is None else _live(directory)
+        live = [] if limit is None else _live_jobs(directory)
         jobs = submit_all(list(zip(places, specs, strict=True)), limit, live)
         if jobs and show is not None:
             at_once = "" if limit is None else f", at most {limit} at once"
@@ -323,34 +304,33 @@ def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: 
                 submit(run, spec)
                 ended = follow(run, spec, show=show, summary=False)
         except KeyboardInterrupt:
-            _say_that_they_wait(directory, points)
+            _report_waiting(directory, points)
             raise
         exit_status = max(exit_status, ended)
         if show is not None:
             show(sweep_table.text([outcomes.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
-            _say_that_they_wait(directory, points)
+            _report_waiting(directory, points)
             break
     return exit_status
 
 
-def _say_that_they_wait(directory: Path, points: Sequence[Point]) -> None:
-    """Say of the points that an interruption has left without a start how they get one."""
+def _report_waiting(directory: Path, points: Sequence[Point]) -> None:
+    """Report the points that an interruption has left without a start, and the command that starts them."""
     waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
     if 0 < len(waiting) < len(points):
         name = run_names.name_of(directory, folder())
         say(f"launch: {len(waiting)} of the sweep's runs are not started: `launch resume {name}` starts them")
 
 
-def point_rows(directory: Path, points: Sequence[Point]) -> list[dict[str, Any]]:
+def point_rows(directory: Path, points: Sequence[Point]) -> list[JsonObject]:
     """The points of a sweep that was started, for ``--json``: each with its run, or why it is left out."""
-    kept = [directory / point.id for point in points if point.kept]
-    now = iter(status.read_all(kept))
-    found = []
-    for point in points:
-        row = {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
-        found.append({**row, "run": next(now).as_dict()} if point.kept else {**row, "reason": point.reason})
-    return found
+    now = iter(status.read_all([directory / point.id for point in points if point.kept]))
+    return [
+        {"id": point.id, "overrides": list(point.overrides), "verdict": point.verdict}
+        | ({"run": next(now).as_dict()} if point.kept else {"reason": point.reason})
+        for point in points
+    ]
 
 
 def status_of(points: Sequence[Point]) -> int:

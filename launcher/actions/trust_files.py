@@ -48,11 +48,7 @@ def trust_file(words: Sequence[str], *, origin: bool) -> Output:
 
 
 def _sources(word: str) -> list[Source]:
-    """The recipe, the lock, the run, or the files of a folder of groups that a word names, with all that acts in them.
-
-    Raises:
-        ConfigErrors: There is none, or it is none of these.
-    """
+    """The recipe, lock, run, or files of a folder of groups that a word names, with the settings that act in them."""
     path = folder() / word
     if path.is_dir() and not (path / contents.LOCK).is_file():
         if not any(yaml_files(path)):

@@ -9,7 +9,6 @@ import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher import backends
 from launcher.base import files
@@ -45,8 +44,8 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
     Raises:
         ConfigErrors: It was not given, or what was shown before is not what is there now.
     """
-    foreign = [directory for directory in directories if not _is_own(directory)]
-    errors = [error for directory in foreign if (error := _asked(directory, trusted=trusted)) is not None]
+    foreign = [each for each in directories if not all(map(signature.is_own, (each, *_points(each))))]
+    errors = [error for directory in foreign if (error := _show_record(directory, trusted=trusted)) is not None]
     if errors:
         raise ConfigErrors(errors)
     for directory in foreign:
@@ -54,17 +53,13 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
             run_names.remember(record)
 
 
-def _is_own(directory: Path) -> bool:
-    return all(map(signature.is_own, (directory, *_points(directory))))
-
-
-def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
-    """Show a foreign record; the error by which it is not started, if it is not."""
+def _show_record(directory: Path, *, trusted: bool) -> ConfigError | None:
+    """Print a foreign record; the error that refuses its start, if any."""
     records = (directory, *_points(directory))
     for record in _points(directory) or [directory]:
         contents.spec_of(record)  # A record that cannot be read says so first.
     before, as_shown = [*map(signature.digest, records)], all(map(signature.is_as_shown, records))
-    say("\n".join(_shown(directory)))
+    say("\n".join(_lines(directory)))
     for record in records:
         signature.note_shown(record)
     if not as_shown or before != [*map(signature.digest, records)]:
@@ -74,8 +69,8 @@ def _asked(directory: Path, *, trusted: bool) -> ConfigError | None:
 
 
 def _foreign(directory: Path) -> ConfigError:
-    job = files.read_json(directory / "job.json")
-    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
+    job = contents.read(directory, contents.JOB)
+    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(job.get('argv', []))}"]
     if job is not None:
         wants += trust.needs_of_spec(contents.spec_of(directory))
     rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
@@ -83,15 +78,15 @@ def _foreign(directory: Path) -> ConfigError:
 
 
 def _points(directory: Path) -> list[Path]:
-    """The runs of a sweep's points; none of a run."""
+    """The directories of a sweep's points; none of a run."""
     return sorted(path.parent for path in directory.glob("*/spec.json")) if (directory / state.SWEEP).is_file() else []
 
 
-def _shown(directory: Path) -> Iterator[str]:
-    """What going on with a record would start, line by line, with nothing in it that a terminal acts on."""
+def _lines(directory: Path) -> Iterator[str]:
+    """All that going on with a record would start, line by line, with nothing in it that a terminal acts on."""
     yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
     if (directory / state.SWEEP).is_file():
-        words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
+        words = (contents.read(directory, state.SWEEP) or {}).get("overrides", [])
         yield f"  a sweep of the words  {_printable(shlex.join(words))}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for run in _points(directory) or [directory]:
@@ -104,14 +99,14 @@ def _shown(directory: Path) -> Iterator[str]:
 
 def _of_run(run: Path) -> Iterator[str]:
     """The job of a run: command, variables, working folder, files, settings that act, and on Slurm the script."""
-    job = files.read_json(run / "job.json")
+    job = contents.read(run, contents.JOB)
     if job is None:
         yield "no job.json: it cannot be started"
         return
-    yield f"command            {shlex.join(_texts(job, 'argv'))}"
+    yield f"command            {shlex.join(job.get('argv', []))}"
     yield f"working folder     {job.get('working_directory')}"
-    yield from (f"variable           {name}={value}" for name, value in sorted(_mapping(job, "environment").items()))
-    yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
+    yield from (f"variable           {name}={value}" for name, value in sorted(job.get("environment", {}).items()))
+    yield from (f"variable of yours  {name}" for name in job.get("pass_environment", []))
     for path in signature.acting_files(run):
         digest = hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_LOG)).hexdigest()
         yield f"file               {path.relative_to(run)}  sha256={digest}"
@@ -135,16 +130,6 @@ def _sbatch(run: Path, spec: RunSpec) -> str:
     from launcher.submission.slurm_jobs import sbatch_text
 
     return sbatch_text(run.name, str(run), spec.cluster) or ""
-
-
-def _texts(job: dict[str, Any], name: str) -> list[str]:
-    found = job.get(name)
-    return [str(text) for text in found] if isinstance(found, list) else []
-
-
-def _mapping(job: dict[str, Any], name: str) -> dict[str, Any]:
-    found = job.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _printable(text: str) -> str:

@@ -64,24 +64,27 @@ def run(options: argparse.Namespace) -> int:
             print_json({"schema": 1, "run": None, "check": as_json(refused.assessment)})
         raise
     with interrupts.held():  # From the record on the run is started, or removed.
-        one = record_run(found)
+        directory = record_run(found)
         try:
             if show is not None:
-                run_data.show_previews(one.samples)
+                run_data.show_previews(found.samples)
             interrupts.look()
-            started = debug(one.directory, one.job) if request.debug else start(one.plan, one.directory, show=show)
+            if request.debug:
+                started = debug(directory, found.plan.job.at(str(directory)))
+            else:
+                started = start(found.plan, directory, show=show)
         except KeyboardInterrupt:
             from launcher.submission.submit import forget
 
-            forget(one.directory)
+            forget(directory)
             raise
     if options.json and not options.debug:
-        row = status.read(one.directory)
+        row = status.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
         print_json({
             "schema": 1,
             "run": facts,
-            "check": run_data.with_previews(as_json(one.plan.assessment), one.samples),
+            "check": run_data.with_previews(as_json(found.plan.assessment), found.samples),
         })
     return started
 

@@ -127,11 +127,7 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
 
 
 def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace) -> None:
-    """The first node judges the job: this one says that its ranks have failed, and leaves it at that.
-
-    Raises:
-        JobFailed: The data cannot be used; no rank has begun.
-    """
+    """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not preparing.wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return

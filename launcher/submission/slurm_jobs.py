@@ -143,11 +143,7 @@ def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, 
 def _submitted(
     folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
 ) -> list[str]:
-    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``.
-
-    Raises:
-        SubmitError: It was refused after all, or nobody answered and no job with its comment is there.
-    """
+    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``."""
     import submitit
 
     with _without_job_variables():

@@ -1,21 +1,20 @@
-"""A measurement: a sweep whose points are layouts, and what came of them beside what was predicted.
+"""Measurements: sweeps whose points are layouts, and their results beside the predictions.
 
-``sweep.json`` holds what any sweep's does, so that its runs are seen, cancelled and resumed as those of a sweep, and
-under ``measurement`` the question, the training that the layouts are for, their predictions, and the versions that
-were installed where they were made.
+``sweep.json`` holds the keys of any sweep, so that the runs are seen, cancelled and resumed as those of a sweep, and
+under ``measurement`` a :class:`Record`.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from launcher.base import typed
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.machine import Machine
 from launcher.base.units import gib, rounded
 from launcher.config.axes import Axes
@@ -35,15 +34,100 @@ _MEANT = frozenset({"save.last", "save.every", "optimizer.warmup_steps", "train.
 """Keys that have warnings in every run that is as short as these."""
 
 
-def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, facts: Machine, trusted: bool) -> Sweep:
-    """The sweep whose points are the layouts of a shortlist.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedSpeed:
+    """The speed that the planner predicts for a layout, with its band."""
 
-    Args:
-        chosen: The layouts.
-        question: The words of the question, as typed.
-        catalog: The configuration folders.
-        facts: This machine.
-        trusted: As of any sweep.
+    tokens_per_second_per_gpu: float
+    low: float
+    high: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLayout:
+    """A layout as it was predicted; ``speed`` is None where that is unknown."""
+
+    overrides: tuple[str, ...]
+    device: str
+    speed: PredictedSpeed | None
+    used_bytes: int | None
+    capacity_bytes: int | None
+
+    @classmethod
+    def of(cls, layout: Layout, words: Sequence[str]) -> MeasuredLayout:
+        """The layout that the words choose."""
+        speed, verdict = layout.speed, layout.verdict
+        keys = ("tokens_per_second_per_gpu", "low", "high", "step_seconds")
+        return cls(
+            overrides=tuple(words),
+            device=layout.spec.hardware.device,
+            speed=None if speed is None else PredictedSpeed(**{key: getattr(speed, key) for key in keys}),
+            used_bytes=verdict.used_bytes,
+            capacity_bytes=verdict.capacity_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The launcher, and the Python of the runs with its packages, so far as they are known."""
+
+    launcher: str
+    python: str | None
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The part of ``sweep.json`` that makes a sweep a measurement: the shortlist, for which machine, and predictions.
+
+    ``gpu_hours`` is None where no speed is predicted, ``price_per_gpu_hour`` where none is set.
+    """
+
+    question: tuple[str, ...]
+    training: tuple[str, ...]
+    left_out: tuple[str, ...]
+    steps: int
+    time_limit_min: int
+    model: str
+    gpus: int
+    gpu_hours: float | None
+    most_gpu_hours: float
+    price_per_gpu_hour: float | None
+    machine: str
+    versions: Versions
+    layouts: tuple[MeasuredLayout, ...]
+
+    @classmethod
+    def of(cls, chosen: Shortlist, question: Sequence[str]) -> Record:
+        """The record of a shortlist."""
+        run, here = chosen.runs[0], provenance.versions()
+        there = job_python.kept(run)  # A container's Python, or one that only the nodes have, may be unknown.
+        packages = {} if there is None else there.packages
+        versions = Versions(
+            launcher=here["launcher"],
+            python=packages.get("python", here["python"] if run.cluster.python is None else None),
+            packages={name: packages[name] for name in provenance.PACKAGES if name in packages},
+        )
+        return cls(
+            question=tuple(question),
+            training=chosen.training,
+            left_out=chosen.left_out,
+            steps=chosen.steps,
+            time_limit_min=chosen.time_limit_min,
+            model=run.model.name,
+            gpus=run.gpus,
+            gpu_hours=chosen.gpu_hours,
+            most_gpu_hours=chosen.most_gpu_hours,
+            price_per_gpu_hour=chosen.price_per_gpu_hour,
+            machine=machine_text(run),
+            versions=versions,
+            layouts=tuple(map(MeasuredLayout.of, chosen.layouts, chosen.overrides)),
+        )
+
+
+def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, facts: Machine, trusted: bool) -> Sweep:
+    """The sweep whose points are the layouts of a shortlist, which answers the words of ``question``.
 
     Raises:
         ConfigErrors: The words ask for a sampler.
@@ -53,49 +137,11 @@ def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, fa
         rule = "a sampler draws points, and those of a measurement are the layouts"
         raise ConfigErrors([ConfigError("sweep.sampler", found.settings.sweep.sampler, rule, ["sweep.sampler=grid"])])
     axes = Axes(fixed=found.axes.fixed, swept=())
-    return replace(found, axes=axes, meant=_MEANT, measures=_record(chosen, question))
+    return replace(found, axes=axes, meant=_MEANT, measures=asdict(Record.of(chosen, question)))
 
 
-def _record(chosen: Shortlist, question: Sequence[str]) -> dict[str, Any]:
-    run = chosen.runs[0]
-    versions = provenance.versions()
-    there = job_python.kept(run)  # A container's Python, or one that only the nodes have, may be unknown.
-    packages = {} if there is None else there.packages
-    return {
-        "question": list(question),
-        "training": list(chosen.training),
-        "left_out": list(chosen.left_out),
-        "steps": chosen.steps,
-        "time_limit_min": chosen.time_limit_min,
-        "model": run.model.name,
-        "gpus": run.gpus,
-        "gpu_hours": chosen.gpu_hours,
-        "most_gpu_hours": chosen.most_gpu_hours,
-        "price_per_gpu_hour": chosen.price_per_gpu_hour,
-        "machine": machine(run),
-        "versions": {
-            "launcher": versions["launcher"],
-            "python": packages.get("python", versions["python"] if run.cluster.python is None else None),
-            "packages": {name: packages[name] for name in provenance.PACKAGES if name in packages},
-        },
-        "layouts": [_layout(layout, words) for layout, words in zip(chosen.layouts, chosen.overrides, strict=True)],
-    }
-
-
-def _layout(layout: Layout, words: Sequence[str]) -> dict[str, Any]:
-    speed, verdict = layout.speed, layout.verdict
-    keys = ("tokens_per_second_per_gpu", "low", "high", "step_seconds")
-    return {
-        "overrides": list(words),
-        "device": layout.spec.hardware.device,
-        "speed": None if speed is None else {key: getattr(speed, key) for key in keys},
-        "used_bytes": verdict.used_bytes,
-        "capacity_bytes": verdict.capacity_bytes,
-    }
-
-
-def machine(run: RunSpec) -> str:
-    """Where the runs are: ``2 nodes of 8 x NVIDIA H100 80GB HBM3``, ``2 CPU ranks``."""
+def machine_text(run: RunSpec) -> str:
+    """The place of a run: ``2 nodes of 8 x NVIDIA H100 80GB HBM3``, ``2 CPU ranks``."""
     cluster, card = run.cluster, f"x {run.hardware.title or run.hardware.name}"
     if run.hardware.device == "cpu":
         card = "CPU rank" if run.gpus == 1 else "CPU ranks"
@@ -105,12 +151,12 @@ def machine(run: RunSpec) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One layout and what came of its run.
+    """One layout and the result of its run.
 
     Attributes:
         row: The point and its run.
         directory: The run's folder; None where there is none.
-        layout: What ``sweep.json`` has of the layout.
+        layout: The layout as it was predicted.
         tokens_per_second_per_gpu: Measured; None unless its run has finished.
         step_seconds: As that.
         counted: The steps that the speed is the median of.
@@ -118,7 +164,7 @@ class Measured:
 
     row: outcomes.Row
     directory: Path | None
-    layout: Mapping[str, Any]
+    layout: MeasuredLayout
     tokens_per_second_per_gpu: float | None = None
     step_seconds: float | None = None
     counted: int = 0
@@ -129,13 +175,8 @@ class Measured:
         return "left out" if self.row.run is None else self.row.run.state
 
     @property
-    def unit(self) -> str:
-        """What a rank is: a GPU, or a process on the CPU."""
-        return "rank" if self.layout.get("device") == "cpu" else "GPU"
-
-    @property
     def reason(self) -> str | None:
-        """Why it has no result."""
+        """The reason why it has no result."""
         return self.row.point.reason or (None if self.row.run is None else self.row.run.reason)
 
     @property
@@ -146,20 +187,26 @@ class Measured:
     @property
     def predicted_per_gpu(self) -> float | None:
         """Predicted tokens a second and GPU; None where that is unknown."""
-        found = (self.layout.get("speed") or {}).get("tokens_per_second_per_gpu")
-        return float(found) if typed.is_number(found) else None
+        return None if self.layout.speed is None else self.layout.speed.tokens_per_second_per_gpu
 
     @property
     def predicted_bytes(self) -> int | None:
-        """Predicted peak of what the worst rank allocates."""
+        """Predicted peak of the worst rank's allocations."""
         return self.row.point.predicted_bytes
 
     @property
     def measured_bytes(self) -> int | None:
-        """The same, measured; None unless its run has finished."""
+        """Measured peak of the worst rank's allocations; None unless its run has finished."""
         return None if self.tokens_per_second_per_gpu is None else self.row.measured_bytes
 
-    def as_dict(self, place: int | None) -> dict[str, Any]:
+    @property
+    def outcome(self) -> str:
+        """Its measured speed, or the state of its run."""
+        unit = "rank" if self.layout.device == "cpu" else "GPU"
+        per_gpu = self.tokens_per_second_per_gpu
+        return self.state if per_gpu is None else f"{rounded(per_gpu)} tokens/s a {unit}"
+
+    def as_dict(self, place: int | None) -> JsonObject:
         """The row of ``launch plan --results --json``."""
         return {
             "rank": place,
@@ -170,7 +217,7 @@ class Measured:
             "reason": self.reason,
             "predicted": {
                 "tokens_per_second_per_gpu": self.predicted_per_gpu,
-                "step_seconds": (self.layout.get("speed") or {}).get("step_seconds"),
+                "step_seconds": None if self.layout.speed is None else self.layout.speed.step_seconds,
                 "allocated_bytes": self.predicted_bytes,
             },
             "measured": {
@@ -183,15 +230,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What came of a measurement: the fastest first, then those without a result in the order of their predictions."""
+    """A measurement's rows: the fastest first, then those without a result in the order of their predictions."""
 
     directory: Path
-    content: Mapping[str, Any]
+    record: Record
     rows: tuple[Measured, ...]
 
     @property
     def measured(self) -> tuple[Measured, ...]:
-        """Those with a result, the fastest first."""
+        """The rows with a result, the fastest first."""
         return tuple(row for row in self.rows if row.tokens_per_second_per_gpu is not None)
 
     @property
@@ -199,13 +246,9 @@ class Results:
         """Runs that may still come to a result."""
         return sum(row.is_open for row in self.rows)
 
-    def words(self, row: Measured) -> list[str]:
-        """The training with a layout, as typed."""
-        return [*self.content["training"], *row.row.point.overrides]
-
 
 def read(directory: Path) -> Results:
-    """What came of a measurement so far.
+    """Read the results of a measurement so far.
 
     Raises:
         ConfigErrors: It is a sweep of another kind.
@@ -215,31 +258,19 @@ def read(directory: Path) -> Results:
     if content is None:
         rule = "a sweep, and none of layouts that `launch plan --measure N` has started"
         raise ConfigErrors([ConfigError("--results", directory.name, rule, [f"launch status {directory.name}"])])
-    content = _checked(directory, content)
-    found = [
-        _measured(directory, row, layout, content["gpus"])
-        for row, layout in zip(outcomes.rows(directory), content["layouts"], strict=True)
-    ]
-    found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
-    return Results(directory=directory, content=content, rows=tuple(found))
-
-
-def _checked(directory: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    layouts, training = content.get("layouts"), content.get("training")
-    right = (
-        isinstance(training, list) and all(isinstance(word, str) for word in training),
-        typed.is_whole(content.get("gpus")) and content["gpus"] > 0,
-        isinstance(layouts, list) and all(isinstance(each, dict) for each in layouts),
-        isinstance(layouts, list) and len(layouts) == len(sweep.points(directory)),
-        isinstance(content.get("versions"), dict)
-        and all(isinstance(content.get(key), str) for key in ("machine", "model")),
-    )
-    if not all(right):
+    rows = outcomes.rows(directory)
+    try:
+        record = typed.read(Record, content)
+    except typed.Unfit:
+        record = None
+    if record is None or record.gpus < 1 or len(record.layouts) != len(rows):
         raise contents.BadRecord(directory / state.SWEEP, "its measurement is not as `launch plan --measure` writes it")
-    return content
+    found = [_measured(directory, row, layout, record.gpus) for row, layout in zip(rows, record.layouts, strict=True)]
+    found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
+    return Results(directory=directory, record=record, rows=tuple(found))
 
 
-def _measured(directory: Path, row: outcomes.Row, layout: Mapping[str, Any], gpus: int) -> Measured:
+def _measured(directory: Path, row: outcomes.Row, layout: MeasuredLayout, gpus: int) -> Measured:
     if row.run is None:
         return Measured(row=row, directory=None, layout=layout)
     run = directory / row.point.id
@@ -259,54 +290,43 @@ def _measured(directory: Path, row: outcomes.Row, layout: Mapping[str, Any], gpu
     )
 
 
-def date_of(row: Measured) -> str | None:
-    """The day on which a run ended, in UTC; None where its lines do not say."""
-    lines = results.steps(row.directory) if row.directory is not None else []
-    moment = results.number(lines[-1], "time") if lines else None
-    return None if moment is None else f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
-
-
-def summary(found: Results, best: Measured) -> str:
-    """What the recipe is for: how its layout was chosen."""
-    count = len(found.measured)
+def summary(found: Results) -> str:
+    """A recipe's summary of the fastest layout: out of how many it was chosen, for which model and machine."""
+    count, record = len(found.measured), found.record
     chosen = f"The fastest of {count} measured layouts" if count > 1 else "The one layout that was measured"
     so_far = f", with {found.waits} to come" if found.waits else ""
-    return f"{chosen}{so_far}, of {found.content['model']} on {found.content['machine']}"
+    return f"{chosen}{so_far}, of {record.model} on {record.machine}"
 
 
-def source(found: Results, best: Measured) -> str:
-    """What was measured, where, with what and when; and the layouts that it was compared with."""
-    others = [f"{_name(found, row)} {_outcome(row)}" for row in found.rows if row is not best]
-    return "; ".join((*_parts(found, best), *([f"others: {', '.join(others)}"] if others else [])))
+def source(found: Results) -> str:
+    """A recipe's source of the fastest layout: its measurement, and the layouts that it was compared with."""
+    best = found.measured[0]
+    others = [f"{_name(found, row)} {row.outcome}" for row in found.rows if row is not best]
+    return "; ".join((*_evidence(found, best), *([f"others: {', '.join(others)}"] if others else [])))
 
 
-def _parts(found: Results, best: Measured) -> Iterator[str]:
+def _evidence(found: Results, best: Measured) -> Iterator[str]:
     predicted = "" if best.predicted_per_gpu is None else f" (predicted {rounded(best.predicted_per_gpu)})"
     steps = f"median of the last {best.counted} of {best.row.run.progress.step} steps" if best.row.run else ""
-    yield f"measured {_outcome(best)}{predicted}, {steps} on random tokens"
+    yield f"measured {best.outcome}{predicted}, {steps} on random tokens"
     if best.measured_bytes is not None:
         predicted = "" if best.predicted_bytes is None else f" (predicted {gib(best.predicted_bytes)})"
         yield f"{gib(best.measured_bytes)} allocated on the fullest rank{predicted}"
-    yield f"on {found.content['machine']}"
-    yield _versions(found, best)
-    if (date := date_of(best)) is not None:
-        yield date
+    yield f"on {found.record.machine}"
+    yield _versions_text(found.record.versions, best)
+    lines = results.steps(best.directory) if best.directory is not None else []
+    if (moment := results.number(lines[-1], "time") if lines else None) is not None:
+        yield f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
     yield f"run {_name(found, best)}"
 
 
-def _versions(found: Results, best: Measured) -> str:
-    """The launcher's, and of the packages that the run imports those that are known."""
-    versions = found.content["versions"]
+def _versions_text(versions: Versions, best: Measured) -> str:
+    """The launcher's version, and of the packages that the run imports those that are known."""
     needed = [] if best.directory is None else job_python.needed(contents.spec_of(best.directory))
-    packages = {name: version for name, version in versions["packages"].items() if name in ("torch", *needed)}
-    known = {"launch": versions["launcher"], "Python": versions["python"], **packages}
+    packages = {name: version for name, version in versions.packages.items() if name in ("torch", *needed)}
+    known = {"launch": versions.launcher, "Python": versions.python, **packages}
     return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)
 
 
 def _name(found: Results, row: Measured) -> str:
     return f"{found.directory.name}/{row.row.point.id}"
-
-
-def _outcome(row: Measured) -> str:
-    per_gpu = row.tokens_per_second_per_gpu
-    return row.state if per_gpu is None else f"{rounded(per_gpu)} tokens/s a {row.unit}"

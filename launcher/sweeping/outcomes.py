@@ -1,4 +1,4 @@
-"""The rows of a sweep: a point, its run, and what was measured of it."""
+"""The rows of a sweep: a point, its run, and the measurements of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.rundir import contents, losses, results, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
@@ -24,9 +24,9 @@ class Row:
     measured_bytes: int | None
     trained: losses.Trained | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
-        run: dict[str, Any] = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
+        run: JsonObject = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
         if self.run is not None:
             run = self.run.as_dict()
         return {
@@ -64,7 +64,7 @@ def row(directory: Path, point: Point, now: status.RunState | None = None) -> Ro
 
 
 def basis(found: Iterable[Row]) -> losses.Basis:
-    """The loss by which points are ranked."""
+    """The loss that ranks points."""
     return losses.ranking_basis(row.trained for row in found if row.trained is not None)
 
 

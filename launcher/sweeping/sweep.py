@@ -9,13 +9,13 @@ its number; what came of it is read from there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import JsonObject
 from launcher.base.machine import Machine
 from launcher.base.units import gib
 from launcher.config import synonyms
@@ -57,10 +57,9 @@ class Sweep:
         measured: The user's own measured runs; None takes the shipped constants.
         searches: Finds the layout of each point where the words say ``plan=best``, else None.
         looking: How to look at data; points that share theirs look once.
-        remarks: What is to be said of valid points' words, data and files, each with the points that it is of; filled
-            as points are judged.
+        remarks: Remarks on words, data and files of valid points, each with its points; filled as points are judged.
         meant: Keys whose warnings are not said, since the points are meant to be so.
-        measures: Of points that measure layouts, what they answer (``launcher.sweeping.measurement``).
+        measures: The record of a measurement of layouts (``launcher.sweeping.measurement``).
     """
 
     words: tuple[str, ...]
@@ -75,7 +74,7 @@ class Sweep:
     looking: DataLook = field(default_factory=look.Remembered, compare=False)
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
     meant: frozenset[str] = frozenset()
-    measures: Mapping[str, Any] | None = None
+    measures: JsonObject | None = None
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -85,7 +84,7 @@ class Sweep:
         Args:
             number: Its number in the sweep.
             overrides: Its own overrides.
-            directory: The sweep's folder, in which its run gets a folder of its own; None where none will be started.
+            directory: The sweep's folder, for its run; None where none will be started.
         """
         name = f"{number:03d}"
         if self.searches is None:
@@ -120,22 +119,24 @@ class Sweep:
             return invalid(name, overrides, errors), None
         warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, warnings)))
-        left_out = not assessment.verdict.may_start and not self.force
-        estimate = assessment.estimate
+        verdict, estimate, speed = assessment.verdict, assessment.estimate, assessment.speed
+        needs = (
+            f"{each.place} needs {gib(each.used_bytes)} of {gib(each.capacity_bytes)}" for each in verdict.shortages
+        )
         point = Point(
             id=name,
             overrides=tuple(overrides),
-            verdict=assessment.verdict.name,
-            reason=_why_not(assessment) if left_out else None,
+            verdict=verdict.name,
+            reason=None if verdict.may_start or self.force else ", ".join(needs),
             predicted_bytes=None if estimate is None else estimate.peak.allocated_bytes,
-            needed_bytes=assessment.verdict.used_bytes,
+            needed_bytes=verdict.used_bytes,
             largest_pile=None if estimate is None else (estimate.largest_pile.pile, estimate.largest_pile.bytes),
-            predicted_tokens_per_second_per_gpu=_speed(assessment),
+            predicted_tokens_per_second_per_gpu=speed.tokens_per_second_per_gpu if speed and verdict.fits else None,
         )
         return point, assessment
 
     def _note(self, name: str, remarks: Iterable[str]) -> None:
-        """Keep what is to be said of a point; of many points it is said once."""
+        """Keep remarks on a point; those that many points share are said once."""
         for remark in remarks:
             self.remarks.setdefault(remark, []).append(name)
 
@@ -143,18 +144,6 @@ class Sweep:
 def _warned(finding: ConfigError) -> str:
     ways = f"; try {' or '.join(finding.way_out)}" if finding.way_out else ""
     return f"warning: {finding.where}: {finding.rule}{ways}"
-
-
-def _speed(assessment: Assessment) -> float | None:
-    speed = assessment.speed
-    return None if speed is None or not assessment.verdict.fits else speed.tokens_per_second_per_gpu
-
-
-def _why_not(assessment: Assessment) -> str:
-    """The places that are too small, each with its need and its capacity."""
-    shortages = assessment.verdict.shortages
-    parts = [f"{short.place} needs {gib(short.used_bytes)} of {gib(short.capacity_bytes)}" for short in shortages]
-    return ", ".join(parts)
 
 
 def read(
@@ -167,22 +156,13 @@ def read(
     measured: Measured | None = None,
     search: Callable[[Question], Plan] = plan,
 ) -> Sweep:
-    """Take a command line apart.
-
-    Args:
-        words: As typed.
-        catalog: The configuration folders.
-        facts: This machine.
-        force: True to run points that do not fit, too.
-        trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
-        measured: The user's own measured runs; None takes the shipped constants.
-        search: Searches the layouts of ``plan=best``.
+    """The sweep of a command line; ``search`` finds the layouts of ``plan=best``, all else is kept (:class:`Sweep`).
 
     Raises:
         ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
     """
-    composed, has_best = synonyms.without_best(words)
-    axes = read_axes(composed, catalog)
+    plain, has_best = synonyms.without_best(words)
+    axes = read_axes(plain, catalog)
     found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
     if found.spec is None:  # The first point may be an invalid one; the sweep's own settings must hold without it.
         own = [word for word in axes.fixed if word.startswith(("sweep", "run.", "cluster"))]
@@ -216,16 +196,12 @@ def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Pat
         SubmitError: It holds something already, or cannot be made.
     """
     directory = directory_for(settings, kind, folder=folder)
-    if settings.run.name is None and settings.run.directory is None:
-        return _made(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise taken(directory)
-    return directory
-
-
-def _made(directory: Path) -> Path:
-    for number in itertools.count(1):
-        place = directory if number == 1 else directory.with_name(f"{directory.name}-{number}")
+    if settings.run.name is not None or settings.run.directory is not None:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise taken(directory)
+        return directory
+    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+    for place in itertools.chain((directory,), numbered):
         try:
             place.mkdir(parents=True)
         except FileExistsError:
@@ -249,7 +225,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
         "overrides": list(sweep.words),
         "forced": sweep.force,
         "points": [point.as_dict() for point in points],
-        **({} if sweep.measures is None else {MEASUREMENT: dict(sweep.measures)}),
+        **({} if sweep.measures is None else {MEASUREMENT: sweep.measures}),
     }
     secrecy.require_none(content, state.SWEEP)
     try:
@@ -263,7 +239,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:
-    """A sweep as its folder remembers it.
+    """Read a sweep and its points from its folder.
 
     Raises:
         ConfigErrors: Its words do not read any more.

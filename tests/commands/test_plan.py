@@ -112,10 +112,11 @@ def test_a_watched_judge_judges_as_its_own_and_tells_each_run() -> None:
     assert list(watched.errors(spec)) == []
 
 
-def test_where_nobody_looks_nothing_is_watched() -> None:
-    judge = Preflight()
-    with layout_search.watch_judge(judge) as watched:
-        assert watched is judge
+def test_where_nobody_looks_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ask(FEW).openings[0].spec
+    with layout_search.watch_judge(Preflight()) as watched:
+        watched.verdict(spec)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_search_imports_nothing_that_starts_runs() -> None:
