@@ -139,49 +139,6 @@ def _left(rows: list[JsonObject], spec: RunSpec) -> str:
     return f"  {duration(seconds)} left" if seconds else ""
 
 
-def summary_table(directory: Path) -> str:
-    """The table at the end of a run: memory and speed predicted against measured, losses, its directory."""
-    memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
-    sizes = list(_memory(directory))
-    lines = [*sizes, *_speed(directory, steps)]
-    if lines:  # Of a script of the user's own neither is known.
-        name = "memory, worst rank" if sizes else ""
-        lines.insert(0, f"{name:24} {'predicted':>12} {'measured':>12} {'error':>8}")
-    if sizes:
-        lines += textwrap.wrap(f"memory measured: {memory.get('method', 'nothing')}", 80)
-    return "\n".join(["", *lines, *_ending(directory, steps), f"run directory {directory}"])
-
-
-def _memory(directory: Path) -> Iterator[str]:
-    check, measured = contents.known(directory, contents.PLAN), results.measured(directory)
-    predicted = {**results.predicted_phases(directory), BETWEEN: check.get("static_bytes")}
-    for phase in (*PHASES, BETWEEN):
-        size, seen = predicted.get(phase), measured.get(phase)
-        if size and seen:
-            yield f"{phase.replace('_', ' '):24} {gib(size):>12} {gib(seen):>12} {size / seen - 1:>+8.1%}"
-
-
-def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
-    predicted = results.predicted_speed(directory)
-    measured = results.speed(steps, predicted)
-    if predicted is None or not measured:
-        return
-    seen = measured * predicted.per_gpu / predicted.tokens_per_second
-    error = f"{predicted.per_gpu / seen - 1:>+8.1%}"
-    yield f"{'tokens/s a GPU':24} {rounded(predicted.per_gpu):>12} {rounded(seen):>12} {error}"
-
-
-def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
-    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
-    if steps:
-        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
-    if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
-        yield f"{speed:,.0f} tokens/s (median of the second half)"
-    for line in events.news(directory):
-        if line["kind"] == "bad_rows":
-            yield from textwrap.wrap(f"data: {line['text']}", 80)
-
-
 class Printed:
     """Passes on what rank 0 of a run prints from now on; attempts that are there already, of a resumed run, are old."""
 
