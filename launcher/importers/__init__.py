@@ -27,77 +27,63 @@ _BESIDE = f"{_WORDS}; a DeepSpeed file that it names is read by launch import de
 _MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A program's files.
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A program's files: by which importer they are read, or would be, and what they are called in messages.
 
     Attributes:
-        kind: The importer that reads them, or would.
-        name: In messages.
-        signs: Sets of keys, of which a file of this format has at least one whole.
+        signs: Sets of keys in words; a file of this format has at least one of them whole.
         instead: What can be done with it where no importer reads it.
     """
 
     kind: str
     name: str
-    signs: tuple[frozenset[str], ...]
+    signs: tuple[str, ...]
     instead: str = ""
 
 
-def _format(kind: str, name: str, *signs: str, instead: str = "") -> Format:
-    return Format(kind=kind, name=name, signs=tuple(frozenset(sign.split()) for sign in signs), instead=instead)
-
-
 _FORMATS = (
-    _format("megatron", "an argument list of Megatron-LM", "MODEL_ARGS"),
-    _format(
-        "deepspeed", "a ds_config.json of DeepSpeed", "zero_optimization", "train_micro_batch_size_per_gpu",
-        "train_batch_size gradient_clipping", "train_batch_size fp16", "train_batch_size bf16",
-    ),
-    _format(
-        "hf", "a config.json of Hugging Face", "model_type architectures", "model_type vocab_size",
-        "model_type hidden_size",
-    ),
-    _format(
-        "axolotl", "a configuration of axolotl", "base_model datasets", "base_model sequence_len",
-        "base_model micro_batch_size", "base_model adapter", instead=_BESIDE,
-    ),
-    _format(
-        "llamafactory", "a configuration of LLaMA-Factory", "finetuning_type", "model_name_or_path cutoff_len",
-        "model_name_or_path template dataset", instead=_BESIDE,
-    ),
-    _format(
-        "trl", "a configuration of TRL", "model_name_or_path dataset_name", "model_name_or_path dataset_mixture",
-        "model_name_or_path use_peft", "model_name_or_path num_generations", instead=_BESIDE,
-    ),
-    _format(
-        "accelerate", "a configuration of accelerate", "compute_environment distributed_type",
-        "distributed_type num_processes", "compute_environment num_processes",
-        instead="say its engine and processes as words: parallel=zero3 or parallel=fsdp, cluster.nodes=...,"
-        " cluster.gpus_per_node=...; the file behind deepspeed_config_file is read by launch import deepspeed",
-    ),
-    _format(
-        "torchtitan", "a configuration of torchtitan", "job model training", "model training parallelism",
-        "model training lr_scheduler", "model training metrics",
-        instead="say its model and degrees as words: launch check model=llama3_8b parallel.tensor=...",
-    ),
-    _format(
-        "megatron-bridge", "a configuration of Megatron Bridge", "train model checkpoint",
-        "optimizer scheduler train ddp", "train model ddp", instead=_MODEL,
-    ),
-    _format("nemo", "a configuration of NeMo", "trainer exp_manager", "_target_", "trainer model restore_from_path",
-            instead=_MODEL),
-    _format(
-        "trl", "the TrainingArguments of Hugging Face's Trainer", "output_dir per_device_train_batch_size",
-        "output_dir num_train_epochs", "per_device_train_batch_size learning_rate",
-        "per_device_train_batch_size num_train_epochs", instead=_BESIDE,
-    ),
-    _format("megatron", "Megatron-LM's --yaml-cfg", "language_model model_parallel",
-            instead="the arguments as flags are read: --num-layers 32"),
-    _format("megatron", "Megatron-LM's test recipes", "spec products",
-            instead="the model_config.yaml of one of its cases is read: launch import megatron"),
+    _Format("megatron", "an argument list of Megatron-LM", ("MODEL_ARGS",)),
+    _Format("deepspeed", "a ds_config.json of DeepSpeed", (
+        "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size gradient_clipping",
+        "train_batch_size fp16", "train_batch_size bf16",
+    )),
+    _Format("hf", "a config.json of Hugging Face", (
+        "model_type architectures", "model_type vocab_size", "model_type hidden_size",
+    )),
+    _Format("axolotl", "a configuration of axolotl", (
+        "base_model datasets", "base_model sequence_len", "base_model micro_batch_size", "base_model adapter",
+    ), _BESIDE),
+    _Format("llamafactory", "a configuration of LLaMA-Factory", (
+        "finetuning_type", "model_name_or_path cutoff_len", "model_name_or_path template dataset",
+    ), _BESIDE),
+    _Format("trl", "a configuration of TRL", (
+        "model_name_or_path dataset_name", "model_name_or_path dataset_mixture", "model_name_or_path use_peft",
+        "model_name_or_path num_generations",
+    ), _BESIDE),
+    _Format("accelerate", "a configuration of accelerate", (
+        "compute_environment distributed_type", "distributed_type num_processes", "compute_environment num_processes",
+    ), "say its engine and processes as words: parallel=zero3 or parallel=fsdp, cluster.nodes=...,"
+       " cluster.gpus_per_node=...; the file behind deepspeed_config_file is read by launch import deepspeed"),
+    _Format("torchtitan", "a configuration of torchtitan", (
+        "job model training", "model training parallelism", "model training lr_scheduler", "model training metrics",
+    ), "say its model and degrees as words: launch check model=llama3_8b parallel.tensor=..."),
+    _Format("megatron-bridge", "a configuration of Megatron Bridge", (
+        "train model checkpoint", "optimizer scheduler train ddp", "train model ddp",
+    ), _MODEL),
+    _Format("nemo", "a configuration of NeMo", (
+        "trainer exp_manager", "_target_", "trainer model restore_from_path",
+    ), _MODEL),
+    _Format("trl", "the TrainingArguments of Hugging Face's Trainer", (
+        "output_dir per_device_train_batch_size", "output_dir num_train_epochs",
+        "per_device_train_batch_size learning_rate", "per_device_train_batch_size num_train_epochs",
+    ), _BESIDE),
+    _Format("megatron", "Megatron-LM's --yaml-cfg", ("language_model model_parallel",),
+            "the arguments as flags are read: --num-layers 32"),
+    _Format("megatron", "Megatron-LM's test recipes", ("spec products",),
+            "the model_config.yaml of one of its cases is read: launch import megatron"),
 )  # fmt: skip
-"""Those whose keys others have, too, come last."""
+"""Formats whose keys others have, too, come last."""
 
 
 def refuse_other(kind: str, text: str, path: str) -> None:
@@ -107,7 +93,7 @@ def refuse_other(kind: str, text: str, path: str) -> None:
         ConfigErrors: It does, with the keys that say so and what can be done with it.
     """
     keys = set(_keys(text, path))
-    alike = [(each, sign) for each in _FORMATS for sign in each.signs if sign <= keys]
+    alike = [(each, sign) for each in _FORMATS for sign in map(str.split, each.signs) if keys.issuperset(sign)]
     if not alike or any(key.startswith("--") for key in keys):
         return
     if any(each.kind == kind and not each.instead for each, _ in alike):

@@ -45,8 +45,8 @@ _IMAGES = frozenset((
     "align", "aria", "aya_vision", "beit", "blip", "blip-2", "chameleon", "chinese_clip", "clip", "clipseg", "convnext",
     "convnextv2", "deit", "detr", "dinov2", "emu3", "florence2", "fuyu", "gemma3n", "git", "glm4v", "got_ocr2",
     "grounding-dino", "idefics", "idefics2", "idefics3", "instructblip", "internvl", "internvl_chat", "janus",
-    "kosmos-2", "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "llava_qwen", "mllama",
-    "molmo", "owlvit", "paligemma", "phi3_v", "phi4_multimodal", "pix2struct", "pixtral", "qwen2_5_omni", "qwen2_5_vl",
+    "kosmos-2", "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "llava_qwen", "mllama", "molmo",
+    "owlvit", "paligemma", "phi3_v", "phi4_multimodal", "pix2struct", "pixtral", "qwen2_5_omni", "qwen2_5_vl",
     "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "resnet", "sam", "segformer", "siglip", "siglip2", "smolvlm", "swin",
     "swinv2", "trocr", "video_llava", "vipllava", "vision-encoder-decoder", "vit", "vit_mae",
 ))  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from launcher.config.ledger import Settings
 from launcher.importers.megatron.reader import Reader, split, started_by
 from launcher.saved import checkpoints
 
@@ -23,8 +24,8 @@ _ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """Where tokens come from; never anything but what the file says, or nothing but made-up ids.
+def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], Settings]:
+    """Choose the source of tokens: the data that the file names, or made-up ids alone.
 
     Args:
         reader: The arguments.
@@ -33,10 +34,10 @@ def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str,
     """
     settings = {"data.workers": reader.count("num-workers", "data.workers")}
     prefix = _prefix(reader)
-    reader.leave("valid-data-path", "no effect: on training; evaluation takes the end of the data here", matters=False)
-    reader.leave("test-data-path", "no effect: on training; nothing is tested after it here", matters=False)
+    reader.idle("on training; evaluation takes the end of the data here", "valid-data-path")
+    reader.idle("on training; nothing is tested after it here", "test-data-path")
     if reader.switch("mock-data", "data") or prefix is None:
-        reader.leave("split", f"no effect: {_MOCK}", matters=False)
+        reader.idle(_MOCK, "split")
         return {"data": "synthetic"}, settings
     wide = isinstance(vocabulary, int) and vocabulary > _WIDE
     settings |= {"data.path": prefix, "data.token_dtype": "uint32" if wide else None}
@@ -44,7 +45,7 @@ def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str,
 
 
 def _prefix(reader: Reader) -> str | None:
-    """The one indexed data set that is read."""
+    """Return the prefix of the one indexed data set; None where there is none, or several."""
     given = [name for name in (*_BLENDS, *_LISTS) if name in reader]
     for name in given:
         reader.leave(name, f"{_MOCK}; {_ONE}")
@@ -76,10 +77,10 @@ def _is_weight(word: str) -> bool:
     return re.fullmatch(r"[0-9.eE+-]+", word) is not None
 
 
-def _held_out(reader: Reader, evaluates: bool) -> dict[str, Any]:
-    """What ``--split`` does not train on lies at the end of the data, and is held out here where the run evaluates."""
+def _held_out(reader: Reader, evaluates: bool) -> Settings:
+    """Return the share of the data, at its end, that is held out where the run evaluates (``--split``)."""
     if "train-data-path" in reader:
-        reader.leave("split", "no effect: --train-data-path is trained on as a whole", matters=False)
+        reader.idle("--train-data-path is trained on as a whole", "split")
         return {}
     if "split" not in reader:
         reader.note(f"no --split: Megatron-LM takes {_DEFAULT_SPLIT}")
@@ -102,9 +103,9 @@ def _is_number(word: str) -> bool:
     return re.fullmatch(r"\d{1,18}(\.\d{0,18})?|\.\d{1,18}", word) is not None
 
 
-def saves(reader: Reader) -> dict[str, Any]:
-    """When checkpoints are written, and the one that training starts from."""
-    reader.leave("save", "no effect: checkpoints lie in the run's own directory", matters=False)
+def saves(reader: Reader) -> Settings:
+    """Return the steps between checkpoints, and the checkpoint that training starts from."""
+    reader.idle("checkpoints lie in the run's own directory", "save")
     every = reader.count("persistent-save-interval", "save.every")
     every = reader.count("save-interval", "save.every", default=every)
     found = {"save.every": every, "save.async": reader.switch("async-save", "save.async") or None}
@@ -114,17 +115,16 @@ def saves(reader: Reader) -> dict[str, Any]:
     return {**found, **_loaded(reader)}
 
 
-def _loaded(reader: Reader) -> dict[str, Any]:
+def _loaded(reader: Reader) -> Settings:
     """``--load`` of the folder that ``--save`` fills is how a script resumes; another one holds the first weights."""
-    reader.leave("finetune", "no effect: of the checkpoint of --load", matters=False)
+    reader.idle("of the checkpoint of --load", "finetune")
     weights = "the weights that training starts from: here they are new ones"
     reader.leave("pretrained-checkpoint", weights)
     argument, saved = reader.arguments.get("load"), reader.arguments.get("save")
     if argument is None:
         return {}
     if saved is not None and saved.value == argument.value and "pretrained-checkpoint" not in reader:
-        resumes = "no effect: it is where --save writes; launch resume goes on from the run's own checkpoints"
-        reader.leave("load", resumes, matters=False)
+        reader.idle("it is where --save writes; launch resume goes on from the run's own checkpoints", "load")
         return {}
     ways = "".join(f"; --set {name}=..." for name in reader.parsed.unset.get("load", ()))
     reader.leave("load", weights + ways)
@@ -143,32 +143,30 @@ def _is_checkpoint(path: Path) -> bool:
         return False
 
 
-def tracker(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+def tracker(reader: Reader) -> tuple[dict[str, str], Settings]:
     """One tracker: Weights and Biases before TensorBoard, where both are asked for."""
     project = reader.text("wandb-project", "tracking", "tracking.project")
     folder = reader.text("tensorboard-dir", "tracking")
     if project:
-        reader.leave(
-            "tensorboard-dir", "no effect: on training; there is one tracker here, and it is wandb", matters=False
-        )
+        reader.idle("on training; there is one tracker here, and it is wandb", "tensorboard-dir")
         return {"tracking": "wandb"}, {"tracking.project": project}
     if folder or "tensorboard-dir" in reader:
         reader.get("tensorboard-dir", "tracking")
-        reader.leave("wandb-project", "no effect: it is empty or has no value", matters=False)
+        reader.idle("it is empty or has no value", "wandb-project")
         if "tensorboard-dir" in reader.parsed.unset:
             reader.ledger.say(reader.key("tensorboard-dir"), "tracking")
         return {"tracking": "tensorboard"}, {}
     return {}, {}
 
 
-def nodes(reader: Reader) -> dict[str, Any]:
-    """Settings from what starts the program; what it leaves to variables, the cluster's settings decide."""
+def nodes(reader: Reader) -> Settings:
+    """Return the nodes and GPUs that the program is started on; the cluster's settings decide about variables."""
     keys = {"nnodes": "cluster.nodes", "nproc-per-node": "cluster.gpus_per_node"}
+    effect = "no effect: the launcher starts the processes; cluster.nodes and cluster.gpus_per_node say on what"
     for each in reader.parsed.launcher_arguments.values():
-        effect = "no effect: the launcher starts the processes; cluster.nodes and cluster.gpus_per_node say on what"
         if reader.ledger.is_open(f"--{each.spelling}"):
             reader.ledger.leave(f"--{each.spelling}", effect, matters=False)
-    found: dict[str, Any] = {}
+    found: Settings = {}
     for name, key in keys.items():
         argument = started_by(reader.parsed, name)
         if argument is not None and isinstance(argument.value, int) and argument.value is not True:
@@ -177,9 +175,9 @@ def nodes(reader: Reader) -> dict[str, Any]:
     return found
 
 
-def others(reader: Reader) -> dict[str, Any]:
+def others(reader: Reader) -> Settings:
     """Keys beside the arguments: variables of the libraries that train, and what a test of Megatron-LM's asks for."""
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     for key, value in reader.parsed.other_keys.items():
         name = key.partition("ENV_VARS.")[2]
         if name == _CONNECTIONS:

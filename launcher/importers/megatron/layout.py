@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.importers.megatron.reader import Reader
+from launcher.config.ledger import Settings
+from launcher.importers.megatron.reader import Reader, first
 
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
 """Formats that the translation chooses for a recipe (``launcher.backends.megatron.layout``)."""
 
+_METHODS = ("recompute-method", "activations-checkpoint-method")
+_LAYERS = ("recompute-num-layers", "activations-checkpoint-num-layers", "checkpoint-num-layers")
+"""Spellings of today's Megatron-LM, then those of earlier ones."""
 
-def parallel(reader: Reader, sizes: Mapping[str, Any]) -> dict[str, Any]:
+
+def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
     """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model."""
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
@@ -37,7 +42,7 @@ def parallel(reader: Reader, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return {f"parallel.{key}": value for key, value in found.items()}
 
 
-def preset(degrees: dict[str, Any]) -> str:
+def preset(degrees: Settings) -> str:
     """The preset whose name says most about the degrees; they are all set besides."""
     if degrees["parallel.expert"] > 1:
         return "ep"
@@ -47,12 +52,12 @@ def preset(degrees: dict[str, Any]) -> str:
 
 
 def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
-    """Of a dense model Megatron-LM makes the groups of ranks and puts nothing on them."""
+    """Return the degree of experts; in a dense model Megatron-LM puts nothing on those groups of ranks."""
     name = "expert-tensor-parallel-size"
     found = reader.count(name, "parallel.expert_tensor")
     if has_experts:
         return found
-    reader.leave(name, "no effect: the model has no experts", matters=False)
+    reader.idle("the model has no experts", name)
     return None
 
 
@@ -105,7 +110,7 @@ def zero(reader: Reader) -> str:
         if not distributed:
             reader.note("--use-megatron-fsdp without --use-distributed-optimizer: Megatron-LM adds it")
         return _SHARDING.get(strategy, "3")
-    reader.leave("data-parallel-sharding-strategy", "no effect: it is of --use-megatron-fsdp", matters=False)
+    reader.idle("it is of --use-megatron-fsdp", "data-parallel-sharding-strategy")
     if stage is not None:
         return _deepspeed_stage(reader, stage)
     if reader.arguments.get("optimizer") and reader.arguments["optimizer"].value == "dist_muon":
@@ -122,7 +127,7 @@ def _deepspeed_stage(reader: Reader, stage: int) -> str:
     return "1"
 
 
-def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
+def precision(reader: Reader) -> tuple[str, Settings]:
     """The word for the computation, and the formats of gradients and optimizer that differ from its meaning."""
     bf16, fp16 = reader.switch("bf16", "precision"), reader.switch("fp16", "precision")
     if bf16 and fp16:
@@ -138,12 +143,12 @@ def precision(reader: Reader) -> tuple[str, dict[str, Any]]:
     return "fp8" if fp8 else half, {f"precision.{key}": value for key, value in found.items()}
 
 
-def _fp8(reader: Reader, half: str) -> tuple[bool, dict[str, Any]]:
+def _fp8(reader: Reader, half: str) -> tuple[bool, Settings]:
     old = reader.switches(("fp8-hybrid", "fp8-e4m3"), "precision")
     given = reader.word("fp8-format", "precision")
     recipe = reader.word("fp8-recipe", "precision.recipe", default="delayed")
     if given is None and not old:
-        reader.leave("fp8-recipe", "no effect: without --fp8-format nothing reads it", matters=False)
+        reader.idle("without --fp8-format nothing reads it", "fp8-recipe")
         return False, {}
     if half == "fp32":
         reader.note("--fp8-format without --bf16: parameters count as bf16")
@@ -161,7 +166,7 @@ def _wide_gradients(reader: Reader, half: str) -> None:
         reader.ledger.default(reader.key(name))
 
 
-def _states(reader: Reader) -> dict[str, Any]:
+def _states(reader: Reader) -> Settings:
     """The formats of ``--use-precision-aware-optimizer``; without it nothing reads them."""
     aware = reader.switch("use-precision-aware-optimizer", "precision.optimizer_states", "precision.master")
     key = "precision.optimizer_states"
@@ -169,9 +174,7 @@ def _states(reader: Reader) -> dict[str, Any]:
     keys |= {"exp-avg-dtype": key, "exp-avg-sq-dtype": key}
     found = {name: reader.word(name, says, default="fp32") for name, says in keys.items()}
     if not aware:
-        for name in keys:
-            effect = "no effect: without --use-precision-aware-optimizer nothing reads it"
-            reader.leave(name, effect, matters=False)
+        reader.idle("without --use-precision-aware-optimizer nothing reads it", *keys)
         return {}
     first, second = found["exp-avg-dtype"], found["exp-avg-sq-dtype"]
     states = {"master": found["main-params-dtype"], "gradients": found["main-grads-dtype"]}
@@ -182,7 +185,7 @@ def _states(reader: Reader) -> dict[str, Any]:
     return {"gradients": found["main-grads-dtype"]}
 
 
-def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
+def _fsdp_formats(reader: Reader, half: str) -> Settings:
     """Megatron-FSDP sums gradients in the parameters' format unless it is told otherwise."""
     main_key, sum_key = "precision.master", "precision.accumulate"
     main = reader.word("megatron-fsdp-main-params-dtype", main_key, default="fp32")
@@ -192,9 +195,8 @@ def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
     if not any(name in reader for name in ("use-megatron-fsdp", "use-custom-fsdp")) or not strategy.startswith(
         "optim_grads"
     ):
-        for name in ("main-params", "main-grads", "grad-comm"):
-            effect = "no effect: it is of --use-megatron-fsdp with sharded gradients"
-            reader.leave(f"megatron-fsdp-{name}-dtype", effect, matters=False)
+        names = [f"megatron-fsdp-{kind}-dtype" for kind in ("main-params", "main-grads", "grad-comm")]
+        reader.idle("it is of --use-megatron-fsdp with sharded gradients", *names)
         return {}
     if sent not in ("auto", summed):
         reader.leave(
@@ -203,24 +205,25 @@ def _fsdp_formats(reader: Reader, half: str) -> dict[str, Any]:
     if half != "fp32" and main not in ("fp32", "fp16"):
         reader.leave("megatron-fsdp-main-params-dtype", "memory: main parameters are fp32 here")
     formats = half if summed == "auto" else summed
-    settings: dict[str, Any] = dict.fromkeys(("gradients", "accumulate", "reduce"), formats)
+    settings: Settings = dict.fromkeys(("gradients", "accumulate", "reduce"), formats)
     return settings | ({"master": main} if main == "fp16" else {})
 
 
-def checkpointing(reader: Reader) -> tuple[str, dict[str, Any]]:
+def checkpointing(reader: Reader) -> tuple[str, Settings]:
     """The kind of activation recomputation; what belongs to another kind has no effect."""
     mode = reader.word("recompute-granularity", "checkpointing")
     selective = reader.switch("recompute-activations", "checkpointing")
     old = reader.switch("checkpoint-activations", "checkpointing")
     layer = reader.switch("moe-layer-recompute", "checkpointing", "checkpointing.modules")
-    method, layers = _method(reader), _layers(reader)
+    method = first([reader.word(name, "checkpointing.method") for name in _METHODS])
+    layers = first([reader.count(name, "checkpointing.layers") for name in _LAYERS])
     modules = [str(word) for word in reader.words("recompute-modules", "checkpointing.modules")]
     if old:
         reader.note("--checkpoint-activations is of an earlier Megatron-LM: every layer is recomputed")
     if selective:
         reader.note("--recompute-activations: --recompute-granularity selective, as in Megatron-LM")
     kind = "selective" if selective or (layer and mode is None) else mode
-    kind = "full" if kind is None and (old or _OLD_METHOD in reader) else kind or "none"
+    kind = "full" if kind is None and (old or _METHODS[1] in reader) else kind or "none"
     if kind not in ("full", "selective", "none"):
         reader.wrong("recompute-granularity", mode, "is full or selective", ["--recompute-granularity full"])
         return "none", {}
@@ -236,25 +239,9 @@ def checkpointing(reader: Reader) -> tuple[str, dict[str, Any]]:
     return kind, {"checkpointing.modules": modules} if kind == "selective" and modules else {}
 
 
-_OLD_METHOD = "activations-checkpoint-method"
-_OF_FULL = ("recompute-method", "recompute-num-layers", _OLD_METHOD, "activations-checkpoint-num-layers",
-            "checkpoint-num-layers")  # fmt: skip
-
-
-def _method(reader: Reader) -> Any:
-    found = [reader.word(name, "checkpointing.method") for name in ("recompute-method", _OLD_METHOD)]
-    return next((method for method in found if method is not None), None)
-
-
-def _layers(reader: Reader) -> Any:
-    names = ("recompute-num-layers", "activations-checkpoint-num-layers", "checkpoint-num-layers")
-    found = [reader.count(name, "checkpointing.layers") for name in names]
-    return next((layers for layers in found if layers is not None), None)
-
-
 def _idle(reader: Reader, kind: str) -> None:
     """Details of a kind of recomputation that the list does not choose."""
-    for name in () if kind == "full" else _OF_FULL:
-        reader.leave(name, "no effect: it is of --recompute-granularity full", matters=False)
+    if kind != "full":
+        reader.idle("it is of --recompute-granularity full", *_METHODS, *_LAYERS)
     if kind != "selective":
-        reader.leave("recompute-modules", "no effect: it is of --recompute-granularity selective", matters=False)
+        reader.idle("it is of --recompute-granularity selective", "recompute-modules")

@@ -1,4 +1,4 @@
-"""The model of a Megatron-LM argument list; defaults are those of ``megatron/training/arguments.py``, 0.19.2.
+"""The model of a Megatron-LM argument list, with the defaults of ``megatron/training/arguments.py`` 0.19.2.
 
 Each function reads the arguments of one group through a :class:`Reader`, which enters them in the ledger.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from launcher.config.ledger import OPEN
+from launcher.config.ledger import OPEN, Settings
 from launcher.importers.megatron.reader import Reader, split
 from launcher.importers.megatron.vocabulary import vocabulary
 
@@ -17,10 +17,12 @@ _POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none", "ro
 _NORMED = (
     "the maths: latent attention has norms of its latents here, as with --qk-layernorm: add it, or go on with --partial"
 )
+_OF_LATENT = ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim")
+_OF_EXPERTS = ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq")
 _BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
 
 
-def model(reader: Reader) -> dict[str, Any]:
+def model(reader: Reader) -> Settings:
     """Sizes and kinds of the model, as ``model.KEY``."""
     layers = reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
     hidden = reader.size("hidden-size", says="model.hidden_size")
@@ -52,15 +54,15 @@ def model(reader: Reader) -> dict[str, Any]:
         "attention": _attention(reader),
     }
     experts = _experts(reader, layers, ffn)
-    for name in () if latent else ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim"):
-        reader.leave(name, "no effect: without --multi-latent-attention nothing reads it", matters=False)
+    if not latent:
+        reader.idle("without --multi-latent-attention nothing reads it", *_OF_LATENT)
     family = "deepseek" if latent else "moe" if experts else "llama" if gated and not biased else "gpt"
     found = {"family": family, **settings, **experts, **(_latent(reader) if latent else {})}
     return {f"model.{key}": value for key, value in found.items()}
 
 
 def _is_gated(reader: Reader) -> bool:
-    """``--swiglu``, or another gate of the same sizes, which is named for what it is not here."""
+    """True with ``--swiglu``, or with another gate of the same sizes, which is then left out."""
     found = reader.switch("swiglu", "model.hidden_act")
     if reader.switch("quick-geglu"):
         reader.leave("quick-geglu", "the maths: the gate is SiLU here, GELU's quick approximation there")
@@ -84,14 +86,11 @@ def _key_value_heads(reader: Reader, latent: bool) -> Any:
     """Groups count with ``--group-query-attention`` alone, and are one group where their number is not given."""
     key = "model.num_key_value_heads"
     if (old := reader.count("num-key-value-heads", key)) is not None:  # Megatron-DeepSpeed's spelling.
-        for name in ("group-query-attention", "num-query-groups"):
-            reader.leave(name, "no effect: --num-key-value-heads says it", matters=False)
+        reader.idle("--num-key-value-heads says it", "group-query-attention", "num-query-groups")
         return old
     if not reader.switch("group-query-attention", key):
         if "num-query-groups" in reader:
-            reader.leave(
-                "num-query-groups", "no effect: without --group-query-attention nothing reads it", matters=False
-            )
+            reader.idle("without --group-query-attention nothing reads it", "num-query-groups")
         return None
     groups = reader.count("num-query-groups", key)
     if latent:
@@ -113,8 +112,7 @@ def _activation(reader: Reader, gated: bool) -> str:
     fused = not reader.switch("no-bias-gelu-fusion", *says) and "disable-bias-linear" not in reader
     openai = reader.switch("openai-gelu", *says)
     if gated:
-        for name in ("squared-relu", "no-bias-gelu-fusion", "openai-gelu"):
-            reader.leave(name, "no effect: the feed-forward layer has a gate", matters=False)
+        reader.idle("the feed-forward layer has a gate", "squared-relu", "no-bias-gelu-fusion", "openai-gelu")
         return "silu"
     if squared:
         return "squared_relu"
@@ -179,12 +177,11 @@ def is_local(reader: Reader) -> bool:
     return any(value == "local" or value == ["local"] for value in chosen)
 
 
-def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
+def _experts(reader: Reader, layers: Any, ffn: Any) -> Settings:
     experts = reader.count("num-experts", "model.num_experts")
-    experts = max(split_counts(reader), default=0) if experts is None else experts
+    experts = max(_split_counts(reader), default=0) if experts is None else experts
     if not experts or (experts == 1 and "deepspeed" in reader):
-        for name in ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-intermediate-size", "moe-layer-freq"):
-            reader.leave(name, "no effect: the model has no experts", matters=False)
+        reader.idle("the model has no experts", *_OF_EXPERTS)
         return {}
     if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
         reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
@@ -199,7 +196,7 @@ def _experts(reader: Reader, layers: Any, ffn: Any) -> dict[str, Any]:
     }
 
 
-def split_counts(reader: Reader) -> list[int]:
+def _split_counts(reader: Reader) -> list[int]:
     """Megatron-DeepSpeed takes a number of experts for each layer that has some."""
     value = reader.arguments["num-experts"].value if "num-experts" in reader else None
     words = value if isinstance(value, list) else split(value)
@@ -231,10 +228,10 @@ def _first_dense(reader: Reader, layers: Any) -> int:
     return 0
 
 
-def _latent(reader: Reader) -> dict[str, Any]:
+def _latent(reader: Reader) -> Settings:
     """Multi-head latent attention; Megatron's defaults (``core/transformer/transformer_config.py``)."""
     if "kv-channels" in reader:
-        reader.leave("kv-channels", "no effect: latent attention has sizes of its own", matters=False)
+        reader.idle("latent attention has sizes of its own", "kv-channels")
     if reader.switch("qk-layernorm"):
         reader.ledger.default(reader.key("qk-layernorm"))
     else:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.base.errors import ConfigError
-from launcher.config.ledger import OPEN
-from launcher.importers import Ledger
+from launcher.config.ledger import OPEN, Ledger, Settings
 from launcher.importers.megatron.parse import Argument, Arguments, Parsed
 
 _ASIDE = ("cluster.", "data.workers", "save.", "tracking", "train.eval_", "train.log_every", "train.timeout_s")
@@ -23,14 +22,14 @@ _ASIDE = ("cluster.", "data.workers", "save.", "tracking", "train.eval_", "train
 
 @dataclass(slots=True)
 class Reader:
-    """The arguments, the ledger of all keys, and what was found wrong or worth a sentence on the way."""
+    """The arguments and the ledger of all keys, with errors and sentences so far."""
 
     parsed: Parsed
     path: str
     ledger: Ledger
     errors: list[ConfigError] = field(default_factory=list)
     not_understood: list[str] = field(default_factory=list)
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Settings = field(default_factory=dict)
 
     @property
     def arguments(self) -> Arguments:
@@ -59,6 +58,11 @@ class Reader:
     def leave(self, name: str, effect: str, *, matters: bool = True) -> None:
         """Enter an argument that the run does not have here."""
         self.ledger.leave(self.key(name), effect, matters=matters)
+
+    def idle(self, why: str, *names: str) -> None:
+        """Enter arguments that change nothing of the training."""
+        for name in names:
+            self.leave(name, f"no effect: {why}", matters=False)
 
     def keep(self, name: str) -> None:
         """Hand an argument to the engine as it is (``backend.extra``)."""
@@ -109,7 +113,7 @@ class Reader:
         return value
 
     def text(self, name: str, *paths: str) -> str | None:
-        """What is typed behind the argument, also where it looks like a number."""
+        """The text behind the argument, also where it looks like a number."""
         value = self.get(name, *paths)
         argument = self.arguments.get(name)
         if value is None or argument is None or value is True:
@@ -168,6 +172,11 @@ class Reader:
         self.leave(name, f"no effect: on training; {effect}" if aside else effect, matters=not aside)
 
 
+def first[T](values: Iterable[T | None]) -> T | None:
+    """The first value that is one."""
+    return next((value for value in values if value is not None), None)
+
+
 def split(value: object) -> list[str]:
     """The words of ``"[a b]"``, ``"a,b"`` or ``"a b"``."""
     return [word for word in re.split(r"[\s,]+", str(value).strip("[] ")) if word]
@@ -179,7 +188,7 @@ def _named(unset: tuple[str, ...]) -> str:
 
 def ledger_of(parsed: Parsed) -> Ledger:
     """Every key of a file: flags of the program and of its launcher as typed, those not given, and other keys."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for argument in (*parsed.arguments.values(), *parsed.launcher_arguments.values()):
         values.setdefault(f"--{argument.spelling}", argument.value)
     ledger = Ledger({**values, **parsed.not_given, **parsed.other_keys})

@@ -5,54 +5,47 @@ Megatron-LM counts in steps or in samples, and Megatron-DeepSpeed in tokens as w
 
 from __future__ import annotations
 
-from typing import Any
-
-from launcher.importers.megatron.reader import Reader
+from launcher.config.ledger import Settings
+from launcher.importers.megatron.reader import Reader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
 _SCHEDULES = ("constant", "linear", "cosine")
 _OWN_SCHEDULES = ("inverse-square-root", "WSD")
 """Schedules that the engine has and no setting says."""
 
-_MINUTE = 60
+_LENGTHS = ("seq-length", "encoder-seq-length")
 
 
-def batches(reader: Reader) -> dict[str, Any]:
-    """Sizes, and what is done every so many steps."""
+def batches(reader: Reader) -> Settings:
+    """Return the sizes of batches, and the steps between logs and evaluations."""
     old = reader.count("batch-size", "train.micro_batch_size")
     micro = reader.count("micro-batch-size", "train.micro_batch_size", default=old)
     if old is not None:
         reader.note("--batch-size is of an earlier Megatron-LM, the micro-batch of a rank")
     return {
-        "train.sequence_length": _length(reader),
+        "train.sequence_length": first([reader.count(name, "train.sequence_length") for name in _LENGTHS]),
         "train.micro_batch_size": micro,
         "train.global_batch_size": reader.count("global-batch-size", "train.global_batch_size"),
         "train.seed": reader.count("seed", "train.seed", default=1234),
         "train.log_every": reader.count("log-interval", "train.log_every"),
         **_evaluation(reader),
         **_loss(reader),
-        "train.timeout_s": _MINUTE * reader.count("distributed-timeout-minutes", "train.timeout_s", default=10),
+        "train.timeout_s": 60 * reader.count("distributed-timeout-minutes", "train.timeout_s", default=10),
     }
 
 
-def _length(reader: Reader) -> Any:
-    found = [reader.count(name, "train.sequence_length") for name in ("seq-length", "encoder-seq-length")]
-    return next((length for length in found if length is not None), None)
-
-
-def _evaluation(reader: Reader) -> dict[str, Any]:
+def _evaluation(reader: Reader) -> Settings:
     """Megatron-LM wants an interval even where, with ``--eval-iters 0``, nothing is evaluated."""
     every = reader.count("eval-interval", "train.eval_every")
     steps = reader.count("eval-iters", "train.eval_steps")
     if steps == 0 or every is None:
-        for name in ("eval-interval", "eval-iters"):
-            reader.leave(name, "no effect: on training; nothing is evaluated, there or here", matters=False)
+        reader.idle("on training; nothing is evaluated, there or here", "eval-interval", "eval-iters")
         return {}
     return {"train.eval_every": every, "train.eval_steps": 100 if steps is None else steps}
 
 
-def _loss(reader: Reader) -> dict[str, Any]:
-    """``validate_args`` refuses Transformer Engine's kernel of it, which is the other one."""
+def _loss(reader: Reader) -> Settings:
+    """Return the kernel of the loss; ``validate_args`` refuses Transformer Engine's."""
     fused = reader.switch("cross-entropy-loss-fusion", "train.loss")
     kernel = reader.word("cross-entropy-fusion-impl", "train.loss")
     if kernel == "te" and fused:
@@ -60,12 +53,12 @@ def _loss(reader: Reader) -> dict[str, Any]:
     return {"train.loss": "fused"} if fused else {}
 
 
-def steps(reader: Reader, found: dict[str, Any]) -> dict[str, Any]:
-    """Steps of the run, of the schedule and of warm-up.
+def steps(reader: Reader, found: Settings) -> Settings:
+    """Return the steps of the run, of the schedule and of warm-up.
 
     Args:
         reader: The arguments.
-        found: What :func:`batches` found.
+        found: The answer of :func:`batches`.
     """
     whole = _counted(reader, "train", "iters", found, "train.steps")
     done = _left_early(reader, whole)
@@ -79,7 +72,7 @@ def steps(reader: Reader, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _counted(reader: Reader, start: str, unit: str, found: dict[str, Any], key: str) -> int | None:
+def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -> int | None:
     """Steps as such, or of samples or tokens where the batch is known."""
     given = reader.count(f"{start}-{unit}", key)
     batch, length = found["train.global_batch_size"], found["train.sequence_length"]
@@ -104,7 +97,7 @@ def _left_early(reader: Reader, whole: int | None) -> int | None:
     return int(early)
 
 
-def _warmup(reader: Reader, found: dict[str, Any], decay: int | None) -> int | None:
+def _warmup(reader: Reader, found: Settings, decay: int | None) -> int | None:
     """Steps, or a fraction of the steps over which the learning rate decays."""
     key = "optimizer.warmup_steps"
     old = reader.number("warmup", key)  # Its name before it could be a number of steps.
@@ -113,7 +106,7 @@ def _warmup(reader: Reader, found: dict[str, Any], decay: int | None) -> int | N
     return int(fraction * decay) if not given and fraction and decay else given
 
 
-def optimizer(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+def optimizer(reader: Reader) -> tuple[dict[str, str], Settings]:
     """The optimizer and its schedule: the group that is chosen, and settings."""
     name = reader.word("optimizer", "optimizer", default="adam")
     if name not in _OPTIMIZERS:
@@ -133,8 +126,8 @@ def optimizer(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
     return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
 
 
-def _momenta(reader: Reader, name: str) -> dict[str, Any]:
-    """Each optimizer has its own, and those of another have no effect; Muon steps small tensors with Adam's."""
+def _momenta(reader: Reader, name: str) -> Settings:
+    """Return the numbers of an optimizer, others' having no effect; Muon steps small tensors with Adam's."""
     first, second, epsilon = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
     of = {
         "sgd": (("sgd-momentum", first, 0.9),),
@@ -143,13 +136,12 @@ def _momenta(reader: Reader, name: str) -> dict[str, Any]:
     adam = (("adam-beta1", first, 0.9), ("adam-beta2", second, 0.999), ("adam-eps", epsilon, 1e-8))
     chosen = of.get(name, adam)
     found = {key: reader.number(argument, key, default=default) for argument, key, default in chosen}
-    for others in (*of.values(), adam):
-        for argument, _, _ in others if others != chosen else ():
-            reader.leave(argument, f"no effect: the optimizer is {name}", matters=False)
+    idle = [argument for others in (*of.values(), adam) if others != chosen for argument, _, _ in others]
+    reader.idle(f"the optimizer is {name}", *idle)
     return found
 
 
-def _schedule(reader: Reader) -> dict[str, Any]:
+def _schedule(reader: Reader) -> Settings:
     """A schedule that no setting says is the engine's own."""
     style = reader.word("lr-decay-style", default="linear")
     if style in _OWN_SCHEDULES:
@@ -158,12 +150,11 @@ def _schedule(reader: Reader) -> dict[str, Any]:
     if style not in _SCHEDULES:
         reader.wrong("lr-decay-style", style, f"is one of {', '.join((*_SCHEDULES, *_OWN_SCHEDULES))}")
     reader.get("lr-decay-style", "optimizer.schedule")
-    for name in ("lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples"):
-        reader.leave(name, "no effect: it is of --lr-decay-style WSD", matters=False)
+    reader.idle("it is of --lr-decay-style WSD", "lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples")
     return {"optimizer.schedule": style if style in _SCHEDULES else None}
 
 
-def _sampled_decay(reader: Reader) -> dict[str, Any]:
+def _sampled_decay(reader: Reader) -> Settings:
     """The last part of WSD in samples, as steps, since the run here is counted in them."""
     key = "backend.extra.lr-wsd-decay-iters"
     samples, batch = reader.count("lr-wsd-decay-samples", key), reader.count("global-batch-size")
@@ -175,7 +166,7 @@ def _sampled_decay(reader: Reader) -> dict[str, Any]:
     return {key: max(1, samples // batch)}
 
 
-def _offload(reader: Reader) -> dict[str, Any]:
+def _offload(reader: Reader) -> Settings:
     """Optimizer states in host memory; ``--cpu-optimizer`` is Megatron-DeepSpeed's."""
     key = "zero.offload_optimizer"
     return {key: "cpu"} if reader.switches(("optimizer-cpu-offload", "cpu-optimizer"), key) else {}

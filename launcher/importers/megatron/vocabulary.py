@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
-from launcher.config.ledger import OPEN
-from launcher.importers.megatron.reader import Reader
+from launcher.base.files import JsonObject
+from launcher.config.ledger import OPEN, Settings
+from launcher.importers.megatron.reader import Reader, first
 
 GPT2_VOCABULARY = 50257
 """Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads."""
@@ -25,10 +26,8 @@ def vocabulary(reader: Reader) -> Any:
     key = "model.vocab_size"
     exact = [reader.count(name, key, _MULTIPLE) for name in ("padded-vocab-size", "pad-vocab-size-to")]
     given = _given(reader, sized=any(value is not None for value in exact))
-    found = next((value for value in (*exact, given) if value is not None), None)
-    for name in _TOKENIZER:
-        effect = "no effect: the data hold token ids, and the vocabulary's size is all that the model knows of it"
-        reader.leave(name, effect, matters=False)
+    found = first((*exact, given))
+    reader.idle("the data hold token ids, and the vocabulary's size is all that the model knows of it", *_TOKENIZER)
     return found if found is not None else _by_tokenizer(reader)
 
 
@@ -42,21 +41,21 @@ def _given(reader: Reader, *, sized: bool) -> Any:
         return given
     if kind == "GPT2BPETokenizer":
         if given != GPT2_VOCABULARY:
-            reader.leave("vocab-size", f"no effect: {kind} has a size of its own, {GPT2_VOCABULARY}", matters=False)
+            reader.idle(f"{kind} has a size of its own, {GPT2_VOCABULARY}", "vocab-size")
         return GPT2_VOCABULARY
     reader.note(f"--vocab-size {given} beside {kind}, whose own size decides there: set model.vocab_size if it differs")
     return given
 
 
-def multiple(reader: Reader) -> dict[str, Any]:
-    """What the vocabulary is padded to: ours is Megatron-LM's default, and a padded size is taken as it is."""
+def multiple(reader: Reader) -> Settings:
+    """Return the multiple that pads the vocabulary; a padded size is taken as it is."""
     whole = reader.switches(("no-pad-vocab-size", "disable-pad-vocab-size"), _MULTIPLE)
     name = "make-vocab-size-divisible-by"
     given = reader.count(name, _MULTIPLE)
     padded = any(name in reader for name in ("padded-vocab-size", "pad-vocab-size-to"))
     if whole or padded:
         if given is not None and not whole:
-            reader.leave(name, "no effect: the padded size is given", matters=False)
+            reader.idle("the padded size is given", name)
         return {_MULTIPLE: 1}
     return {} if given in (None, 128) else {_MULTIPLE: given}
 
@@ -91,7 +90,7 @@ def _of_folder(folder: Path) -> int | None:
     return _largest(content) if isinstance(content, dict) else None
 
 
-def _largest(content: dict[str, Any]) -> int | None:
+def _largest(content: JsonObject) -> int | None:
     model = content.get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
     known = list(ids.values()) if isinstance(ids, dict) else list(range(len(ids))) if isinstance(ids, list) else []

@@ -25,8 +25,8 @@ _NAMES = frozenset((
     "grad-reduce-in-bf16", "group-query-attention", "init-method-xavier-uniform", "manual-gc", "mock-data",
     "moe-enable-deepep", "moe-grouped-gemm", "moe-layer-recompute", "moe-pad-expert-input-to-capacity",
     "moe-per-layer-logging", "moe-permute-fusion", "moe-router-enable-expert-bias", "moe-router-fusion",
-    "moe-router-pre-softmax", "moe-shared-expert-overlap", "moe-use-upcycling", "multi-latent-attention",
-    "openai-gelu", "optimizer-cpu-offload", "profile", "qk-layernorm", "recompute-activations", "rotary-interleaved",
+    "moe-router-pre-softmax", "moe-shared-expert-overlap", "moe-use-upcycling", "multi-latent-attention", "openai-gelu",
+    "optimizer-cpu-offload", "profile", "qk-layernorm", "recompute-activations", "rotary-interleaved",
     "sequence-parallel", "sft", "skip-train", "squared-relu", "standalone", "swiglu", "tp-comm-overlap",
     "untie-embeddings-and-output-weights", "wandb-save-code", "zero-contigious-gradients",
 ))  # fmt: skip
