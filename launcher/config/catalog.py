@@ -180,7 +180,7 @@ def _installed_recipe(package: str, name: str) -> Path | None:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Size and time of a file; of a link to nowhere neither, which is of interest only where it is chosen."""
+    """Size and time of a file; zeros for a link to nowhere, which its reader refuses where it is chosen."""
     try:
         stat = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -189,7 +189,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _beginning(path: Path) -> str:
-    """As much of a file's text as is read of any; what is wrong with it is said where it is chosen."""
+    """The text of a file up to the limit of all files; its reader refuses it where it is chosen."""
     if not path.is_file():
         return ""
     with files.opened(path) as file:

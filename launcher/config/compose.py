@@ -176,7 +176,7 @@ def _completed(config: Config, catalog: Catalog, name: str) -> Config:
 
 
 def _refuse_other_folders() -> None:
-    """Let no file add folders of its own to Hydra's search path: those of a package are found by importing it.
+    """Let no file add folders to Hydra's search path: a folder of a package is found by importing it.
 
     Raises:
         HydraException: While a configuration with ``hydra.searchpath`` is composed.

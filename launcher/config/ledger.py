@@ -1,4 +1,4 @@
-"""Where each key of another program's file ends: said here, the default here too, kept for the engine, or left out.
+"""The list that each key of another program's file ends in: said, the default here too, kept for the engine, left out.
 
 A :class:`Ledger` holds the four lists while a file is read, so that a key that a reader forgets is left out and said,
 and none is in two lists. The readers are ``launcher.importers`` and, for a model's ``config.json``,
@@ -96,7 +96,7 @@ class Imported:
 
 @dataclass(slots=True)
 class Ledger:
-    """Where each key of a file ends; a key that is entered twice is where it was entered last.
+    """The list that each key of a file ends in; a key that is entered twice stands where it was entered last.
 
     Attributes:
         values: Every key of the file with its value, in the file's order.
@@ -120,7 +120,7 @@ class Ledger:
             self._said[key] = (*before, *(path for path in paths if path not in before))
 
     def default(self, *keys: str) -> None:
-        """Enter keys with which a run here is what it is without them."""
+        """Enter keys that say the default here too."""
         self._default |= {key for key in keys if self._enter(key)}
 
     def keep(self, *keys: str) -> None:
@@ -148,7 +148,7 @@ class Ledger:
         not_understood: Iterable[str] = (),
         errors: Iterable[ConfigError] = (),
     ) -> Imported:
-        """Put choices, settings and the four lists together; what is still open is left out as unknown."""
+        """Put choices, settings and the four lists together; keys that are still open are left out as unknown."""
         chosen = {group: f"{group}={option}" for group, option in choose.items()}
         typed = {key: f"{key}={literal(value)}" for key, value in settings.items()}
         for key in self.values:
@@ -175,7 +175,7 @@ class Ledger:
         )
 
     def _left_open(self, key: str, settings: Mapping[str, Any]) -> str | None:
-        """The effect of a key that would be taken although the file, or what it says here, is still to be filled in."""
+        """The effect of a key whose value, or setting here, the file leaves open; None of any other key."""
         if key in self._left:
             return None
         paths = [path for path in self._said.get(key, ()) if path in settings]

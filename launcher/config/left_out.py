@@ -1,4 +1,4 @@
-"""What matters of another program's file and is left out: errors, unless the user goes on without it.
+"""Errors for the keys of another program's file that matter and are left out; warnings where the user goes on without.
 
 A key is answered, and no error, where the user sets what its effect asks for ("set model.vocab_size",
 "+backend.extra.KEY=VALUE hands it on").

@@ -79,7 +79,7 @@ def leaves_precision(device: object, typed: Collection[str]) -> bool:
 
 
 def _of_a_cpu(hardware: Mapping[str, Any], *, card: bool) -> dict[str, Any]:
-    """What a rank may use by the option of a CPU, nothing of which is kept unless it says so.
+    """Return the memory of a CPU rank; nothing is reserved unless the option says so.
 
     Where the user has put ``hardware.device=cpu`` over the option of a card, its memory is the card's.
     """
@@ -95,7 +95,7 @@ def _disk(directory: object, machine: Machine) -> int | None:
 
 
 def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: bool) -> dict[str, Any]:
-    """A login node without a GPU says nothing about those of the cluster, which are there but unknown."""
+    """Return the facts of this machine; the GPUs of a cluster stay unknown on a login node without one."""
     device = hardware["device"] or ("cuda" if machine.gpus or elsewhere else "cpu")
     host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
     found = {"device": device, **host, **(_gpu(machine) if device == "cuda" else _cpu(machine))}
@@ -149,7 +149,7 @@ def option_of(name: str) -> str | None:
 
 
 def _cpu(machine: Machine) -> dict[str, Any]:
-    """The formats are those of ``conf/hardware/cpu.yaml``."""
+    """Return the facts of this CPU, with the formats of ``conf/hardware/cpu.yaml``."""
     return {
         "dtypes": ["fp32", "bf16"],
         "title": f"this machine's CPU, {machine.host_memory_bytes / GIB:.1f} GiB",

@@ -202,7 +202,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
 
 
 def _near_options(value: str, options: Sequence[str]) -> list[str]:
-    """Options that begin with what was typed, in the order of the catalogue, or else look like it."""
+    """Options that begin with the typed word, in the order of the catalogue, or else look like it."""
     word = synonyms.plain(value)
     return [option for option in options if word and option.startswith(word)][:_WAYS] or closest(word, list(options))
 

@@ -112,7 +112,7 @@ def request(
 
 
 def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Request:
-    """Compose and parse a command line that is read already; the arguments are those of :func:`request`."""
+    """Compose and parse a command line that is read already, as :func:`request` does."""
     texts, script_args, catalog = line.words, line.script_args, line.catalog
     overrides: Sequence[Override] = line.overrides
     errors = line.errors

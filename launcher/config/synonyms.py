@@ -1,4 +1,4 @@
-"""Words that stand for others: those of other tools, for the way out of an unknown key or verb, and ``plan=best``.
+"""Words that stand for others: keys and verbs of other tools, named in ways out, and ``plan=best``.
 
 A tool's own spelling counts as the same word in any case, with hyphens or underscores, and behind ``--``. ``{}`` in a
 way out is the value that was typed, ``{m}`` that in minutes; a way without it holds whatever was typed.

@@ -29,7 +29,7 @@ _MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A program's files: by which importer they are read, or would be, and what they are called in messages.
+    """A program's files: their importer, or the name one would have, and their name in messages.
 
     Attributes:
         signs: Sets of keys in words; a file of this format has at least one of them whole.

@@ -1,4 +1,4 @@
-"""One ``config.json`` while it is read: values, what is wrong with them, and the list that each key ends in."""
+"""One ``config.json`` while it is read: its values, their errors, and the list that each key ends in."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Config:
             self.ledger.leave(leaf, effect, matters=matters)
 
     def default(self, *entered: str) -> None:
-        """Enter keys with which a run here is what it is without them."""
+        """Enter keys that say the default here too."""
         self.ledger.default(*(leaf for key in entered for leaf in self._below(key)))
 
     def error(self, key: str, rule: str, *ways: str) -> None:
@@ -133,7 +133,7 @@ class Config:
         return known or "silu"
 
     def extra(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The file's values of those of some keys that it has, as they are; they are kept for the class."""
+        """The file's own values of some keys; they are kept for the class."""
         found = {key: self.content[key] for key in keys if key in self.content}
         self.ledger.keep(*(leaf for key in found for leaf in self._below(key)))
         return found
@@ -150,7 +150,7 @@ class Config:
         return {"rope_theta": float(base), **({"rope_parameters": scaling} if scaling else {})}
 
     def _scaling(self) -> dict[str, Any]:
-        """What ``model.rope_parameters`` holds, and the base, of the old and the new key."""
+        """The value of ``model.rope_parameters`` and the base, from the old and the new key."""
         found: dict[str, Any] = {}
         for key in ("rope_scaling", "rope_parameters"):
             value = self.content.get(key)

@@ -1,4 +1,4 @@
-"""A ``config.json`` of a model type that no family reads: what it is, and what is known of it, as one true sentence."""
+"""The refusal of a ``config.json`` of a model type that no family reads: one true sentence about the model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _PARTS = {
 
 
 def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> ConfigError:
-    """Why no run here is the model of a file.
+    """Return the reason why no run here is the model of a file.
 
     Args:
         content: The file.
@@ -91,7 +91,7 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
 
 
 def _other_kind(kind: str) -> str | None:
-    """What a model is that is no decoder of attention alone."""
+    """A sentence about a model that is no decoder of attention alone; None for any other."""
     if kind in _ENCODERS:
         return (
             "this is an encoder, which predicts masked words, and only models that predict the next token are trained"
@@ -121,7 +121,7 @@ def _architectures(content: Mapping[str, Any]) -> list[str]:
 
 
 def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
-    """What to write for a class of ``architectures`` that is that of a model type which a family reads."""
+    """Ways out: the model types that families read and whose class ``architectures`` names."""
     named = _architectures(content)
     for kind, architecture in keys.table()["architectures"].items():
         if kind in known and architecture in named:

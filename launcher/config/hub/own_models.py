@@ -121,7 +121,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def weights_missing(folder: Path) -> ConfigError:
-    """The refusal to start from a folder without weights, with the command that fetches those of the Hub."""
+    """The refusal to start from a folder without weights, with the command that fetches them from the Hub."""
     command = hub.command(folder)
     rule = "the weights are not fetched yet" if command else f"the folder has neither {' nor '.join(_WEIGHTS)}"
     return ConfigError("model.weights", str(folder), rule, [*([command] if command else ()), "model.weights=null"])

@@ -34,7 +34,7 @@ class ModelFile:
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:
-        """What keeps the file from being a model here."""
+        """Errors that keep the file from being a model here."""
         return self.imported.errors
 
 

@@ -42,7 +42,7 @@ _SHOWN = 60
 
 
 def _always(value: Any) -> bool:
-    """True for every value: what is empty was left out before."""
+    """True for every value, as empty ones were left out before."""
     return True
 
 
@@ -93,7 +93,7 @@ _RUN = ("script", "cluster.setup", "cluster.environment", "cluster.container_ima
 
 @dataclass(frozen=True, slots=True)
 class PrivilegedSetting:
-    """A setting that acts: its key, its value, and what it does."""
+    """A setting that acts: its key, its value, and its act in words."""
 
     key: str
     value: Any
@@ -235,7 +235,7 @@ def _choices(defaults: object) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(content: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
-    """The values of an option by key: two levels are keys, and what is below them is a value."""
+    """The values of an option by key: two levels are keys, all below is a value."""
     for key, value in content.items():
         path = f"{place}.{key}" if place else key
         if isinstance(value, dict) and "." not in path:

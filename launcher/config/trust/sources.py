@@ -43,7 +43,7 @@ _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file or folder that settings come from, and those of them that act.
+    """A file or folder with settings, and the settings in it that act.
 
     Attributes:
         path: The recipe, the lock, the imported file, or the option of a group.
@@ -91,7 +91,7 @@ def _refusal(source: Source, reason: str, folder: Path) -> ConfigError:
 
 
 def why_foreign(source: Source, *, folder: Path) -> str | None:
-    """Why a source needs the user's word; None where it wants nothing, or is the user's own or trusted already."""
+    """The reason why a source needs the user's word; None where it wants nothing, is their own or trusted."""
     if not source.privileged:
         return None
     return origin_of(source.path, source.privileged, folder=folder, written=source.written)
@@ -105,7 +105,7 @@ def is_foreign(path: Path, *, folder: Path, privileged: Sequence[PrivilegedSetti
 def origin_of(
     path: Path, privileged: Sequence[PrivilegedSetting], *, folder: Path, written: bool = False
 ) -> str | None:
-    """Where a file that is not trusted comes from, as a clause; None where it is the user's own or trusted."""
+    """The origin of a file that is not trusted, as a clause; None for one that is the user's own or trusted."""
     if _is_shipped(path):
         return None
     known, content = trust_store.known(), files.read_bytes(path)

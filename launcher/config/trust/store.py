@@ -1,4 +1,4 @@
-"""The user's record of what is trusted: exact bytes by their hash, and the repositories that they trust.
+"""The user's record of trust: exact bytes by their hash, and repositories.
 
 It is one file of lines in the user's state folder, never beside what it is about, which could bring it along. Lines are
 only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted.
@@ -68,7 +68,7 @@ def _take(found: Known, entry: dict[str, Any]) -> None:
 
 
 def add_trusted(digest: str, path: Path) -> None:
-    """Record a file's hash as trusted; the path only says to a reader what it was."""
+    """Record a file's hash as trusted; the path is for human readers."""
     _add({"is": "trusted", "sha256": digest, "path": str(path)})
 
 

@@ -67,7 +67,7 @@ def settings() -> dict[str, str]:
 
 
 def read(reading: Reading) -> None:
-    """Say the optimizer, its numbers, and those that its class has for what is not said."""
+    """Say the optimizer and its numbers, with its class's defaults for those that are not given."""
     if reading.value(BLOCK) not in (None, {}):
         reading.wrong(BLOCK, "is a block of keys in ds_config.json", [f'"{BLOCK}": {{"type": "AdamW"}}'])
     reading.ledger.default(BLOCK)
@@ -205,7 +205,7 @@ def _warmup(reading: Reading) -> None:
 
 
 def _rates(reading: Reading, kind: str) -> None:
-    """Where the warm-up starts and ends, and where the decay ends."""
+    """Say the rates at which the warm-up starts and ends and at which the decay ends."""
     if kind == "WarmupCosineLR":
         _shares(reading)
         return
@@ -235,7 +235,7 @@ def _overruled(reading: Reading, rate: float) -> None:
 
 
 def _rate(reading: Reading, key: str) -> float | None:
-    """A learning rate, of which a list holds one for each group of parameters."""
+    """Return a learning rate; a list has one for each group of parameters, which must all be equal."""
     value = reading.value(key)
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]
@@ -246,7 +246,7 @@ def _rate(reading: Reading, key: str) -> float | None:
 
 
 def _shares(reading: Reading) -> None:
-    """The ends of WarmupCosineLR, which are shares of the optimizer's learning rate."""
+    """Say the ends of WarmupCosineLR, shares of the optimizer's learning rate."""
     rate = reading.settings.get("optimizer.lr")
     for key, setting, usual in (
         (f"{_PARAMS}.warmup_min_ratio", "optimizer.warmup_lr", 0.0),
@@ -264,7 +264,7 @@ def _shares(reading: Reading) -> None:
 
 
 def _length(reading: Reading) -> None:
-    """The steps of the schedule, which their author meant to be those of the training; DeepSpeed itself goes on."""
+    """Say the steps of the schedule, which stand for the training's; DeepSpeed itself goes on after them."""
     key = f"{_PARAMS}.total_num_steps"
     if (steps := reading.count(key, least=1)) is not None:
         reading.say(key, {"train.steps": steps, "optimizer.decay_steps": steps})

@@ -115,7 +115,7 @@ def settings() -> dict[str, str]:
 
 
 def precision(reading: Reading) -> None:
-    """The format of the computation, and those of the gradients and the optimizer beside it."""
+    """Say the formats of the computation, the gradients and the optimizer."""
     bf16 = "bfloat16" if reading.has("bfloat16") and not reading.has("bf16") else "bf16"
     for block in ("fp16", bf16):
         if reading.value(block) not in (None, {}):
@@ -179,7 +179,7 @@ def _formats(reading: Reading) -> None:
 
 
 def tracking(reading: Reading) -> None:
-    """A tracker of the file's, of which a run has one; how often DeepSpeed prints is how often the run logs."""
+    """Say one tracker of the file; the run logs as often as DeepSpeed prints."""
     steps = reading.count("steps_per_print", least=1) if reading.value("steps_per_print") != 0 else None
     if steps is not None:
         reading.say("steps_per_print", {"train.log_every": steps})
@@ -198,7 +198,7 @@ def tracking(reading: Reading) -> None:
 
 
 def parallel(reading: Reading) -> None:
-    """Ulysses, AutoTP, pipelines and DeepSpeed's activation checkpointing."""
+    """Say Ulysses and AutoTP; enter pipelines and DeepSpeed's activation checkpointing."""
     if (ranks := reading.count("sequence_parallel_size", least=1)) is not None:
         reading.say("sequence_parallel_size", {"parallel.ulysses": ranks})
     degree = reading.count("tensor_parallel.autotp_size")
@@ -232,7 +232,7 @@ def _activations(reading: Reading, *, cut: bool) -> None:
 
 
 def engine(reading: Reading) -> None:
-    """Keys that DeepSpeed acts on by itself."""
+    """Enter the keys that DeepSpeed acts on by itself."""
     if (norm := reading.number("gradient_clipping")) is not None:
         reading.say("gradient_clipping", {"optimizer.clip": norm})
     for key, usual in _USUAL.items():
@@ -250,7 +250,7 @@ def _keep(reading: Reading, block: str) -> None:
 
 
 def features(reading: Reading) -> None:
-    """What a run does not have here, or in another way."""
+    """Enter features that a run does not have here, or has in another way."""
     for block in _FILES:
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
             reading.ledger.default(*reading.inside(block))

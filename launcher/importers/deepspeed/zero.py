@@ -127,7 +127,7 @@ def _stage(reading: Reading) -> int:
 
 
 def _counts(reading: Reading, stage: int) -> None:
-    """Buckets and thresholds, of which stages 1 and 2 read two."""
+    """Say buckets and thresholds; stages 1 and 2 read two of them."""
     for key, path in _COUNTS.items():
         if (number := reading.count(f"{BLOCK}.{key}", least=1)) is not None:
             reading.say(f"{BLOCK}.{key}", {path: number})
@@ -170,7 +170,7 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
 
 
 def _beside_device(reading: Reading, block: str, device: str) -> None:
-    """What the block holds beside the device, of which most is of NVMe."""
+    """Enter the keys beside the device, most of them for NVMe."""
     if device == "none":
         reading.idle(reading.inside(block), "nothing is offloaded by this block")
         return

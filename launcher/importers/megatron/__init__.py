@@ -99,7 +99,7 @@ def _rest(reader: Reader) -> dict[str, Any]:
 
 
 def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
-    """Enter an argument by what it does here; one that nothing is known of stays open, and is left out as unknown."""
+    """Enter an argument by its meaning; one without a known meaning stays open, and is left out as unknown."""
     if found is None:
         return
     if name in reader.parsed.unset:
@@ -112,7 +112,7 @@ def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
 
 
 def _layers(reader: Reader) -> dict[str, Any]:
-    """``--spec``: Megatron-core's own layers, or Transformer Engine's, which are the default; else another model."""
+    """Enter ``--spec``: Megatron-core's own layers, the default of Transformer Engine, or another model."""
     value = str(reader.arguments["spec"].value)
     if is_local(reader) or re.search(r"get_gpt_(layer|decoder)\w*local", value):
         reader.get("spec", _LOCAL, "model.attention")

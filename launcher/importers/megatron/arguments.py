@@ -60,7 +60,7 @@ class Parsed:
 
 
 def name_of(spelling: str) -> str:
-    """The name with dashes, by which an argument is known however it is spelt."""
+    """The name of an argument, with dashes however it is spelt."""
     return spelling.lstrip("-").replace("_", "-")
 
 

@@ -86,7 +86,7 @@ def _base(word: str) -> str:
 
 
 def _place(words: tuple[str, ...]) -> int | None:
-    """Where the program stands: the first file of Python, or the module behind ``-m``."""
+    """The place of the program among words: the first file of Python, or the module behind ``-m``."""
     for number, word in enumerate(words):
         if word.endswith(".py") and not (number and words[number - 1] in {"--hostfile", "-c"}):
             return number
@@ -228,7 +228,7 @@ def batch_words(text: str) -> tuple[str, ...]:
 
 
 def batch_environment(words: Iterable[str]) -> dict[str, str]:
-    """What Slurm sets for a job with these words."""
+    """Variables that Slurm sets for a job with these words."""
     found = {name: marks.plain(value).rpartition(":")[2] for name, _, value in launcher_pairs(words)}
     return {variable: found[name] for variable, name in _OF_SLURM.items() if found.get(name, "").isdecimal()}
 

@@ -136,7 +136,7 @@ def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[Confi
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """What a file holds.
+    """The content of a YAML or JSON file.
 
     Attributes:
         flags: Values by flag as typed, or the words of a list.

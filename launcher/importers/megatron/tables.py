@@ -1,4 +1,4 @@
-"""What Megatron-LM's arguments do that no setting here says (``megatron/training/arguments.py``, megatron-core 0.19.2).
+"""The effects of Megatron-LM's arguments that no setting here says (``training/arguments.py``, megatron-core 0.19.2).
 
 Arguments of earlier releases and of Megatron-DeepSpeed's forks stand beside them. An argument that raises memory or
 changes the model, and that the estimate does not count, is never kept in silence: it is left out and matters. One that
@@ -263,21 +263,21 @@ DEFAULTS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What an argument does here: with an effect it is left out, without one the engine has it."""
+    """The meaning of an argument: with an effect it is left out, without one the engine has it."""
 
     effect: str | None = None
     matters: bool = False
 
 
 def meaning(name: str) -> Meaning | None:
-    """What an argument does here, by its whole name, else by its longest known beginning; None where it is unknown."""
+    """The meaning of an argument by its whole name, else by its longest known beginning; None where it is unknown."""
     if name in _WHOLE:
         return _WHOLE[name]
     return next((found for start, found in _BEGINNINGS if name.startswith(start)), None)
 
 
 def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
-    """What an argument does here where its value decides; None where its name does.
+    """The meaning of an argument whose value decides; None where its name does.
 
     Args:
         name: Of the argument.

@@ -70,7 +70,7 @@ class Words:
             values = [] if value is None else [value]
 
     def _split(self, words: Iterable[str]) -> Iterator[str]:
-        """Words of which one holds a flag and its value, which argparse would refuse, become two."""
+        """The words, one that holds a flag and its value split into two; argparse would refuse it."""
         for word in words:
             if marks.is_known(word) and _FLAG_WITH_BLANK.match(word):
                 self.sentences.append(
@@ -126,7 +126,7 @@ class Words:
         self._take(self.arguments, Argument(spelling, value, words), name, values)
 
     def _take(self, into: Arguments, argument: Argument, name: str, values: Iterable[str], key: str = "") -> None:
-        """Enter an argument, and what is not known of it."""
+        """Enter an argument and the variables and decisions in it."""
         key, flag = key or name_of(argument.spelling), f"--{argument.spelling}"
         values = (name, *values)
         asked = tuple(dict.fromkeys(found for word in values for found in marks.names(word)))
@@ -227,7 +227,7 @@ class Words:
 
 
 def _flag_and_value(word: str) -> tuple[str, str | None]:
-    """A flag, and what is behind its ``=``; both hang on what the whole word hangs on."""
+    """A flag and the value behind its ``=``, both with the marks of the whole word."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None

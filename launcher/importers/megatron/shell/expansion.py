@@ -75,7 +75,7 @@ class Expansion:
         return "".join(" ".join(piece.values) for piece in self._pieces(raw))
 
     def pattern(self, raw: str) -> str:
-        """The pattern that a word is: what was quoted stands for itself."""
+        """The pattern of a word, in which quoted text stands for itself."""
         pieces = [(" ".join(piece.values), piece.quoted) for piece in self._pieces(raw)]
         return "".join(escaped(text) if quoted else text for text, quoted in pieces)
 
@@ -163,7 +163,7 @@ class Expansion:
         return shown if found is None else found.rstrip("\n")
 
     def _output(self, statement: Statement) -> str | None:
-        """What ``echo ...``, ``expr ...``, ``echo ... | bc`` or ``cat <<EOF ...`` writes; None of another command."""
+        """The output of ``echo ...``, ``expr ...``, ``echo ... | bc`` or ``cat <<EOF ...``; None of another command."""
         if isinstance(statement, Pipeline) and len(statement.parts) == 2 and not statement.negated:
             first, second = statement.parts
             is_sum = isinstance(second, Simple) and second.words == ("bc",)
@@ -202,7 +202,7 @@ def _split(value: str, current: str | None, found: list[str]) -> str | None:
 
 
 def _literal(raw: str, at: int) -> tuple[str, int]:
-    """What a quoted piece or a mark stands for, and the place behind it."""
+    """The text of a quoted piece or a mark, and the place behind it."""
     if raw[at] == "\\":
         following = raw[at + 1 : at + 2]
         return ("" if following == "\n" else following or "\\"), at + 2
@@ -225,7 +225,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _braces(raw: str) -> list[str]:
-    """The words of ``a{b,c}`` and ``{1..8}``, of which one stands in a word."""
+    """The words of ``a{b,c}`` or ``{1..8}``, one in a word."""
     found = _BRACES.match(raw)
     if found is None:
         return [raw]

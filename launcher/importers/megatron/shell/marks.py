@@ -1,4 +1,4 @@
-"""Text of which a part is not known: each such part is a mark, which holds how to show it and whom to ask.
+"""Text with parts that are not known: such a part is a mark, with the text to show and the names to ask for.
 
 The names of a mark are variables that have no value (``TP``), variables whose value is not known here although the file
 sets them (``~TP``, as by a command substitution), and decisions between branches (``?3``).
@@ -36,12 +36,12 @@ def placeholders(text: str, given: Mapping[str, str]) -> str:
 
 
 def placeholder_names(text: str) -> set[str]:
-    """The names by which the placeholders of a text are asked for."""
+    """The names of the placeholders of a text, as a user gives them."""
     return {placeholder_name(match[1]) for match in _PLACEHOLDER.finditer(text) if match[1] not in _TOKENS}
 
 
 def placeholder_name(inside: str) -> str:
-    """What stands between the brackets as a variable's name: ``path_to_the_data``."""
+    """The variable's name for a placeholder: ``path_to_the_data``."""
     name = re.sub(r"\W+", "_", inside, flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"placeholder_{name}".rstrip("_")
 
@@ -57,7 +57,7 @@ def is_known(text: str) -> bool:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Whom to ask for the marks of a text."""
+    """The names to ask for the marks of a text."""
     found = [name for match in _MARKED.finditer(text) for name in match[2].split(",") if name]
     return tuple(dict.fromkeys(found))
 
@@ -68,7 +68,7 @@ def plain(text: str) -> str:
 
 
 def without(text: str) -> str:
-    """The text as it is where what has no value is empty."""
+    """The text with nothing in place of its marks."""
     return _MARKED.sub("", text)
 
 

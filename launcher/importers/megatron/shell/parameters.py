@@ -130,7 +130,7 @@ class Parameters:
         return found
 
     def _unset(self, name: str) -> str:
-        """What stands for a variable without a value: nothing where positional parameters are given."""
+        """The text of a variable without a value: a mark, or nothing where positional parameters are given."""
         if name.isdecimal() and self.state.positional is not None and name != "0":
             return ""
         asked = [name] if name.isdecimal() or name[0].isalpha() or name[0] == "_" else []
@@ -243,7 +243,7 @@ def _word(word: str, words: Words) -> Found:
 
 
 def _change(rest: str, words: Words) -> Callable[[str], str | None] | None:
-    """What the signs behind a name do to its text; None where they are not followed."""
+    """The change that the signs behind a name make to its text; None where they are not followed."""
     if cut := _CUT.match(rest):
         pattern = words.pattern(cut[2])
         at_end, longest = cut[1][0] == "%", len(cut[1]) == 2

@@ -38,7 +38,7 @@ def parse(text: str) -> Body:
 
 
 class _Tokens:
-    """A place in a text, and what is read from there."""
+    """A place in a text, and readers of words and operators from there."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0

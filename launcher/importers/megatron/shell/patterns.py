@@ -22,7 +22,7 @@ def escaped(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Backslashes become brackets, which is how ``fnmatch`` quotes; its expression takes linear time for each ``*``."""
+    """The expression of a pattern, with brackets for backslashes as ``fnmatch`` quotes; linear time for each ``*``."""
     plain = re.sub(r"\\(.)", lambda match: f"[{match[1]}]" if match[1] in "*?[" else match[1], pattern, flags=re.DOTALL)
     try:
         return re.compile(fnmatch.translate(plain.replace("[^", "[!")))

@@ -1,4 +1,4 @@
-"""Where quotes, braces, parentheses and words of shell text end."""
+"""The ends of quotes, braces, parentheses and words in shell text."""
 
 from __future__ import annotations
 
@@ -68,21 +68,21 @@ def _find(text: str, quote: str, at: int) -> int:
 
 
 def end_of_ansi(text: str, at: int) -> int:
-    """The place behind ``$'...'``, of which the inside begins here."""
+    """The place behind ``$'...'``, whose inside begins here."""
     while text[at : at + 1] not in {"'", ""}:
         at += 2 if text[at] == "\\" else 1
     return _find(text, "'", at)
 
 
 def end_of_backticks(text: str, at: int) -> int:
-    """The place behind a substitution in backticks, of which the inside begins here."""
+    """The place behind a substitution in backticks, whose inside begins here."""
     while text[at : at + 1] not in {"`", ""}:
         at += 2 if text[at] == "\\" else 1
     return _find(text, "`", at)
 
 
 def end_of_double(text: str, at: int, depth: int = 0) -> int:
-    """The place behind a text in double quotes, of which the inside begins here."""
+    """The place behind a text in double quotes, whose inside begins here."""
     start = at
     while at < len(text):
         if plain := _IN_DOUBLE.match(text, at):
@@ -95,7 +95,7 @@ def end_of_double(text: str, at: int, depth: int = 0) -> int:
 
 
 def end_of_braces(text: str, at: int, depth: int = 0) -> int:
-    """The place behind ``${...}``, of which the inside begins here."""
+    """The place behind ``${...}``, whose inside begins here."""
     while at < len(text):
         if plain := _IN_BRACES.match(text, at):
             at = plain.end()
@@ -107,7 +107,7 @@ def end_of_braces(text: str, at: int, depth: int = 0) -> int:
 
 
 def end_of_parens(text: str, at: int, depth: int = 0) -> int:
-    """The place behind ``$(...)``, ``$((...))`` or an array, of which the inside begins here."""
+    """The place behind ``$(...)``, ``$((...))`` or an array, whose inside begins here."""
     level = 1
     while at < len(text):
         if plain := _IN_PARENS.match(text, at):

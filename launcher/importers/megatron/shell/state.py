@@ -1,4 +1,4 @@
-"""What a script has set: variables, positional parameters and functions; and how much may yet be done for it."""
+"""The state of a script: variables, positional parameters and functions, and the work that is left for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class State:
 
 @dataclass(slots=True)
 class Budget:
-    """How much may yet be done: each variable can double the one before, and each loop runs another."""
+    """The work that is left: each variable can double the one before, and each loop runs another."""
 
     left: int = _MOST_WORK
 
@@ -112,7 +112,7 @@ def _decided(values: list[Value | None], decision: str) -> Value:
 
 
 def _common(lists: Iterable[Sequence[str]]) -> int:
-    """How many words at the beginning are the same in all."""
+    """The number of words at the beginning that are the same in all."""
     count = 0
     for words in zip(*lists, strict=False):
         if len(set(words)) > 1:
