@@ -22,12 +22,6 @@ _SETTINGS = {
     _STEPS: "train.gradient_accumulation",
 }
 
-_BATCH = {
-    "train_batch_size": "train.global_batch_size",
-    "train_micro_batch_size_per_gpu": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.gradient_accumulation",
-}
-
 
 def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported:
     """Read a ``ds_config.json``.
@@ -52,7 +46,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
     if stage == 0 and reading.choose.get("precision") == "fp16":
         rule = "DeepSpeed 0.19.8 divides gradients by a loss scale that it never multiplied in"
         reading.notes.append(f"fp16 without ZeRO is refused here, since {rule}: add zero=1 or precision=bf16")
-    read_batch(reading)
+    _batch(reading)
     optimizer.read(reading)
     optimizer.read_scheduler(reading)
     others.tracking(reading)
@@ -73,20 +67,19 @@ def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported
 
 def _open(reading: Reading) -> None:
     """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
-    deciding = _BATCH | zero.settings() | optimizer.settings() | optimizer.scheduler_settings() | others.settings()
+    deciding = _SETTINGS | zero.settings() | optimizer.settings() | optimizer.scheduler_settings() | others.settings()
     for key, value in reading.ledger.values.items():
+        setting = deciding.get(key)
         if value == AUTO:
-            setting = deciding.get(key)
             ends = f"; {setting} decides here" if setting else ""
             reading.idle([key], f"the file leaves it to the program that reads it{ends}")
         elif value == OPEN:
-            setting = deciding.get(key)
             reading.ledger.leave(key, "the file leaves it open" + (f": set {setting}" if setting else ""))
         elif value in (None, {}):
             reading.ledger.default(key)
 
 
-def read_batch(reading: Reading) -> None:
+def _batch(reading: Reading) -> None:
     """Say the batch as ``_set_batch_related_parameters`` derives it.
 
     What is not given follows here from the ranks too. A global batch by itself is one micro-batch on every rank, and so

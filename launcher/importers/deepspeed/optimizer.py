@@ -68,8 +68,7 @@ def settings() -> dict[str, str]:
 
 def read(reading: Reading) -> None:
     """Say the optimizer and its numbers, with its class's defaults for those that are not given."""
-    if reading.value(BLOCK) not in (None, {}):
-        reading.wrong(BLOCK, "is a block of keys in ds_config.json", [f'"{BLOCK}": {{"type": "AdamW"}}'])
+    reading.require_block(BLOCK, '"type": "AdamW"')
     reading.ledger.default(BLOCK)
     found = reading.value(_TYPE)
     name = _OPTIMIZERS.get(str(found).lower())
@@ -104,9 +103,7 @@ def _numbers(reading: Reading, name: str) -> None:
     if name == "sgd":
         names["momentum"] = "beta1"
     for key, setting in names.items():
-        path = f"{BLOCK}.params.{key}"
-        if (number := reading.number(path)) is not None:
-            reading.say(path, {f"{BLOCK}.{setting}": number})
+        reading.say_number(f"{BLOCK}.params.{key}", f"{BLOCK}.{setting}")
     path = f"{BLOCK}.params.betas"
     betas = reading.value(path)
     if betas is None:
@@ -134,8 +131,7 @@ def _variants(reading: Reading, found: str) -> None:
         reading.leave(reading.inside(f"{params}.{key}"), effect)
     reading.idle(reading.inside(*(f"{params}.{key}" for key in _OF_KERNELS)), "of how the step is computed")
     for key in ("fused", "foreach"):
-        if reading.value(f"{params}.{key}") is not None:
-            reading.say(f"{params}.{key}", {f"{BLOCK}.{key}": reading.flag(f"{params}.{key}")})
+        reading.say_flag(f"{params}.{key}", f"{BLOCK}.{key}")
 
 
 def _torch(reading: Reading, key: str) -> None:
@@ -168,8 +164,7 @@ def scheduler_settings() -> dict[str, str]:
 
 def read_scheduler(reading: Reading) -> None:
     """Say the schedule; the scheduler's learning rate comes after the optimizer's."""
-    if reading.value(SCHEDULER) not in (None, {}):
-        reading.wrong(SCHEDULER, "is a block of keys in ds_config.json", [f'"{SCHEDULER}": {{"type": "WarmupLR"}}'])
+    reading.require_block(SCHEDULER, '"type": "WarmupLR"')
     reading.ledger.default(SCHEDULER)
     found = reading.value(_KIND)
     schedule = _SCHEDULES.get(found) if isinstance(found, str) else None

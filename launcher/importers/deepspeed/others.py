@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from launcher.config.ledger import word_in
 from launcher.importers.deepspeed.reading import AUTO, Reading
 
-_FORMATS = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "torch.float32": "fp32", "fp16": "fp16",
-            "float16": "fp16", "half": "fp16", "torch.float16": "fp16", "bf16": "bf16", "bfloat16": "bf16",
-            "torch.bfloat16": "bf16"}  # fmt: skip
+_FORMATS = {
+    **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
+    **dict.fromkeys(("fp16", "float16", "half", "torch.float16"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
+}
 
 _SCALE: Mapping[str, object] = {
     "loss_scale": 0,
@@ -43,22 +45,18 @@ _USUAL: Mapping[str, object] = {
 _PRINTING = ("comms_logger", "flops_profiler", "timers")
 """Blocks with a switch that DeepSpeed alone acts on: what it prints."""
 
-_FILES = ("checkpoint", "nebula", "datastates", "datastates-llm", "csv_monitor", "comet", "dataloader_drop_last",
-          "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "managed_gradient_accumulation",
-          "autotuning")  # fmt: skip
-_WHY = {
+_FILES: Mapping[str, str] = {
     "checkpoint": "the run directory has its own checkpoints, which any number of ranks reads",
-    "nebula": "the run directory has its own checkpoints",
-    "datastates": "the run directory has its own checkpoints",
-    "datastates-llm": "the run directory has its own checkpoints",
+    **dict.fromkeys(("nebula", "datastates", "datastates-llm"), "the run directory has its own checkpoints"),
     "csv_monitor": "metrics.jsonl of the run has what it writes",
     "comet": "tracking has no comet; metrics.jsonl of the run has what it sends",
     "dataloader_drop_last": "batches are always whole here",
-    "managed_gradient_accumulation": "the worker lets DeepSpeed count the micro-batches",
-    "autotuning": "of `deepspeed --autotuning` alone; launch -m compares settings",
     "zero_allow_untested_optimizer": "it is written for the optimizer that runs",
     "zero_force_ds_cpu_optimizer": "it is written for the optimizer that runs",
+    "managed_gradient_accumulation": "the worker lets DeepSpeed count the micro-batches",
+    "autotuning": "of `deepspeed --autotuning` alone; launch -m compares settings",
 }
+"""Keys and blocks without effect on a run here, with the reason."""
 
 _SWITCHED: Mapping[str, str] = {
     "amp": "nothing is computed in half precision by Apex here, which DeepSpeed 0.19.8 has no more",
@@ -118,8 +116,7 @@ def precision(reading: Reading) -> None:
     """Say the formats of the computation, the gradients and the optimizer."""
     bf16 = "bfloat16" if reading.has("bfloat16") and not reading.has("bf16") else "bf16"
     for block in ("fp16", bf16):
-        if reading.value(block) not in (None, {}):
-            reading.wrong(block, "is a block of keys in ds_config.json", [f'"{block}": {{"enabled": true}}'])
+        reading.require_block(block, '"enabled": true')
     keys = {"fp16": "fp16.enabled", "bf16": f"{bf16}.enabled"}
     on = [word for word, key in keys.items() if reading.flag(key)]
     if len(on) == 2:
@@ -180,9 +177,8 @@ def _formats(reading: Reading) -> None:
 
 def tracking(reading: Reading) -> None:
     """Say one tracker of the file; the run logs as often as DeepSpeed prints."""
-    steps = reading.count("steps_per_print", least=1) if reading.value("steps_per_print") != 0 else None
-    if steps is not None:
-        reading.say("steps_per_print", {"train.log_every": steps})
+    if reading.value("steps_per_print") != 0:
+        reading.say_count("steps_per_print", "train.log_every", least=1)
     for kind in ("wandb", "tensorboard"):
         if reading.flag(f"{kind}.enabled") and "tracking" not in reading.choose:
             reading.choose["tracking"] = kind
@@ -199,8 +195,7 @@ def tracking(reading: Reading) -> None:
 
 def parallel(reading: Reading) -> None:
     """Say Ulysses and AutoTP; enter pipelines and DeepSpeed's activation checkpointing."""
-    if (ranks := reading.count("sequence_parallel_size", least=1)) is not None:
-        reading.say("sequence_parallel_size", {"parallel.ulysses": ranks})
+    reading.say_count("sequence_parallel_size", "parallel.ulysses", least=1)
     degree = reading.count("tensor_parallel.autotp_size")
     if degree is not None:
         reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
@@ -233,8 +228,7 @@ def _activations(reading: Reading, *, cut: bool) -> None:
 
 def engine(reading: Reading) -> None:
     """Enter the keys that DeepSpeed acts on by itself."""
-    if (norm := reading.number("gradient_clipping")) is not None:
-        reading.say("gradient_clipping", {"optimizer.clip": norm})
+    reading.say_number("gradient_clipping", "optimizer.clip")
     for key, usual in _USUAL.items():
         reading.keep_unless(key, usual)
     for block in _PRINTING:
@@ -251,10 +245,10 @@ def _keep(reading: Reading, block: str) -> None:
 
 def features(reading: Reading) -> None:
     """Enter features that a run does not have here, or has in another way."""
-    for block in _FILES:
+    for block, why in _FILES.items():
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
             reading.ledger.default(*reading.inside(block))
-        reading.idle(reading.inside(block), _WHY[block])
+        reading.idle(reading.inside(block), why)
     for block, effect in _SWITCHED.items():
         keys = list(reading.inside(block))
         if _is_on(reading, block, keys):

@@ -92,6 +92,26 @@ class Reading:
         self.errors.append(ConfigError(f"{self.path}: {key}", self.ledger.values.get(key), rule, list(ways)))
         self.ledger.leave(key, "its value is an error")
 
+    def require_block(self, key: str, example: str) -> None:
+        """Enter an error where a block of keys is anything else."""
+        if self.value(key) not in (None, {}):
+            self.wrong(key, "is a block of keys in ds_config.json", [f'"{key}": {{{example}}}'])
+
+    def say_number(self, key: str, setting: str) -> None:
+        """Say the number of a key, where it has one."""
+        if (number := self.number(key)) is not None:
+            self.say(key, {setting: number})
+
+    def say_count(self, key: str, setting: str, least: int = 0) -> None:
+        """Say the whole number of a key, where it has one."""
+        if (number := self.count(key, least)) is not None:
+            self.say(key, {setting: number})
+
+    def say_flag(self, key: str, setting: str) -> None:
+        """Say the switch of a key, where it has one."""
+        if self.value(key) is not None:
+            self.say(key, {setting: self.flag(key)})
+
     def say(self, key: str, settings: Mapping[str, Any]) -> None:
         """Settings that say a key."""
         self.settings |= settings

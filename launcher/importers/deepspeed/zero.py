@@ -13,16 +13,15 @@ _COUNTS: Mapping[str, str] = {
     "reduce_bucket_size": "zero.reduce_bucket_size",
     "allgather_bucket_size": "zero.allgather_bucket_size",
 }
-_COUNTS_OF_STAGE_3: Mapping[str, str] = {
-    "sub_group_size": "zero.sub_group_size",
-    "stage3_max_live_parameters": "zero.max_live_parameters",
-    "stage3_max_reuse_distance": "zero.max_reuse_distance",
-    "stage3_prefetch_bucket_size": "zero.prefetch_bucket_size",
-    "stage3_param_persistence_threshold": "zero.param_persistence_threshold",
-    "max_live_parameters": "zero.max_live_parameters",
-    "max_reuse_distance": "zero.max_reuse_distance",
-    "prefetch_bucket_size": "zero.prefetch_bucket_size",
-    "param_persistence_threshold": "zero.param_persistence_threshold",
+_COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"} | {
+    f"{prefix}{key}": f"zero.{key}"
+    for prefix in ("stage3_", "")
+    for key in (
+        "max_live_parameters",
+        "max_reuse_distance",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+    )
 }
 """Counts of elements; DeepSpeed takes those of stage 3 without their prefix, too."""
 
@@ -37,10 +36,8 @@ _USUAL: Mapping[str, object] = {
 }
 _USUAL_OF_STAGE_3: Mapping[str, object] = {
     "memory_efficient_linear": True,
-    "stage3_model_persistence_threshold": None,
-    "model_persistence_threshold": None,
-    "stage3_module_granularity_threshold": 0,
-    "module_granularity_threshold": 0,
+    **dict.fromkeys(("stage3_model_persistence_threshold", "model_persistence_threshold"), None),
+    **dict.fromkeys(("stage3_module_granularity_threshold", "module_granularity_threshold"), 0),
     "stage3_use_all_reduce_for_fetch_params": False,
     "stage3_allgather_sequential": False,
     "zero_quantized_weights": False,
@@ -109,12 +106,10 @@ def _stage(reading: Reading) -> int:
     if isinstance(reading.value(BLOCK), bool):
         stage = int(reading.value(BLOCK))
         reading.ledger.say(BLOCK, "parallel")
-        size = reading.count("allgather_size") if stage else None
-        if size is not None:
-            reading.say("allgather_size", {"zero.allgather_bucket_size": size})
+        if stage:
+            reading.say_count("allgather_size", "zero.allgather_bucket_size")
         return stage
-    if reading.value(BLOCK) not in (None, {}):
-        reading.wrong(BLOCK, "is a block of keys in ds_config.json", [f'"{BLOCK}": {{"stage": 2}}'])
+    reading.require_block(BLOCK, '"stage": 2')
     reading.ledger.say(BLOCK, "parallel")
     if reading.absent(_STAGE):
         return 0
@@ -129,18 +124,15 @@ def _stage(reading: Reading) -> int:
 def _counts(reading: Reading, stage: int) -> None:
     """Say buckets and thresholds; stages 1 and 2 read two of them."""
     for key, path in _COUNTS.items():
-        if (number := reading.count(f"{BLOCK}.{key}", least=1)) is not None:
-            reading.say(f"{BLOCK}.{key}", {path: number})
-    if reading.value(f"{BLOCK}.overlap_comm") is not None:
-        reading.say(f"{BLOCK}.overlap_comm", {"zero.overlap_comm": reading.flag(f"{BLOCK}.overlap_comm")})
+        reading.say_count(f"{BLOCK}.{key}", path, least=1)
+    reading.say_flag(f"{BLOCK}.overlap_comm", "zero.overlap_comm")
     of_stage_3 = [*_COUNTS_OF_STAGE_3, *_USUAL_OF_STAGE_3, *_GATHERED, "zero_hpz_partition_size", "leaf_module"]
     if stage < 3:
         why = f"DeepSpeed reads it at stage 3 alone, and this is stage {stage}"
         reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in of_stage_3)), why)
         return
     for key, path in _COUNTS_OF_STAGE_3.items():
-        if (number := reading.count(f"{BLOCK}.{key}")) is not None:
-            reading.say(f"{BLOCK}.{key}", {path: number})
+        reading.say_count(f"{BLOCK}.{key}", path)
     if (ranks := reading.count(f"{BLOCK}.zero_hpz_partition_size")) is not None:
         reading.say(f"{BLOCK}.zero_hpz_partition_size", {"zero.hpz": max(1, ranks)})
 
@@ -213,9 +205,9 @@ def _others(reading: Reading, stage: int) -> None:
     """Keys that DeepSpeed alone acts on, and those that another key or nobody reads any more."""
     for key in _GATHERED:
         if reading.value(f"{BLOCK}.{key}") is not None:
-            whole = reading.flag(f"{BLOCK}.{key}")
-            reading.say(f"{BLOCK}.{key}", {"save.export": "safetensors"} if whole else {})
-            if not whole:
+            if reading.flag(f"{BLOCK}.{key}"):
+                reading.say(f"{BLOCK}.{key}", {"save.export": "safetensors"})
+            else:
                 reading.ledger.default(f"{BLOCK}.{key}")
     usual = _USUAL if stage < 3 else {**_USUAL, **_USUAL_OF_STAGE_3}
     if stage == 3:
@@ -225,11 +217,12 @@ def _others(reading: Reading, stage: int) -> None:
     for key in list(reading.inside(f"{BLOCK}.leaf_module")):
         reading.keep(key)
     reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in _OF_FILES)), "of checkpoints and of what others report")
-    shards = f"{BLOCK}.mics_shard_size"
-    if (reading.number(shards) or 0) <= 0:
-        reading.ledger.default(*reading.inside(shards, f"{BLOCK}.mics_hierarchical_params_gather"))
-    mics = reading.inside(shards, f"{BLOCK}.mics_hierarchical_params_gather")
-    reading.leave(mics, "parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more")
+    mics = (f"{BLOCK}.mics_shard_size", f"{BLOCK}.mics_hierarchical_params_gather")
+    if (reading.number(mics[0]) or 0) <= 0:
+        reading.ledger.default(*reading.inside(*mics))
+    reading.leave(
+        reading.inside(*mics), "parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more"
+    )
     effect = "gradients lack the correction of their quantization: DeepSpeed 0.19.8 has LoCo no more"
     reading.leave(reading.inside(f"{BLOCK}.zeropp_loco_param"), effect)
     effect = "every update is applied at once here: ZenFlow lets some lag behind"
