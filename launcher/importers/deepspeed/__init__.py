@@ -8,8 +8,6 @@ absent, as it is here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.config.ledger import OPEN, leaves
 from launcher.importers import Imported, Ledger
 from launcher.importers.deepspeed import optimizer, others, zero
@@ -23,21 +21,19 @@ _SETTINGS = {
 }
 
 
-def read(text: str, path: str, *, variables: Mapping[str, str] = {}) -> Imported:
+def read(text: str, path: str) -> Imported:
     """Read a ``ds_config.json``.
 
     Args:
         text: The file's content.
         path: The file, for messages.
-        variables: Of importers of shell text; a ds_config has none.
 
     Raises:
         ConfigErrors: The text is not a ``ds_config.json``.
     """
     content = content_of(text, path)
     reading = Reading(path=path, ledger=Ledger(leaves(content)))
-    known = [key for key in content if key in others.HEADS]
-    if content and not known:
+    if content and others.HEADS.isdisjoint(content):
         first = next(iter(content))
         reading.wrong(next(iter(reading.ledger.values)), f"DeepSpeed reads no key of this file, the first is {first}")
     _open(reading)

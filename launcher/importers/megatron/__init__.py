@@ -17,7 +17,7 @@ from launcher.importers.megatron.kinds import refuse
 from launcher.importers.megatron.model_sizes import is_local, model
 from launcher.importers.megatron.parse import parse
 from launcher.importers.megatron.reader import Reader, ledger_of
-from launcher.importers.megatron.tables import DEFAULTS, Meaning, by_value, meaning
+from launcher.importers.megatron.tables import DEFAULTS, MEANINGS, Meaning, by_value
 from launcher.importers.megatron.vocabulary import multiple
 
 HAS_VARIABLES = True
@@ -94,7 +94,7 @@ def _rest(reader: Reader) -> dict[str, Any]:
         elif name in DEFAULTS and DEFAULTS[name] == argument.value:
             reader.ledger.default(reader.key(name))
         else:
-            _enter(reader, name, by_value(name, values) or meaning(name))
+            _enter(reader, name, by_value(name, values) or MEANINGS.get(name))
     return settings | {f"backend.extra.{spelling}": value for spelling, value in reader.extra.items()}
 
 

@@ -64,6 +64,21 @@ def name_of(spelling: str) -> str:
     return spelling.lstrip("-").replace("_", "-")
 
 
+class ByName[T]:
+    """Values by the names of arguments; a name that ends in ``*`` is a beginning, the longest of which counts."""
+
+    def __init__(self, pairs: Iterable[tuple[str, T]]) -> None:
+        self._whole = dict(pairs)
+        beginnings = [(name[:-1], value) for name, value in self._whole.items() if name.endswith("*")]
+        self._beginnings = sorted(beginnings, key=lambda pair: -len(pair[0]))
+
+    def get(self, name: str) -> T | None:
+        """The value of a name; None where there is none."""
+        if name in self._whole:
+            return self._whole[name]
+        return next((value for start, value in self._beginnings if name.startswith(start)), None)
+
+
 def typed(value: Any) -> Any:
     """Numbers and truth from text; ``[a b]`` and ``a,b`` stay text, since only the argument knows what they are."""
     if isinstance(value, list | tuple):

@@ -6,9 +6,10 @@ Their sizes are spelt as a GPT's are, so that an estimate would be given, and be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from launcher.base.errors import ConfigError
+from launcher.importers.megatron.arguments import ByName
 from launcher.importers.megatron.reader import Reader
 
 _VISION_LANGUAGE = "a model of images and text"
@@ -142,7 +143,7 @@ def _matching(table: Iterable[tuple[str, str]], text: str) -> str | None:
 
 
 def _of_argument(reader: Reader, name: str) -> str | None:
-    kind = _WHOLE.get(name) or next((kind for start, kind in _BEGINNINGS if name.startswith(start)), None)
+    kind = _KINDS.get(name)
     value = reader.arguments[name].value
     if kind is not None:
         return None if value is False else kind
@@ -163,10 +164,4 @@ def _of_argument(reader: Reader, name: str) -> str | None:
     return None
 
 
-def _kinds() -> Iterator[tuple[str, str]]:
-    for kind, names in (*TRAINS_NOTHING.items(), *ARGUMENTS.items()):
-        yield from ((name, kind) for name in names)
-
-
-_WHOLE = {name: kind for name, kind in _kinds() if not name.endswith("*")}
-_BEGINNINGS = [(name[:-1], kind) for name, kind in _kinds() if name.endswith("*")]
+_KINDS = ByName((name, kind) for kind, names in (*TRAINS_NOTHING.items(), *ARGUMENTS.items()) for name in names)

@@ -7,8 +7,10 @@ lowers memory is kept, so that an estimate without it is on the safe side. A nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from launcher.importers.megatron.arguments import ByName
 
 KEPT = (
     "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "activation-func-clamp-value",
@@ -269,13 +271,6 @@ class Meaning:
     matters: bool = False
 
 
-def meaning(name: str) -> Meaning | None:
-    """The meaning of an argument by its whole name, else by its longest known beginning; None where it is unknown."""
-    if name in _WHOLE:
-        return _WHOLE[name]
-    return next((found for start, found in _BEGINNINGS if name.startswith(start)), None)
-
-
 def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
     """The meaning of an argument whose value decides; None where its name does.
 
@@ -296,16 +291,9 @@ def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
     return Meaning() if kept.get(name) else None
 
 
-def _meanings() -> Iterator[tuple[str, Meaning]]:
-    for name in KEPT:
-        yield name, Meaning()
-    for matters, groups in ((False, NO_EFFECT), (True, MATTERS)):
-        for effect, names in groups.items():
-            for name in names:
-                yield name, Meaning(effect=effect, matters=matters)
-
-
-_WHOLE = {name: found for name, found in _meanings() if not name.endswith("*")}
-_BEGINNINGS = sorted(
-    ((name[:-1], found) for name, found in _meanings() if name.endswith("*")), key=lambda pair: -len(pair[0])
-)
+MEANINGS = ByName((
+    *((name, Meaning()) for name in KEPT),
+    *((name, Meaning(effect=effect)) for effect, names in NO_EFFECT.items() for name in names),
+    *((name, Meaning(effect=effect, matters=True)) for effect, names in MATTERS.items() for name in names),
+))  # fmt: skip
+"""The meaning of each argument that is known."""
