@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher.base import secret
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.config.recipes import SCHEMA, literal
 
 OPEN = "???"
@@ -52,7 +53,7 @@ class LeftOut:
     effect: str
     matters: bool
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The form in which ``launch import --json`` lists it, without what may be a secret."""
         return {"key": self.key, "value": secret.shown(self.value, self.key), "effect": secret.hidden(self.effect)}
 
@@ -73,7 +74,7 @@ class Imported:
     """
 
     overrides: tuple[str, ...]
-    recipe: dict[str, Any]
+    recipe: JsonObject
     said: tuple[Said, ...] = ()
     default: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -81,7 +82,7 @@ class Imported:
     not_understood: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The value of ``import`` in ``launch import --json`` (docs/contract/documents.md)."""
         return {
             "overrides": list(self.overrides),
@@ -94,6 +95,10 @@ class Imported:
         }
 
 
+type _Entry = tuple[str, ...] | Literal["default", "kept"] | LeftOut
+"""The settings and groups that say a key, or the list that it is in."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """The list that each key of a file ends in; a key that is entered twice stands where it was entered last.
@@ -103,10 +108,7 @@ class Ledger:
     """
 
     values: Mapping[str, Any]
-    _said: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _default: set[str] = field(default_factory=set)
-    _kept: set[str] = field(default_factory=set)
-    _left: dict[str, LeftOut] = field(default_factory=dict)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def say(self, key: str, *paths: str) -> None:
         """Enter a key that these settings and chosen groups say; where none of them is set in the end, it is default.
@@ -115,28 +117,33 @@ class Ledger:
             key: Of the file; one that is not there is ignored, so that a reader need not ask.
             paths: Keys of the run (``train.steps``) or groups that are chosen (``precision``).
         """
-        before = self._said.get(key, ())
-        if self._enter(key):
-            self._said[key] = (*before, *(path for path in paths if path not in before))
+        self._enter(key, tuple(dict.fromkeys((*self._said(key), *paths))))
 
     def default(self, *keys: str) -> None:
         """Enter keys that say the default here too."""
-        self._default |= {key for key in keys if self._enter(key)}
+        for key in keys:
+            self._enter(key, "default")
 
     def keep(self, *keys: str) -> None:
         """Enter keys that reach the engine as they are."""
-        self._kept |= {key for key in keys if self._enter(key)}
+        for key in keys:
+            self._enter(key, "kept")
 
     def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
         """Enter a key that the run does not have here (:class:`LeftOut`)."""
-        if self._enter(key):
-            self._left[key] = LeftOut(key=key, value=self.values[key], effect=effect, matters=matters)
+        self._enter(key, LeftOut(key=key, value=self.values.get(key), effect=effect, matters=matters))
 
     def is_open(self, key: str) -> bool:
         """True if the file has the key and it is in no list yet."""
-        return key in self.values and not any(
-            key in entered for entered in (self._said, self._default, self._kept, self._left)
-        )
+        return key in self.values and key not in self._entries
+
+    def _enter(self, key: str, entry: _Entry) -> None:
+        if key in self.values:
+            self._entries[key] = entry
+
+    def _said(self, key: str) -> tuple[str, ...]:
+        entry = self._entries.get(key)
+        return entry if isinstance(entry, tuple) else ()
 
     def imported(
         self,
@@ -149,52 +156,38 @@ class Ledger:
         errors: Iterable[ConfigError] = (),
     ) -> Imported:
         """Put choices, settings and the four lists together; keys that are still open are left out as unknown."""
-        chosen = {group: f"{group}={option}" for group, option in choose.items()}
-        typed = {key: f"{key}={literal(value)}" for key, value in settings.items()}
+        words = {group: f"{group}={option}" for group, option in choose.items()}
+        words |= {key: f"{key}={literal(value)}" for key, value in settings.items()}
         for key in self.values:
             if (effect := self._left_open(key, settings)) is not None:
                 self.leave(key, effect)
-            elif self.is_open(key):
-                self.leave(key, UNKNOWN)
-        words = {key: self._words(paths, chosen | typed) for key, paths in self._said.items()}
+        said = {
+            key: tuple(dict.fromkeys(words[path] for path in self._said(key) if path in words)) for key in self.values
+        }
+        recipe = {"schema": SCHEMA, "summary": summary, "source": source, "choose": dict(choose), "set": dict(settings)}
+        entries = [(key, self._entries[key]) for key in self.values]
         return Imported(
-            overrides=(*chosen.values(), *typed.values()),
-            recipe={
-                "schema": SCHEMA,
-                "summary": summary,
-                "source": source,
-                "choose": dict(choose),
-                "set": dict(settings),
-            },
-            said=tuple(Said(key=key, overrides=words[key]) for key in self.values if words.get(key)),
-            default=tuple(key for key in self.values if key in self._default or words.get(key) == ()),
-            kept=tuple(key for key in self.values if key in self._kept),
-            left_out=tuple(self._left[key] for key in self.values if key in self._left),
+            overrides=tuple(words.values()),
+            recipe=recipe,
+            said=tuple(Said(key=key, overrides=said[key]) for key in self.values if said[key]),
+            default=tuple(
+                key for key, entry in entries if entry == "default" or (isinstance(entry, tuple) and not said[key])
+            ),
+            kept=tuple(key for key, entry in entries if entry == "kept"),
+            left_out=tuple(entry for _, entry in entries if isinstance(entry, LeftOut)),
             not_understood=tuple(dict.fromkeys(not_understood)),
             errors=tuple(errors),
         )
 
     def _left_open(self, key: str, settings: Mapping[str, Any]) -> str | None:
-        """The effect of a key whose value, or setting here, the file leaves open; None of any other key."""
-        if key in self._left:
+        """The effect of a key that is in no list, or whose value or setting the file leaves open; None of any other."""
+        if isinstance(self._entries.get(key), LeftOut):
             return None
-        paths = [path for path in self._said.get(key, ()) if path in settings]
+        paths = [path for path in self._said(key) if path in settings]
         asked = [path for path in paths if settings[path] in (OPEN, "")]
         if self.values[key] == OPEN or asked:
             return "the file leaves it open" + "".join(f": set {path}" for path in (asked or paths)[:1])
-        return None
-
-    def _enter(self, key: str) -> bool:
-        """Take the key out of all lists; False where the file does not have it."""
-        self._said.pop(key, None)
-        self._left.pop(key, None)
-        self._default.discard(key)
-        self._kept.discard(key)
-        return key in self.values
-
-    @staticmethod
-    def _words(paths: Iterable[str], typed: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(typed[path] for path in paths if path in typed))
+        return UNKNOWN if self.is_open(key) else None
 
 
 def word_in(table: Mapping[str, str], value: object) -> str | None:
@@ -207,9 +200,9 @@ def name_from(path: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(path).name).strip("-.") or "imported"
 
 
-def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> JsonObject:
     """Every leaf of nested mappings by its dotted path; a list and an empty mapping are one leaf."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for key, value in values.items():
         path = f"{prefix}{key}"
         found |= leaves(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.base.machine import Machine, another_disk, disk_free
 from launcher.base.package import shipped
 from launcher.base.units import GIB
@@ -39,7 +39,7 @@ SLURM_GPUS = 8
 _STEPS, _TOKENS = _LENGTHS = "train.steps", "train.tokens"
 
 
-def with_machine(config: Mapping[str, Any], machine: Machine, typed: Collection[str] = ()) -> dict[str, Any]:
+def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = ()) -> JsonObject:
     """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
 
     Args:
@@ -60,7 +60,9 @@ def with_machine(config: Mapping[str, Any], machine: Machine, typed: Collection[
     if "hardware.memory_bytes" in typed:
         hardware["reserved_bytes"] = hardware["reserved_bytes"] if "hardware.reserved_bytes" in typed else 0
     elif hardware["device"] == "cpu":
-        hardware |= _of_a_cpu(hardware, card="hardware.device" in typed)
+        # The memory of a card is not that of the CPU which the user has put over it by hardware.device=cpu.
+        is_card = "hardware.device" in typed or hardware["memory_bytes"] is None
+        hardware |= {"memory_bytes": None} if is_card else {"reserved_bytes": hardware["reserved_bytes"] or 0}
     if cluster["gpus_per_node"] is None:
         local = len(machine.gpus) if hardware["device"] == "cuda" else 0
         cluster["gpus_per_node"] = SLURM_GPUS if cluster["kind"] == "slurm" else local or CPU_RANKS
@@ -69,23 +71,8 @@ def with_machine(config: Mapping[str, Any], machine: Machine, typed: Collection[
 
 
 def leaves_precision(device: object, typed: Collection[str]) -> bool:
-    """True where the ranks are CPUs and the precision was left open.
-
-    Args:
-        device: Of the run.
-        typed: The keys that the user or a recipe set.
-    """
+    """True where the ranks are CPUs and none of the keys that the user or a recipe set is of the precision."""
     return device == "cpu" and not any(key.partition(".")[0] == "precision" for key in typed)
-
-
-def _of_a_cpu(hardware: Mapping[str, Any], *, card: bool) -> dict[str, Any]:
-    """Return the memory of a CPU rank; nothing is reserved unless the option says so.
-
-    Where the user has put ``hardware.device=cpu`` over the option of a card, its memory is the card's.
-    """
-    if card or hardware["memory_bytes"] is None:
-        return {"memory_bytes": None}
-    return {"reserved_bytes": hardware["reserved_bytes"] or 0}
 
 
 def _disk(directory: object, machine: Machine) -> int | None:
@@ -94,7 +81,7 @@ def _disk(directory: object, machine: Machine) -> int | None:
     return disk_free(folder.absolute()) if another_disk(folder.absolute()) else machine.disk_free_bytes
 
 
-def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: bool) -> dict[str, Any]:
+def _this_machine(hardware: JsonObject, machine: Machine, *, elsewhere: bool) -> JsonObject:
     """Return the facts of this machine; the GPUs of a cluster stay unknown on a login node without one."""
     device = hardware["device"] or ("cuda" if machine.gpus or elsewhere else "cpu")
     host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
@@ -103,14 +90,11 @@ def _this_machine(hardware: Mapping[str, Any], machine: Machine, *, elsewhere: b
     return {**hardware, **found, **as_set, "title": found["title"], "source": found["source"]}
 
 
-def _gpu(machine: Machine) -> dict[str, Any]:
+def _gpu(machine: Machine) -> JsonObject:
     """The smallest of this machine's GPUs, since every rank holds as much as the others."""
     if not machine.gpus:
-        return {
-            "dtypes": ["fp32", "fp16", "bf16"],
-            "title": "a GPU (this machine has none)",
-            "source": "hardware.device",
-        }
+        title = "a GPU (this machine has none)"
+        return {"dtypes": ["fp32", "fp16", "bf16"], "title": title, "source": "hardware.device"}
     names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
     capability = min(gpu.compute_capability for gpu in machine.gpus)
     smallest = min(machine.gpus, key=lambda gpu: gpu.memory_bytes)
@@ -125,7 +109,7 @@ def _gpu(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _speed(name: str) -> dict[str, Any]:
+def _speed(name: str) -> JsonObject:
     """The figures of the card of this name; none where the launcher has no such card."""
     option = option_of(name)
     card = None if option is None else safe_yaml.load(shipped("conf") / "hardware" / f"{option}.yaml")
@@ -148,7 +132,7 @@ def option_of(name: str) -> str | None:
     return None
 
 
-def _cpu(machine: Machine) -> dict[str, Any]:
+def _cpu(machine: Machine) -> JsonObject:
     """Return the facts of this CPU, with the formats of ``conf/hardware/cpu.yaml``."""
     return {
         "dtypes": ["fp32", "bf16"],
@@ -173,7 +157,7 @@ def displaced_lengths(words: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(_LENGTHS) if typed else frozenset()
 
 
-def with_length(train: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+def with_length(train: JsonObject, typed: Collection[str]) -> JsonObject:
     """Let the length that is typed take the place of the other one, and write down the default where there is none.
 
     Args:
