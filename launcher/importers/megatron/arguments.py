@@ -64,6 +64,16 @@ def name_of(spelling: str) -> str:
     return spelling.lstrip("-").replace("_", "-")
 
 
+def names_table(rows: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Names by what they have in common, from rows of names between blanks."""
+    return {key: names_in(names) for key, names in rows.items()}
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Names between blanks."""
+    return tuple(text.split())
+
+
 class ByName[T]:
     """Values by the names of arguments; a name that ends in ``*`` is a beginning, the longest of which counts."""
 

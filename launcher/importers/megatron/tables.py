@@ -10,66 +10,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.importers.megatron.arguments import ByName
+from launcher.importers.megatron.arguments import ByName, names_in, names_table
 
-KEPT = (
-    "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "activation-func-clamp-value",
-    "activation-offload-fraction", "apply-layernorm-1p", "apply-query-key-layer-scaling",
-    "apply-residual-connection-post-layernorm", "apply-wd-to-qk-layernorm", "attention-softmax-in-fp32",
-    "batch-invariant-mode", "calculate-per-token-loss", "cp-comm-type", "cpu-offloading-num-layers",
-    "cpu-offloading-retain-pinned-cpu-buffers", "create-all-gather-group", "ddp-average-in-collective",
-    "ddp-bucket-size", "ddp-num-buckets", "ddp-pad-buckets-for-high-nccl-busbw",
-    "ddp-param-name-patterns-for-fp32-local-accumulation", "ddp-reduce-scatter-with-fp32-accumulation", "decoupled-lr",
-    "decoupled-min-lr", "decrease-batch-size-if-needed", "defer-embedding-wgrad-compute",
-    "delay-offload-until-cuda-graph", "delay-wgrad-compute", "delta-offload-bytes-across-pp-ranks",
-    "deterministic-mode", "disable-align-grad-reduce", "disable-bf16-reduced-precision-matmul",
-    "disable-clone-scatter-output-in-embedding", "disable-fp8-wgrad", "disable-gloo-process-groups",
-    "disable-jit-fuser", "disable-manual-gc-eval", "disable-symmetric-registration", "disable-tp-comm-bulk-dgrad",
-    "disable-tp-comm-bulk-wgrad", "disable-tp-comm-overlap-ag", "disable-tp-comm-overlap-rs",
-    "disable-tp-comm-split-ag", "disable-tp-comm-split-rs", "distribute-saved-activations", "empty-unused-memory-level",
-    "enable-experimental", "end-weight-decay", "ep-overlap-early-attn-memory-release",
-    "fine-grained-activation-offloading", "fine-grained-offloading-max-inflight-offloads", "first-last-layers-bf16",
-    "flash-attention-version", "fp16-lm-cross-entropy", "fp8-amax-compute-algo", "fp8-amax-history-len", "fp8-interval",
-    "fp8-margin", "fp8-output-proj", "fp8-param-gather", "fused-residual-rmsnorm", "glu-linear-offset",
-    "hierarchical-context-parallel-sizes", "high-priority-a2a-comm-stream", "high-priority-stream-groups", "hysteresis",
-    "init-model-with-meta-device", "initial-loss-scale", "kitchen-attention-backend", "loss-scale", "loss-scale-window",
-    "lr-wsd-decay-iters", "lr-wsd-decay-style", "manual-gc", "manual-gc-interval",
-    "microbatch-group-size-per-virtual-pipeline-stage", "min-loss-scale", "min-offloaded-tensor-size",
-    "mla-down-proj-fusion", "moe-apply-probs-on-input", "moe-aux-loss-coeff", "moe-deepep-num-sms", "moe-enable-deepep",
-    "moe-flex-dispatcher-backend", "moe-flex-dispatcher-num-sms", "moe-grouped-gemm", "moe-hybridep-num-blocks-permute",
-    "moe-hybridep-num-blocks-unpermute", "moe-hybridep-num-sms", "moe-hybridep-num-sms-preprocessing",
-    "moe-hybridep-pad-uneven-dispatch-inputs", "moe-input-jitter-eps", "moe-mlp-glu-interleave-size",
-    "moe-ncclep-static-shape", "moe-ncclep-zero-copy", "moe-permute-fusion", "moe-permute-fusion-into-hybridep",
-    "moe-router-bias-update-rate", "moe-router-enable-expert-bias", "moe-router-force-biased",
-    "moe-router-force-load-balancing", "moe-router-fusion", "moe-router-group-topk", "moe-router-load-balancing-type",
-    "moe-router-num-groups", "moe-router-padding-for-fp8", "moe-router-padding-for-quantization",
-    "moe-router-pre-softmax", "moe-router-quantile-balancing-ema", "moe-router-score-function",
-    "moe-router-topk-scaling-factor", "moe-shared-expert-glu-interleave-size", "moe-shared-expert-overlap",
-    "moe-single-grouped-bias", "moe-single-grouped-weight", "moe-token-drop-policy", "moe-z-loss-coeff", "mscale",
-    "mscale-all-dim", "muon-coefficient-type", "muon-extra-scale-factor", "muon-fp32-matmul-prec", "muon-momentum",
-    "muon-nesterov", "muon-no-split-qkv", "muon-num-ns-steps", "muon-scalar-optimizer", "muon-scale-mode",
-    "muon-tp-mode", "nccl-communicator-config-path", "no-align-grad-reduce", "no-align-param-gather",
-    "no-bias-dropout-fusion", "no-bias-swiglu-fusion", "no-clone-scatter-output-in-embedding",
-    "no-create-attention-mask-in-dataloader", "no-fp8-wgrad", "no-gradient-accumulation-fusion",
-    "no-gradient-reduce-div-fusion", "no-initialization", "no-manual-gc-eval", "no-masked-softmax-fusion",
-    "no-overlap-p2p-communication", "no-persist-layer-norm", "no-pin-cpu-grads", "no-pin-cpu-params", "no-rope-freq",
-    "no-rope-fusion", "no-tp-comm-bulk-dgrad", "no-tp-comm-bulk-wgrad", "no-tp-comm-overlap-ag",
-    "no-tp-comm-overlap-rs", "no-tp-comm-split-ag", "no-tp-comm-split-rs", "no-use-layer-wise-param-layout",
-    "no-weight-decay-cond-type", "no-yarn-correction-range-round-to-int", "num-layers-at-end-in-bf16",
-    "num-layers-at-start-in-bf16", "offload-modules", "outer-dp-sharding-strategy", "overlap-cpu-optimizer-d2h-h2d",
-    "overlap-dispatch-backward-with-experts-wgrad", "overlap-grad-reduce", "overlap-moe-expert-parallel-comm",
-    "overlap-p2p-communication-warmup-flush", "overlap-param-gather", "overlap-param-gather-with-optimizer-step",
-    "pipeline-model-parallel-comm-backend", "qk-clip", "qk-clip-alpha", "qk-clip-threshold", "qk-l2-norm",
-    "reuse-grad-buf-for-mxfp8-param-ag", "rope-scaling-factor", "rope-type", "rotary-interleaved", "rotary-percent",
-    "rotary-scaling-factor", "rotary-seq-len-interpolation-factor", "sharp-enabled-group", "start-weight-decay",
-    "suggested-communication-unit-size", "te-rng-tracker", "tp-comm-bootstrap-backend", "tp-comm-overlap",
-    "tp-comm-overlap-cfg", "tp-comm-overlap-rs-dgrad", "use-cpu-initialization", "use-fused-weighted-squared-relu",
-    "use-grouped-gemm-for-dense-mlp", "use-grouped-gemm-for-shared-expert", "use-kitchen-attention",
-    "use-ring-exchange-p2p", "use-rope-scaling", "use-sharp", "use-te-activation-func",
-    "use-torch-optimizer-for-cpu-offload", "use-tp-pp-dp-mapping", "use-transformer-engine-op-fuser",
-    "weight-decay-incr-style", "wgrad-deferral-limit", "window-attn-skip-freq", "window-size", "yarn-beta-fast",
-    "yarn-beta-slow", "yarn-correction-range-round-to-int", "yarn-original-max-position-embeddings",
-)  # fmt: skip
+KEPT = names_in("""
+    account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value
+    activation-offload-fraction apply-layernorm-1p apply-query-key-layer-scaling
+    apply-residual-connection-post-layernorm apply-wd-to-qk-layernorm attention-softmax-in-fp32 batch-invariant-mode
+    calculate-per-token-loss cp-comm-type cpu-offloading-num-layers cpu-offloading-retain-pinned-cpu-buffers
+    create-all-gather-group ddp-average-in-collective ddp-bucket-size ddp-num-buckets
+    ddp-pad-buckets-for-high-nccl-busbw ddp-param-name-patterns-for-fp32-local-accumulation
+    ddp-reduce-scatter-with-fp32-accumulation decoupled-lr decoupled-min-lr decrease-batch-size-if-needed
+    defer-embedding-wgrad-compute delay-offload-until-cuda-graph delay-wgrad-compute delta-offload-bytes-across-pp-ranks
+    deterministic-mode disable-align-grad-reduce disable-bf16-reduced-precision-matmul
+    disable-clone-scatter-output-in-embedding disable-fp8-wgrad disable-gloo-process-groups disable-jit-fuser
+    disable-manual-gc-eval disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
+    disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs
+    distribute-saved-activations empty-unused-memory-level enable-experimental end-weight-decay
+    ep-overlap-early-attn-memory-release fine-grained-activation-offloading
+    fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp16-lm-cross-entropy
+    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj fp8-param-gather
+    fused-residual-rmsnorm glu-linear-offset hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
+    high-priority-stream-groups hysteresis init-model-with-meta-device initial-loss-scale kitchen-attention-backend
+    loss-scale loss-scale-window lr-wsd-decay-iters lr-wsd-decay-style manual-gc manual-gc-interval
+    microbatch-group-size-per-virtual-pipeline-stage min-loss-scale min-offloaded-tensor-size mla-down-proj-fusion
+    moe-apply-probs-on-input moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend
+    moe-flex-dispatcher-num-sms moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute
+    moe-hybridep-num-sms moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps
+    moe-mlp-glu-interleave-size moe-ncclep-static-shape moe-ncclep-zero-copy moe-permute-fusion
+    moe-permute-fusion-into-hybridep moe-router-bias-update-rate moe-router-enable-expert-bias moe-router-force-biased
+    moe-router-force-load-balancing moe-router-fusion moe-router-group-topk moe-router-load-balancing-type
+    moe-router-num-groups moe-router-padding-for-fp8 moe-router-padding-for-quantization moe-router-pre-softmax
+    moe-router-quantile-balancing-ema moe-router-score-function moe-router-topk-scaling-factor
+    moe-shared-expert-glu-interleave-size moe-shared-expert-overlap moe-single-grouped-bias moe-single-grouped-weight
+    moe-token-drop-policy moe-z-loss-coeff mscale mscale-all-dim muon-coefficient-type muon-extra-scale-factor
+    muon-fp32-matmul-prec muon-momentum muon-nesterov muon-no-split-qkv muon-num-ns-steps muon-scalar-optimizer
+    muon-scale-mode muon-tp-mode nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
+    no-bias-dropout-fusion no-bias-swiglu-fusion no-clone-scatter-output-in-embedding
+    no-create-attention-mask-in-dataloader no-fp8-wgrad no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
+    no-initialization no-manual-gc-eval no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm
+    no-pin-cpu-grads no-pin-cpu-params no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
+    no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout
+    no-weight-decay-cond-type no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16
+    num-layers-at-start-in-bf16 offload-modules outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d
+    overlap-dispatch-backward-with-experts-wgrad overlap-grad-reduce overlap-moe-expert-parallel-comm
+    overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
+    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold qk-l2-norm
+    reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved rotary-percent
+    rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
+    suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg
+    tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
+    use-grouped-gemm-for-shared-expert use-kitchen-attention use-ring-exchange-p2p use-rope-scaling use-sharp
+    use-te-activation-func use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping use-transformer-engine-op-fuser
+    weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size yarn-beta-fast yarn-beta-slow
+    yarn-correction-range-round-to-int yarn-original-max-position-embeddings
+""")  # fmt: skip
 """Arguments on which the engine acts and that leave memory as it is, or lower it: ``backend.extra``."""
 
 _LOGS = "no effect: of logs, which are the launcher's own (metrics.jsonl, launch logs)"
@@ -86,83 +80,75 @@ _EVALUATES = "no effect: on training; evaluation takes the batches and the data 
 _IDLE_ALONE = "no effect: of another argument, without which nothing reads it"
 _OLD = "no effect: of an earlier Megatron-LM; the installed one does so, or has no such thing"
 
-NO_EFFECT: Mapping[str, tuple[str, ...]] = {
-    _LOGS: (
-        "app-tag-*", "codecarbon-dir", "config-logger-dir", "disable-log-*", "disable-straggler-on-startup",
-        "dump-param-to-param-group-map", "enable-one-logger", "log-*", "logging-*", "moe-per-layer-logging",
-        "moe-routing-trace-*", "no-barrier-with-level-1-timing", "no-log-*", "no-one-logger", "one-logger-*",
-        "run-workload-inspector-server", "save-activations-interval", "save-dgrads-interval", "save-params-interval",
-        "save-tokens-per-expert-interval", "save-wgrads-interval", "straggler-*", "tensorboard-*", "timing-*",
-        "tflops-*", "wandb-*",
-    ),
-    _PROFILES: (
-        "memory-snapshot-path", "nsys-*", "nvtx-ranges", "profile", "profile-*", "pytorch-profiler-*",
-        "record-memory-history", "record-shapes", "use-pytorch-profiler",
-    ),
-    _FILES: (
-        "async-*", "auto-detect-ckpt-format", "ckpt-assume-constant-structure", "ckpt-convert-save",
-        "ckpt-convert-update-*", "ckpt-format", "ckpt-fully-parallel-*", "ckpt-load-*", "dist-ckpt-*",
-        "distrib-optim-*", "no-ckpt-*", "disable-ckpt-*", "no-save-optim", "no-save-rng", "no-stream-ckpt-dequant",
-        "disable-stream-ckpt-dequant", "no-strict-fsdp-dtensor-load", "disable-strict-fsdp-dtensor-load",
-        "non-persistent-*", "replication", "replication-*", "save-retain-interval", "universal-checkpoint",
-        "use-dist-ckpt", "use-persistent-ckpt-worker", "verify-integrity", "no-pipeline-checkpoint-*",
-    ),
-    _RESUMED: (
-        "ckpt-step", "exit-on-missing-checkpoint", "load-main-params-from-ckpt", "no-load-*",
-        "no-use-tokenizer-model-from-checkpoint-args", "disable-use-tokenizer-model-from-checkpoint-args",
-        "override-ckpt-iteration", "override-lr-scheduler", "override-opt-param-scheduler",
-        "use-checkpoint-lr-scheduler", "use-checkpoint-opt-param-scheduler", "use-mp-args-from-checkpoint-args",
-        "reset-iteration", "reset-progress",
-    ),
-    _STARTS: (
-        "distributed-backend", "distributed-timeout-seconds-after-init", "fake-process-group", "job-dir",
-        "lazy-mpu-init", "local-rank", "master-*", "max-restarts", "monitor-interval", "node-rank", "rdzv-*",
-        "redirects", "standalone", "tee", "use-mpi", "world-size",
-    ),
-    _READS: (
-        "allow-ambiguous-pad-tokens", "chat-template", "data-cache-path", "data-impl", "dataloader-*",
-        "disable-tokenizer-*", "eod-token-*", "make-valid-*", "merge-file", "mid-level-dataset-surplus", "mmap-warmup",
-        "no-mmap-bin-files", "no-tokenizer-*", "null-tokenizer-*", "num-dataset-builder-threads",
-        "object-storage-cache-path", "per-dataset-sequences-path", "repeated-dataloader", "s3-cache-path", "tiktoken-*",
-        "tokenizer-*", "trust-remote-code", "vocab-file",
-    ),
-    _FAULTS: (
-        "abort-on-unmet-fused-kernel-constraints", "adlr-*", "calc-ft-timeouts", "check-for-large-grads",
-        "check-for-spiky-loss", "check-weight-hash-across-dp-replicas-interval", "disable-flight-recorder-*",
-        "disable-msc", "enable-ft-package", "enable-msc", "error-injection-*", "exit-signal",
-        "exit-signal-handler-for-*", "fault-injector-*", "flight-recorder-*", "ft-*", "gpu-sniff-test-interval",
-        "inprocess-*", "kill-switch-path", "no-check-for-nan-in-loss-and-grad", "no-flight-recorder-*", "rerun-mode",
-        "result-rejected-tracker-filename", "sync-tp-duplicated-parameters", "test-mode", "train-sync-interval",
-    ),
-    _ENDS: ("exit-duration-in-mins",),
-    _CYCLIC: ("no-data-sharding",),
-    _INFERENCE: (
-        "cache-mla-latents", "decode-only-cuda-graphs", "enable-chunked-prefill", "flash-decode", "inference",
-        "inference-*", "max-tokens-to-oom", "mlp-chunks-for-prefill", "moe-pad-experts-for-cuda-graph-inference",
-        "nccl-all-reduce-for-prefill", "no-inference-*", "num-speculative-tokens", "symmetric-ar-type",
-        "use-legacy-static-engine", "use-same-sampling-seed-across-dp-ranks",
-    ),
-    _EVALUATES: (
-        "eval-global-batch-size", "eval-micro-batch-size", "eval-micro-batch-size-*", "full-validation",
-        "multiple-validation-sets", "start-eval-at-iter", "validation-set-names", "valid-data-weights",
-    ),
-    _IDLE_ALONE: (
-        "cuda-graph-modules", "cuda-graph-scope", "cuda-graph-warmup-steps", "dsa-*", "no-dsa-*", "disable-dsa-*",
-        "fim-*", "fp4-param-gather", "fp4-quantizer-factory", "fp4-recipe", "fp8-quantizer-factory",
-        "linear-conv-kernel-dim", "linear-key-head-dim", "linear-num-*", "linear-value-head-dim", "logits-load-*",
-        "logits-save-*", "moe-enable-routing-replay", "moe-paged-stash-*", "moe-upcycling-granularity", "mtp-*",
-        "mup-*", "optimizer-cuda-graph", "relative-attention-*", "sft-tokenizer-prompt-format",
-        "torch-fsdp2-no-reshard-after-forward", "mlp-chunks-for-training",
-    ),
-    _OLD: (
-        "DDP-impl", "add-position-embedding", "contigious-checkpointing", "disable-moe-token-dropping",
-        "enable-cuda-graph-scope", "fp8-wgrad", "log-path", "no-async-tensor-model-parallel-allreduce",
-        "no-contiguous-buffers-in-local-ddp", "no-delay-grad-reduce", "no-disable-bias-linear",
-        "no-query-key-layer-scaling", "no-scaled-masked-softmax-fusion", "no-scatter-gather-tensors-in-pipeline",
-        "onnx-safe", "partition-activations", "synchronize-each-layer", "checkpoint-in-cpu",
-        "use-contiguous-buffers-in-local-ddp", "use-mcore-models", "use-pin-memory", "use-scatter-gather-*",
-    ),
-}  # fmt: skip
+NO_EFFECT: Mapping[str, tuple[str, ...]] = names_table({
+    _LOGS: """
+        app-tag-* codecarbon-dir config-logger-dir disable-log-* disable-straggler-on-startup
+        dump-param-to-param-group-map enable-one-logger log-* logging-* moe-per-layer-logging moe-routing-trace-*
+        no-barrier-with-level-1-timing no-log-* no-one-logger one-logger-* run-workload-inspector-server
+        save-activations-interval save-dgrads-interval save-params-interval save-tokens-per-expert-interval
+        save-wgrads-interval straggler-* tensorboard-* timing-* tflops-* wandb-*
+    """,
+    _PROFILES: """
+        memory-snapshot-path nsys-* nvtx-ranges profile profile-* pytorch-profiler-* record-memory-history record-shapes
+        use-pytorch-profiler
+    """,
+    _FILES: """
+        async-* auto-detect-ckpt-format ckpt-assume-constant-structure ckpt-convert-save ckpt-convert-update-*
+        ckpt-format ckpt-fully-parallel-* ckpt-load-* dist-ckpt-* distrib-optim-* no-ckpt-* disable-ckpt-* no-save-optim
+        no-save-rng no-stream-ckpt-dequant disable-stream-ckpt-dequant no-strict-fsdp-dtensor-load
+        disable-strict-fsdp-dtensor-load non-persistent-* replication replication-* save-retain-interval
+        universal-checkpoint use-dist-ckpt use-persistent-ckpt-worker verify-integrity no-pipeline-checkpoint-*
+    """,
+    _RESUMED: """
+        ckpt-step exit-on-missing-checkpoint load-main-params-from-ckpt no-load-*
+        no-use-tokenizer-model-from-checkpoint-args disable-use-tokenizer-model-from-checkpoint-args
+        override-ckpt-iteration override-lr-scheduler override-opt-param-scheduler use-checkpoint-lr-scheduler
+        use-checkpoint-opt-param-scheduler use-mp-args-from-checkpoint-args reset-iteration reset-progress
+    """,
+    _STARTS: """
+        distributed-backend distributed-timeout-seconds-after-init fake-process-group job-dir lazy-mpu-init local-rank
+        master-* max-restarts monitor-interval node-rank rdzv-* redirects standalone tee use-mpi world-size
+    """,
+    _READS: """
+        allow-ambiguous-pad-tokens chat-template data-cache-path data-impl dataloader-* disable-tokenizer-* eod-token-*
+        make-valid-* merge-file mid-level-dataset-surplus mmap-warmup no-mmap-bin-files no-tokenizer-* null-tokenizer-*
+        num-dataset-builder-threads object-storage-cache-path per-dataset-sequences-path repeated-dataloader
+        s3-cache-path tiktoken-* tokenizer-* trust-remote-code vocab-file
+    """,
+    _FAULTS: """
+        abort-on-unmet-fused-kernel-constraints adlr-* calc-ft-timeouts check-for-large-grads check-for-spiky-loss
+        check-weight-hash-across-dp-replicas-interval disable-flight-recorder-* disable-msc enable-ft-package enable-msc
+        error-injection-* exit-signal exit-signal-handler-for-* fault-injector-* flight-recorder-* ft-*
+        gpu-sniff-test-interval inprocess-* kill-switch-path no-check-for-nan-in-loss-and-grad no-flight-recorder-*
+        rerun-mode result-rejected-tracker-filename sync-tp-duplicated-parameters test-mode train-sync-interval
+    """,
+    _ENDS: "exit-duration-in-mins",
+    _CYCLIC: "no-data-sharding",
+    _INFERENCE: """
+        cache-mla-latents decode-only-cuda-graphs enable-chunked-prefill flash-decode inference inference-*
+        max-tokens-to-oom mlp-chunks-for-prefill moe-pad-experts-for-cuda-graph-inference nccl-all-reduce-for-prefill
+        no-inference-* num-speculative-tokens symmetric-ar-type use-legacy-static-engine
+        use-same-sampling-seed-across-dp-ranks
+    """,
+    _EVALUATES: """
+        eval-global-batch-size eval-micro-batch-size eval-micro-batch-size-* full-validation multiple-validation-sets
+        start-eval-at-iter validation-set-names valid-data-weights
+    """,
+    _IDLE_ALONE: """
+        cuda-graph-modules cuda-graph-scope cuda-graph-warmup-steps dsa-* no-dsa-* disable-dsa-* fim-* fp4-param-gather
+        fp4-quantizer-factory fp4-recipe fp8-quantizer-factory linear-conv-kernel-dim linear-key-head-dim linear-num-*
+        linear-value-head-dim logits-load-* logits-save-* moe-enable-routing-replay moe-paged-stash-*
+        moe-upcycling-granularity mtp-* mup-* optimizer-cuda-graph relative-attention-* sft-tokenizer-prompt-format
+        torch-fsdp2-no-reshard-after-forward mlp-chunks-for-training
+    """,
+    _OLD: """
+        DDP-impl add-position-embedding contigious-checkpointing disable-moe-token-dropping enable-cuda-graph-scope
+        fp8-wgrad log-path no-async-tensor-model-parallel-allreduce no-contiguous-buffers-in-local-ddp
+        no-delay-grad-reduce no-disable-bias-linear no-query-key-layer-scaling no-scaled-masked-softmax-fusion
+        no-scatter-gather-tensors-in-pipeline onnx-safe partition-activations synchronize-each-layer checkpoint-in-cpu
+        use-contiguous-buffers-in-local-ddp use-mcore-models use-pin-memory use-scatter-gather-*
+    """,
+})
 """Arguments without an effect on what is trained here, by the sentence that says why."""
 
 _MODEL = "the model there is another"
@@ -175,74 +161,73 @@ _GRAPHS = "memory: the pools of CUDA graphs, which nothing here counts"
 _DEEPSPEED = "memory and maths: DeepSpeed's engine trains there, Megatron-LM's own here"
 _HAND_ON = "+backend.extra.{name}={value} hands it on, uncounted"
 
-MATTERS: Mapping[str, tuple[str, ...]] = {
-    f"{_MODEL}: parameters that nothing here counts": (
-        "attention-output-gate", "embed-layernorm", "moe-latent-size", "moe-shared-expert-gate", "use-mup", "adapter-*",
-        "hyper-connection-*", "enable-hyper-connections",
-    ),
-    f"{_MODEL}: layers that predict further tokens, neither built nor counted here": ("mtp-num-layers",),
-    f"{_MODEL}: no layer is frozen here": ("freeze-*",),
-    f"{_MODEL}: layers before Megatron-core, which nothing here counts": ("use-legacy-models",),
-    f"{_MODEL}: its sizes are those of the checkpoint there": ("use-checkpoint-args",),
-    f"{_MODEL}: the file that it names holds the arguments: import that": ("yaml-cfg",),
-    f"{_MODEL}: layers of NVIDIA ModelOpt": ("export-*", "enable-modelopt", "modelopt-*"),
-    f"{_BUFFER}; {_HAND_ON}": (
-        "expert-tensor-parallel-num-weight-shards", "fp32-residual-connection", "fsdp-db-use-persist-buf-on-alloc-fail",
-        "fsdp-double-buffer", "fsdp-manual-registration", "keep-fp8-transpose-cache", "moe-paged-stash",
-        "moe-pad-expert-input-to-capacity", "moe-expert-rank-capacity-factor", "megatron-fsdp-enable-*",
-        "megatron-fsdp-max-pool-double-buffer", "tensor-parallel-num-weight-shards", "use-nccl-ub",
-        "enable-full-sharding-in-hsdp", "fp32-lm-cross-entropy",
-    ),
-    f"{_GRAPHS}; {_HAND_ON}": ("enable-cuda-graph", "external-cuda-graph"),
-    "memory: stages hold other layers than here (parallel.first_stage_layers, parallel.last_stage_layers)": (
-        "pipeline-model-parallel-layout", "pipeline-model-parallel-split-rank-*", "standalone-embedding-stage",
-        "mtp-standalone", "num-layer-list",
-    ),
-    "memory: torch's FSDP2 shards there; parallel=fsdp is its like here": ("use-torch-fsdp2",),
-    "memory and maths: its products are in other formats than here": (
-        "fp4-format", "te-precision-config-file", "fp8-e4m3", "fp8-hybrid-*",
-    ),
-    f"{_WEIGHTS}: experts are made of a dense checkpoint there": ("moe-use-upcycling",),
-    f"{_WEIGHTS}: the weights here begin as those of every engine (model.initializer_range)": (
-        "data-parallel-random-init", "embedding-init-method-std", "init-method-xavier-uniform",
-    ),
-    _BATCHES: (
-        "data-efficiency-*", "curriculum-*", "dataloader-type", "hybrid-context-parallel", "iterations-to-skip",
-        "max-seqlen-per-dp-cp-rank", "phase-transition-iterations", "sample-rate", "train-doc-idx-path",
-        "train-idx-path", "train-sample-idx-path", "train-shuffle-idx-path", "train-desc-path",
-        "skip-train-iteration-range", "return-data-index", "train-weighted-split-paths*", "valid-weighted-split-paths*",
-        "test-weighted-split-paths*",
-    ),
-    f"{_RAMPED}, as in Megatron-LM 0.19.2, which ignores it; an earlier one begins with smaller ones": (
-        "rampup-batch-size",
-    ),
-    f"{_RAMPED}, and grow there by this schedule": ("step-batch-size-schedule",),
-    _MASKS: (
-        "dataloader-inter-document-masking", "eod-mask-loss", "reset-attention-mask", "reset-position-ids",
-        "reweight-loss-based-on-position-frequency", "loss-on-targets-only", "noise-density", "mean-noise-span-length",
-    ),
-    "the data: fill in the middle": ("fim-data",),
-    "the data: conversations there; data=chat reads them here": ("sft",),
-    "the maths: it learns from another model's logits": ("logits-load-dir", "kd", "kd-*", "load-teacher", "mos"),
-    _DEEPSPEED: (
-        "deepspeed", "deepspeed-activation-checkpointing", "random-ltd", "compression-training", "ds-*",
-        "hybrid-zero-*", "pipeline-model-parallel-*", "cpu-torch-adam", "create-moe-param-group",
-        "moe-train-capacity-factor", "moe-eval-capacity-factor", "moe-min-capacity", "moe-loss-coeff",
-        "moe-expert-parallel-size", "mlp-type", "topk", "enable-expert-tensor-parallelism", "no-pipeline-parallel",
-    ),
-    "batches, ZeRO and formats of that file are not read here: launch import deepspeed reads it": (
-        "deepspeed-config", "deepscale-config",
-    ),
-    "memory: the states of its optimizer are in 8 bits there": ("use-bnb-optimizer",),
-    "memory: a part of the optimizer's states stays on the GPU there": ("optimizer-offload-fraction",),
-    "memory: nothing here counts its layers": ("transformer-impl",),
-    "memory: tokens are gathered over all ranks of experts there, and sent to those that need them here": (
-        "moe-token-dispatcher-type",
-    ),
-    f"{_GRAPHS}; {_HAND_ON} ": ("cuda-graph-impl",),
-    f"memory: experts take more tokens than an even share; {_HAND_ON}": ("moe-expert-capacity-factor",),
-    f"{_MODEL}: attention has a weight more for each head; {_HAND_ON}": ("softmax-type",),
-}  # fmt: skip
+MATTERS: Mapping[str, tuple[str, ...]] = names_table({
+    f"{_MODEL}: parameters that nothing here counts": """
+        attention-output-gate embed-layernorm moe-latent-size moe-shared-expert-gate use-mup adapter-*
+        hyper-connection-* enable-hyper-connections
+    """,
+    f"{_MODEL}: layers that predict further tokens, neither built nor counted here": "mtp-num-layers",
+    f"{_MODEL}: no layer is frozen here": "freeze-*",
+    f"{_MODEL}: layers before Megatron-core, which nothing here counts": "use-legacy-models",
+    f"{_MODEL}: its sizes are those of the checkpoint there": "use-checkpoint-args",
+    f"{_MODEL}: the file that it names holds the arguments: import that": "yaml-cfg",
+    f"{_MODEL}: layers of NVIDIA ModelOpt": "export-* enable-modelopt modelopt-*",
+    f"{_BUFFER}; {_HAND_ON}": """
+        expert-tensor-parallel-num-weight-shards fp32-residual-connection fsdp-db-use-persist-buf-on-alloc-fail
+        fsdp-double-buffer fsdp-manual-registration keep-fp8-transpose-cache moe-paged-stash
+        moe-pad-expert-input-to-capacity moe-expert-rank-capacity-factor megatron-fsdp-enable-*
+        megatron-fsdp-max-pool-double-buffer tensor-parallel-num-weight-shards use-nccl-ub enable-full-sharding-in-hsdp
+        fp32-lm-cross-entropy
+    """,
+    f"{_GRAPHS}; {_HAND_ON}": "enable-cuda-graph external-cuda-graph",
+    "memory: stages hold other layers than here (parallel.first_stage_layers, parallel.last_stage_layers)": """
+        pipeline-model-parallel-layout pipeline-model-parallel-split-rank-* standalone-embedding-stage mtp-standalone
+        num-layer-list
+    """,
+    "memory: torch's FSDP2 shards there; parallel=fsdp is its like here": "use-torch-fsdp2",
+    "memory and maths: its products are in other formats than here": """
+        fp4-format te-precision-config-file fp8-e4m3 fp8-hybrid-*
+    """,
+    f"{_WEIGHTS}: experts are made of a dense checkpoint there": "moe-use-upcycling",
+    f"{_WEIGHTS}: the weights here begin as those of every engine (model.initializer_range)": """
+        data-parallel-random-init embedding-init-method-std init-method-xavier-uniform
+    """,
+    _BATCHES: """
+        data-efficiency-* curriculum-* dataloader-type hybrid-context-parallel iterations-to-skip
+        max-seqlen-per-dp-cp-rank phase-transition-iterations sample-rate train-doc-idx-path train-idx-path
+        train-sample-idx-path train-shuffle-idx-path train-desc-path skip-train-iteration-range return-data-index
+        train-weighted-split-paths* valid-weighted-split-paths* test-weighted-split-paths*
+    """,
+    f"{_RAMPED}, as in Megatron-LM 0.19.2, which ignores it; an earlier one begins with smaller ones": """
+        rampup-batch-size
+    """,
+    f"{_RAMPED}, and grow there by this schedule": "step-batch-size-schedule",
+    _MASKS: """
+        dataloader-inter-document-masking eod-mask-loss reset-attention-mask reset-position-ids
+        reweight-loss-based-on-position-frequency loss-on-targets-only noise-density mean-noise-span-length
+    """,
+    "the data: fill in the middle": "fim-data",
+    "the data: conversations there; data=chat reads them here": "sft",
+    "the maths: it learns from another model's logits": "logits-load-dir kd kd-* load-teacher mos",
+    _DEEPSPEED: """
+        deepspeed deepspeed-activation-checkpointing random-ltd compression-training ds-* hybrid-zero-*
+        pipeline-model-parallel-* cpu-torch-adam create-moe-param-group moe-train-capacity-factor
+        moe-eval-capacity-factor moe-min-capacity moe-loss-coeff moe-expert-parallel-size mlp-type topk
+        enable-expert-tensor-parallelism no-pipeline-parallel
+    """,
+    "batches, ZeRO and formats of that file are not read here: launch import deepspeed reads it": """
+        deepspeed-config deepscale-config
+    """,
+    "memory: the states of its optimizer are in 8 bits there": "use-bnb-optimizer",
+    "memory: a part of the optimizer's states stays on the GPU there": "optimizer-offload-fraction",
+    "memory: nothing here counts its layers": "transformer-impl",
+    "memory: tokens are gathered over all ranks of experts there, and sent to those that need them here": """
+        moe-token-dispatcher-type
+    """,
+    f"{_GRAPHS}; {_HAND_ON} ": "cuda-graph-impl",
+    f"memory: experts take more tokens than an even share; {_HAND_ON}": "moe-expert-capacity-factor",
+    f"{_MODEL}: attention has a weight more for each head; {_HAND_ON}": "softmax-type",
+})
 """Arguments that change the maths, the memory or the data, and that the run does not have, by what differs."""
 
 DEFAULTS: Mapping[str, object] = {
