@@ -27,15 +27,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.gpu import counters
 from benchmarks.gpu.steps import STEPS, WARM_UP
+from launcher.base.files import write_atomically
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import loop, memory
+from launcher.worker import loop, memory, replaced
 from launcher.worker.engine import Context, Engine
-from launcher.worker.files import write_json
 from launcher.worker.fsdp import sharding
 from launcher.worker.loop import MEASURED_STEPS
 from launcher.worker.memory import MemoryTracker
-from launcher.worker.trace.shims import reduced_in_place, replaced
+from launcher.worker.trace.shims import reduced_in_place
 
 _TIMED_S = 8.0
 """No further step is timed after so long: one in fp32 takes ten times one in bf16."""
@@ -52,7 +52,7 @@ def main(name: str, *, waits: bool = False) -> None:
         measured = measure(spec, directory)
     except torch.OutOfMemoryError:
         measured = {"out_of_memory": True}
-    write_json(directory / "measured.json", measured)
+    write_atomically(directory / "measured.json", measured)
     sys.stdout.flush()
     os._exit(0)  # Leaving a group without peers in order is of no use to anyone.
 

@@ -26,7 +26,7 @@ RECENT = 60
 """Lines of metrics that are shown as a curve: one a column of a narrow terminal."""
 
 _TIMES = "rank_times.jsonl"
-"""Of each rank's own work, every ten steps (``launcher.worker.watch.pace``)."""
+"""Of each rank's own work, every ten steps (``launcher.worker.watch``)."""
 
 _END_BYTES = 1 << 18
 _WINDOW = 5

@@ -1,17 +1,28 @@
-"""The job from inside: errors with a reason that the user can act on, and the signals that ask it to end.
-
-Errors become one message, without a stack of frames.
-"""
+"""The job from inside: errors that the user can act on, each one message, and the signals that ask it to end."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 from launcher.base.errors import LauncherError
 from launcher.job.events import FailureKind
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """Torchrun and schedulers send SIGTERM; submitit and Slurm's ``--signal`` send SIGUSR2 ahead of time."""
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put a value in an attribute's place for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 class TrainingError(LauncherError):
@@ -33,6 +44,5 @@ class NodeFault(TrainingError):
     """A node does not do its part: the job may go on without it."""
 
     def __init__(self, message: str, node: str | None) -> None:
-        """Hold the message, and the node where it is known."""
         self.node = node
         super().__init__(message)

@@ -1,9 +1,10 @@
-"""A rank's side of the hang watch: what it does now, and its stacks and collectives when the node asks for them.
+"""A rank's side of the hang watch, and the time of its own work.
 
-A phase costs one write of 40 bytes into memory. Stacks are written by ``faulthandler`` in the signal's own handler,
-which needs no lock of Python's, so they come also from a rank that waits inside of a library. Collectives come from
-torch's flight recorder, which keeps the newest of gloo and NCCL anyway, by a thread of its own; a rank that is stopped,
-or that holds Python's lock for ever, cannot answer, and the node then says so.
+The node sees the rank's step and phase, and asks for its stacks and collectives. A phase costs one write of 40 bytes
+into memory. Stacks are written by ``faulthandler`` in the signal's own handler, which needs no lock of Python's, so
+they come also from a rank that waits inside of a library. Collectives come from torch's flight recorder, which keeps
+the newest of gloo and NCCL anyway, by a thread of its own; a rank that is stopped, or that holds Python's lock for
+ever, cannot answer, and the node then says so.
 """
 
 from __future__ import annotations
@@ -18,36 +19,31 @@ import signal
 import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from launcher.base.files import JsonObject, write_atomically
 from launcher.job import beat as shared
-from launcher.worker import files
 
 STACK_SIGNAL = signal.SIGUSR1
 """SIGUSR2 and SIGTERM ask for the end of the job (``launcher.worker``); nobody else takes this one."""
 
 _LOOK_S = 0.5
-_KEPT = 32
-"""Durations of which the median is taken."""
-
-_SHOWN = 16
-"""Collectives that are handed on."""
+_KEPT = 32  # Durations whose median is the usual one.
+_SHOWN = 16  # Collectives that are handed on.
 
 
 class Beat:
-    """What this rank does now; says nothing where no node watches it."""
+    """Tells the node what this rank does; silent where no node watches it."""
 
     def __init__(self, rank: int = 0, folder: Path | None = None) -> None:
-        """Begin to beat, in the phase ``start``.
-
-        Args:
-            rank: Of the job.
-            folder: Of the node's ranks; None where nobody watches.
-        """
+        """Begin to beat, in the phase ``start``; ``folder`` is the node's, None where nobody watches."""
         self._rank, self._buffer, self._step, self._kind, self._phase = rank, None, 0, "start", "start"
         self._seconds: dict[str, collections.deque[float]] = {}
         self._began = self._usual = 0.0
@@ -57,7 +53,7 @@ class Beat:
             self._begin("start", "start")
 
     def step(self, step: int) -> None:
-        """A step begins, with its data; what was before is over."""
+        """Begin a step, with its data."""
         self._step = step
         self._begin("step", "data")
 
@@ -67,18 +63,17 @@ class Beat:
         return self._step, shared.MEMORY_PHASES.get(self._phase)
 
     def begin(self, phase: str) -> None:
-        """What follows a step begins: the next batch of an evaluation, a checkpoint, or the end."""
+        """Begin what follows a step: the next batch of an evaluation, a checkpoint, or the end."""
         self._begin(phase, phase)
 
     def enter(self, phase: str) -> None:
-        """The step comes into a phase; an evaluation's passes are the evaluation's."""
+        """Enter a phase of the step; an evaluation's passes are the evaluation's."""
         if self._kind == "step" and phase in shared.PHASES:
             self._phase = phase
-            if self._buffer is not None:
-                self._put(phase, time.monotonic())
+            self._put(time.monotonic())
 
     def each[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
-        """The batches of an evaluation, each of which is a sign of life."""
+        """Hand on the batches of an evaluation; each is a sign of life."""
         for batch in batches:
             self.begin("evaluation")
             yield batch
@@ -91,17 +86,17 @@ class Beat:
         if self._began:
             self._seconds.setdefault(before, collections.deque(maxlen=_KEPT)).append(now - self._began)
         self._began = now
-        taken = self._seconds.get(kind)
-        self._usual = statistics.median(taken) if taken else 0.0
-        self._put(phase, now)
+        earlier = self._seconds.get(kind)
+        self._usual = statistics.median(earlier) if earlier else 0.0
+        self._put(now)
 
-    def _put(self, phase: str, now: float) -> None:
+    def _put(self, now: float) -> None:
         if self._buffer is not None:
             line = shared.Beat(
                 rank=self._rank,
                 pid=os.getpid(),
                 step=self._step,
-                phase=phase,
+                phase=self._phase,
                 began=self._began,
                 entered=now,
                 usual=self._usual,
@@ -148,10 +143,10 @@ def _answer(buffer: memoryview, folder: Path, rank: int) -> None:
             answered = asked
             with contextlib.suppress(OSError):
                 content = {"asked": asked, "collectives": recorded()}
-                files.write_json(shared.collectives(folder, rank), content)
+                write_atomically(shared.collectives(folder, rank), content)
 
 
-def recorded() -> list[dict[str, Any]]:
+def recorded() -> list[JsonObject]:
     """The newest collectives of this rank, oldest first: name, group, number, sizes and whether it is done."""
     found = []
     for backend in ("gloo", "nccl"):
@@ -162,7 +157,7 @@ def recorded() -> list[dict[str, Any]]:
     return [_short(entry) for entry in found[-_SHOWN:]]
 
 
-def _short(entry: dict[str, Any]) -> dict[str, Any]:
+def _short(entry: JsonObject) -> JsonObject:
     return {
         "name": entry.get("profiling_name"),
         "group": entry.get("process_group", ["", ""])[-1],
@@ -170,3 +165,56 @@ def _short(entry: dict[str, Any]) -> dict[str, Any]:
         "sizes": entry.get("input_sizes"),
         "done": bool(entry.get("retired")),
     }
+
+
+@dataclass(slots=True)
+class Clock:
+    """The seconds that a rank's blocks take in forward passes; made before the engine, which hands it the blocks.
+
+    Attributes:
+        on: False where nobody asks: alone there is nobody to compare with, and a trace runs on no device.
+        seconds: Taken since the last question.
+        began: The pass that runs now, on the CPU.
+        waiting: On a GPU the events around each pass that were not read yet.
+    """
+
+    on: bool = False
+    seconds: float = 0.0
+    began: float = 0.0
+    waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
+
+    def follow(self, blocks: Iterable[nn.Module], device: torch.device) -> None:
+        """Take the time of each training pass through a block; recomputation goes another way, and does not count."""
+        if not self.on:
+            return
+        begin, end = (self._begin, self._end) if device.type == "cpu" else (self._begin_cuda, self._end_cuda)
+        for block in blocks:
+            block.register_forward_pre_hook(begin)  # Behind FSDP2's own, which waits for the parameters.
+            block.register_forward_hook(end, prepend=True)
+
+    def _begin(self, block: nn.Module, inputs: object) -> None:
+        self.began = time.perf_counter()
+
+    def _end(self, block: nn.Module, inputs: object, output: object) -> None:
+        if torch.is_grad_enabled():
+            self.seconds += time.perf_counter() - self.began
+
+    def _begin_cuda(self, block: nn.Module, inputs: object) -> None:
+        if torch.is_grad_enabled():
+            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin.record()
+            self.waiting.append((begin, None))
+
+    def _end_cuda(self, block: nn.Module, inputs: object, output: object) -> None:
+        if torch.is_grad_enabled() and self.waiting:
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end.record()
+            self.waiting[-1] = (self.waiting[-1][0], end)
+
+    def taken(self) -> float:
+        """Seconds since the last call; passes that a GPU has not done yet count the next time."""
+        while self.waiting and self.waiting[0][1] is not None and self.waiting[0][1].query():
+            begin, end = self.waiting.popleft()
+            self.seconds += begin.elapsed_time(end) / 1000  # It is in milliseconds.
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds

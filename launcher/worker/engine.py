@@ -14,8 +14,7 @@ from typing import Protocol
 import torch
 
 from launcher.spec import RunSpec
-from launcher.worker.beat import Beat
-from launcher.worker.clock import Clock
+from launcher.worker.beat import Beat, Clock
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.memory.piles import Kept
 
@@ -27,8 +26,7 @@ class Context:
     Attributes:
         spec: The run.
         directory: The run directory.
-        rank: Of ``world`` processes.
-        world: Processes of the job.
+        rank: This process among the ``world`` of the job.
         device: Where this rank's tensors live.
         memory: To be told of phases: ``context.memory.enter("backward")``.
         beat: Tells the node what this rank does.
@@ -58,10 +56,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """Results of one optimizer step; tensors of one element, so that nobody waits for a device without need.
+    """One optimizer step; tensors of one element, so that nobody waits for a device without need.
 
     Attributes:
-        loss: The mean loss over the whole global batch, the same on all ranks.
+        loss: The mean over the whole global batch, the same on all ranks.
         grad_norm: The norm of all gradients before clipping, the same on all ranks.
         learning_rate: The rate of this step.
     """
@@ -85,12 +83,10 @@ class Engine(Protocol):
     """A model in training. Every method is called by all ranks together."""
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """One optimizer step.
+        """Do one optimizer step; ``step`` counts from 1 and decides the learning rate.
 
-        Args:
-            step: Counted from 1; decides the learning rate.
-            micro_batches: This rank's share: each of shape ``(micro_batch_size, sequence_length + 1)``, int64 token
-                ids on the rank's device. Inputs are all but the last column, labels all but the first.
+        Each of this rank's micro-batches is of shape ``(micro_batch_size, sequence_length + 1)``, int64 token ids on
+        the rank's device. Inputs are all but the last column, labels all but the first.
         """
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -99,9 +95,7 @@ class Engine(Protocol):
     def save(self, directory: Path) -> PendingSave | None:
         """Write model and optimizer into an existing directory, each rank its own share.
 
-        Returns:
-            None when the files are written, or the background write (``save.async``) that must end before the
-            directory gets its final name.
+        With ``save.async`` the answer is the background write that must end before the directory gets its final name.
         """
 
     def load(self, directory: Path) -> None:

@@ -11,15 +11,7 @@ from typing import BinaryIO
 
 from launcher.base.files import descriptor
 
-_BLOCK = 1 << 16
-"""Bytes that are read at once."""
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write JSON such that a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content) + "\n")
-    temporary.replace(path)
+_BLOCK = 1 << 16  # Bytes that are read at once.
 
 
 def finish_directory(partial: Path, final: Path) -> None:
@@ -42,10 +34,9 @@ def flush(path: Path) -> None:
 
 
 def cut(path: Path, step: int) -> None:
-    """Take the lines behind a step off the end of a file of JSON lines: they will be written again.
+    """Cut the lines of later steps, which will be written again, and a partial last line off a file of JSON lines.
 
-    The end is read backwards, so that a file of a long run costs no more than what is cut. A last line that is not
-    whole goes, too.
+    The end is read backwards, so that a file of a long run costs no more than what is cut.
     """
     if not path.exists():
         return
@@ -54,7 +45,7 @@ def cut(path: Path, step: int) -> None:
 
 
 def _end_of(file: BinaryIO, step: int) -> int:
-    """Where the newest line of this step or one before ends."""
+    """Offset of the end of the newest line that is of this step or an earlier one."""
     end, block = file.seek(0, os.SEEK_END), _BLOCK
     while end:
         start = max(0, end - block)

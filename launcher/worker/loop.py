@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,14 +24,13 @@ import torch.distributed as dist
 from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker import STOP_SIGNALS, beat, data, memory, metrics, out_of_memory, process, spikes
-from launcher.worker.clock import Clock
+from launcher.worker.beat import Clock
 from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.memory import live_bytes
 from launcher.worker.metrics import Metrics
 from launcher.worker.saving.checkpoints import Checkpoints
-from launcher.worker.watch import MemoryLog, probe, tokens_of
-from launcher.worker.watch.pace import Pace
+from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
 
 MEASURED_STEPS = 2
 """Steps whose memory is followed: the second is the first that has optimizer states from its start."""
@@ -40,16 +39,11 @@ MEASURED_STEPS = 2
 def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     """Train one run from its newest checkpoint, or from the start, to its last step.
 
-    Args:
-        spec: The run.
-        directory: The run directory.
-        build: Makes the engine; called once, by all ranks together, after the process group exists.
+    ``build`` makes the engine, once the process group exists; all ranks call it together. An error is written to
+    ``logs/error.rank<r>.json`` and ends the process with status 1.
 
     Returns:
         All that it holds, for :func:`launcher.worker.process.main` to keep alive until the process is gone.
-
-    Raises:
-        SystemExit: With status 1, after the error has been written to ``logs/error.rank<r>.json``.
     """
     with entered(spec, directory) as context:
         with context.memory.measuring("load"):
@@ -62,13 +56,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
 
 @contextlib.contextmanager
 def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
-    """This rank in its process group, compared with the others, its errors reported.
-
-    Args:
-        spec: The run.
-        directory: The run directory.
-        backend: Of the process group; None takes gloo, and on GPUs nccl beside it.
-    """
+    """This rank in its process group, compared with the others, its errors reported; ``backend`` as of the group."""
     pulse = beat.started()  # Before the group: ranks may hang there, too.
     with process.reported(directory), process.group(spec, backend) as place:
         context = Context(
@@ -90,7 +78,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
 def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
     """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part.
 
-    None where other tensors are as wide, as hidden states of the model ``tiny`` are: there the loss tells its logits.
+    Not those that other tensors have, as hidden states of the model ``tiny``: there the loss tells its logits.
     """
     model, ranks = spec.model, spec.parallel.tensor
     whole = model.vocab_size
@@ -109,8 +97,6 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
 
 
 class _Training:
-    """One rank's part of the run while it trains."""
-
     def __init__(self, context: Context, engine: Engine) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
         self._agreement = Agreement()
@@ -126,22 +112,16 @@ class _Training:
         self._pace = Pace(context)
 
     def run(self) -> None:
-        """All remaining steps, the last checkpoint, the export and the outcome."""
+        """Do all remaining steps, write the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
             self._save(step, last=True)
         self._context.beat.begin("end")
         self._checkpoints.wait(last=True)
-        if self._spec.save.export != "none" and not interrupted:
-            self._export()
-        metrics.write(self._context, self._restored)
-        self._metrics.close()
-        dist.barrier()  # The outcome speaks for all ranks.
-        if self._context.rank == 0:
-            process.write_outcome(self._context.directory, "interrupted" if interrupted else "finished", step)
+        end(self._context, self._metrics, self._restored, step, None if interrupted else self._engine.export)
 
     def _steps(self) -> tuple[int, bool]:
-        """Train until the last step or a request to stop, over jumps of the loss; as :meth:`_steps_from`."""
+        """Train as :meth:`_steps_from`, over jumps of the loss."""
         start = self._start
         while True:
             try:
@@ -162,7 +142,7 @@ class _Training:
         return start
 
     def _steps_from(self, start: Position) -> tuple[int, bool]:
-        """Train until the last step or a request to stop; the last step done, and whether a request ended it."""
+        """Train until the last step or a request to stop; return the last step done, and True if a request ended it."""
         step, steps, pulse = start.step, self._spec.steps, self._context.beat
         pulse.step(step + 1)
         for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
@@ -211,7 +191,7 @@ class _Training:
         return loss
 
     def _noted(self, batches: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Batches of an evaluation, whose lengths need not be those of training."""
+        """Tell the tracker the length of each batch of an evaluation, which may differ from training's."""
         for tokens in batches:
             self._context.memory.tokens = tokens_of([tokens])
             yield tokens
@@ -228,18 +208,29 @@ class _Training:
             self._memory.write(step)
         self._metrics.mark()
 
-    def _export(self) -> None:
-        with process.whole_directory(self._context, self._context.directory / "export") as partial:
-            self._engine.export(partial)
-
     @staticmethod
     def _due(every: int | None, step: int) -> bool:
         return every is not None and step % every == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
-    """The same on all ranks: whether any was asked to stop, and whether any still writes a checkpoint."""
+def end(context: Context, numbers: Metrics, restored: int, step: int, export: Callable[[Path], object] | None) -> None:
+    """Write the export and ``memory.json``, and say how the run ended; called by all ranks together.
+
+    ``restored`` is the step of the checkpoint that was loaded, ``step`` the last one done; ``export`` writes the model,
+    and is None where the run was asked to stop.
+    """
+    if context.spec.save.export != "none" and export is not None:
+        with process.whole_directory(context, context.directory / "export") as partial:
+            export(partial)
+    metrics.write(context, restored)
+    numbers.close()
+    dist.barrier()  # The outcome speaks for all ranks.
+    if context.rank == 0:
+        process.write_outcome(context.directory, "interrupted" if export is None else "finished", step)
+
+
+class Agreed(NamedTuple):
+    """The answer of all ranks: was any asked to stop, and does any still write a checkpoint?"""
 
     stop: bool
     writing: bool
@@ -263,7 +254,7 @@ class Agreement:
         self._stop = True
 
     def ask(self, *, writing: bool) -> None:
-        """Start to ask all ranks; ``writing`` is whether this one's part of a checkpoint is not on disk yet."""
+        """Start to ask all ranks; ``writing`` is true while this one's part of a checkpoint is not on disk yet."""
         self._flags = torch.tensor([self._stop, writing], dtype=torch.int32)
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, async_op=True)
 
@@ -272,5 +263,4 @@ class Agreement:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        stop, writing = self._flags.tolist()
-        return Agreed(stop=bool(stop), writing=bool(writing))
+        return Agreed(*map(bool, self._flags.tolist()))

@@ -1,4 +1,4 @@
-"""Token ids that are not trained as labels, marked in the row of ids itself: ``~id``, which is negative, stands for id.
+"""Token ids that are not trained as labels, marked in the row of ids itself: the negative ``~id`` stands for id.
 
 So a sample with a mask is one row of int64 as any other, and every engine, data loader and pipeline stage passes it on
 as it is. Losses ignore the marked labels, and their mean is over the trained labels of the global batch: every rank
@@ -46,11 +46,7 @@ def share(spec: RunSpec, counts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Trained labels of the global batch for each micro-batch of each rank; called by all ranks together.
 
     Where ranks share a sequence, each has its part of the labels. Without any trained label the sums are zero and are
-    divided by one.
-
-    Args:
-        spec: The run.
-        counts: Of this rank's micro-batches, of all their labels.
+    divided by one. ``counts`` has the labels of each of this rank's micro-batches.
     """
     total = torch.stack(list(counts)).sum()
     dist.all_reduce(total)

@@ -3,8 +3,8 @@
 Reading the loss waits for the device, so it happens only on steps that get a line (``train.log_every``, the last, and
 those with an evaluation); ``step_seconds`` is the mean since the line before. Every rank reads the loss then, since all
 of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint, which it will
-do again. Beside the speed stands the one that the run's plan predicts, where it does. At the end all ranks' memory
-summaries become ``memory.json``.
+do again. At the end all ranks' memory summaries become ``memory.json``. The packages of trackers are imported only when
+one is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import importlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.base import package
-from launcher.base.files import load_json
+from launcher.base.files import load_json, write_atomically
 from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
@@ -36,14 +37,17 @@ class Metrics:
         self._context, self._last_step = context, resumed_at
         self._file: IO[str] | None = None
         self._losses = spikes.Judge(context.spec.train.spike_deviations)
-        self._tracker = Tracker()
+        self._tracker = _Tracker()
         self._predicted = _predicted(context.directory)
         if context.rank == 0:
             self._tracker = _start_tracker(context)
-            path = context.directory / "metrics.jsonl"
-            files.cut(path, resumed_at)
-            self._file = path.open("a")
+            self._open(resumed_at)
         self.mark()
+
+    def _open(self, step: int) -> None:
+        path = self._context.directory / "metrics.jsonl"
+        files.cut(path, step)
+        self._file = path.open("a")
 
     def mark(self) -> None:
         """Start the clock of the next step; called where time passed that belongs to no step."""
@@ -53,14 +57,10 @@ class Metrics:
     def step(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         """Note a step. Between two lines (``train.log_every``) nothing is read from the device.
 
-        Args:
-            step: Counted from 1.
-            result: The engine's.
-            evaluate: Gives the loss on held-out samples, where the step is followed by an evaluation.
+        Where an evaluation follows the step, ``evaluate`` gives the loss on held-out samples.
 
         Raises:
-            TrainingError: The loss is not a number, or has jumped, and the run is to end; the last checkpoint is from
-                before.
+            TrainingError: The loss is not a number, or has jumped, and the run is to end.
             Spike: As that, and the run is to go back.
         """
         self._steps += 1
@@ -70,13 +70,12 @@ class Metrics:
         loss, norm = float(result.loss), float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
         self._judge(step, loss)
-        tokens = self._context.spec.tokens_per_step
-        line: dict[str, float | int | None] = {
+        line: dict[str, float | None] = {
             "step": step,
             "loss": loss,
             "grad_norm": norm if math.isfinite(norm) else None,
             "learning_rate": result.learning_rate,
-            "tokens_per_second": round(tokens / seconds, 1),
+            "tokens_per_second": round(self._context.spec.tokens_per_step / seconds, 1),
             **self._predicted,
             "step_seconds": round(seconds, 6),
             "time": round(time.time(), 3),
@@ -90,14 +89,14 @@ class Metrics:
         self.mark()
 
     def _judge(self, step: int, loss: float) -> None:
-        """Do what ``train.on_spike`` says where the loss has jumped; one that is no number is never gone on from."""
+        """Do as ``train.on_spike`` says where the loss has jumped; one that is no number always ends the run."""
         train = self._context.spec.train
         text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.diverged(step, loss)
         if text is None:
             return
         if self._context.rank == 0:
-            shown = loss if math.isfinite(loss) else None
-            events.add(self._context.directory, "spike", text, step=step, loss=shown)
+            number = loss if math.isfinite(loss) else None
+            events.add(self._context.directory, "spike", text, step=step, loss=number)
         if train.on_spike == "rollback":
             raise spikes.Spike(step, loss, text)
         if train.on_spike == "stop" and math.isfinite(loss):
@@ -111,9 +110,7 @@ class Metrics:
         self._last_step = step
         if self._file is not None:
             self._file.close()
-            path = self._context.directory / "metrics.jsonl"
-            files.cut(path, step)
-            self._file = path.open("a")
+            self._open(step)
         self.mark()
 
     def close(self) -> None:
@@ -122,16 +119,17 @@ class Metrics:
         if self._file is not None:
             self._file.close()
 
-    def _write(self, line: dict[str, float | int | None]) -> None:
+    def _write(self, line: dict[str, float | None]) -> None:
         if self._file is None:
             return
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        self._tracker.log(line)
+        numbers = {key: value for key, value in line.items() if key not in ("step", "time") and value is not None}
+        self._tracker.log(numbers, line["step"])
 
 
 def _predicted(directory: Path) -> dict[str, float]:
-    """The speed of all ranks by the run's plan; nothing where it has none, as on a CPU and in older records."""
+    """The speed of all ranks by the run's plan; nothing where it has none, as on a CPU."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         plan = load_json(directory / "plan.json")
         return {"predicted_tokens_per_second": round(float(plan["speed"]["tokens_per_second"]), 1)}
@@ -150,95 +148,68 @@ def _memory_bytes(context: Context) -> int:
 def write(context: Context, restored: int) -> None:
     """Gather every rank's summary and leave ``memory.json``; called by all ranks together.
 
-    Args:
-        context: This rank.
-        restored: The step of the checkpoint that it has loaded; 0 is none.
+    ``restored`` is the step of the checkpoint that was loaded; 0 is none.
     """
-    ranks: list[dict[str, Any] | None] = [None] * context.world
+    ranks: list[object] = [None] * context.world
     dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
     if context.rank == 0:
         facts = {"schema": 1, "device": context.device.type, "method": context.memory.method, "restored": restored}
-        content = {**facts, "ranks": ranks}
-        files.write_json(Path(context.directory) / "memory.json", content)
+        write_atomically(context.directory / "memory.json", {**facts, "ranks": ranks})
 
 
-class Tracker:
-    """No tracker; those below override both methods."""
+@dataclass(frozen=True, slots=True)
+class _Tracker:
+    """An experiment tracker: ``log`` takes the numbers of a step, ``close`` ends the tracker's run."""
 
-    def log(self, line: Mapping[str, float | int | None]) -> None:
-        """Take one line of ``metrics.jsonl``."""
-
-    def close(self) -> None:
-        """End the tracker's run."""
+    log: Callable[[dict[str, float], float | None], object] = lambda numbers, step: None
+    close: Callable[[], object] = lambda: None
 
 
-def _start_tracker(context: Context) -> Tracker:
-    """The tracker that the run names; called on rank 0 alone.
-
-    Raises:
-        TrainingError: Its package is not installed.
-    """
+def _start_tracker(context: Context) -> _Tracker:
     kind = context.spec.tracking.kind
-    if kind == "none":
-        return Tracker()
-    return {"tensorboard": _TensorBoard, "wandb": _Wandb, "mlflow": _Mlflow}[kind](context)
+    return _TRACKERS[kind](context) if kind != "none" else _Tracker()
 
 
-def _package(name: str, kind: str) -> Any:
+def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
         way_out = f"{package.install('tracking')}, or tracking=none"
-        raise TrainingError(f"tracking={kind} needs a package that is not installed: {way_out}") from None
+        raise TrainingError(f"tracking={name} needs a package that is not installed: {way_out}") from None
 
 
-def _numbers(line: Mapping[str, float | int | None]) -> dict[str, float]:
-    return {key: value for key, value in line.items() if key not in ("step", "time") and value is not None}
+def _tensorboard(context: Context) -> _Tracker:
+    _package("tensorboard")
+    make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+    writer = make(log_dir=str(context.directory / "tensorboard"))
+
+    def log(numbers: dict[str, float], step: float | None) -> None:
+        for key, value in numbers.items():
+            writer.add_scalar(key, value, step)
+
+    return _Tracker(log, writer.close)
 
 
-class _TensorBoard(Tracker):
-    def __init__(self, context: Context) -> None:
-        _package("tensorboard", "tensorboard")
-        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        self._writer = writer(log_dir=str(context.directory / "tensorboard"))
-
-    def log(self, line: Mapping[str, float | int | None]) -> None:
-        for key, value in _numbers(line).items():
-            self._writer.add_scalar(key, value, line["step"])
-
-    def close(self) -> None:
-        self._writer.close()
+def _wandb(context: Context) -> _Tracker:
+    wandb = _package("wandb")
+    tracking, name = context.spec.tracking, context.directory.name
+    settings = wandb.Settings(base_url=tracking.uri) if tracking.uri else None
+    # The directory's name as id: a resumed run goes on in the same run of Weights & Biases.
+    run = wandb.init(
+        project=tracking.project, name=name, id=name, resume="allow", dir=str(context.directory), settings=settings
+    )
+    return _Tracker(lambda numbers, step: run.log(numbers, step=step), run.finish)
 
 
-class _Wandb(Tracker):
-    def __init__(self, context: Context) -> None:
-        wandb = _package("wandb", "wandb")
-        tracking, name = context.spec.tracking, context.directory.name
-        settings = wandb.Settings(base_url=tracking.uri) if tracking.uri else None
-        # The directory's name as id: a resumed run goes on in the same run of Weights & Biases.
-        self._run = wandb.init(
-            project=tracking.project, name=name, id=name, resume="allow", dir=str(context.directory), settings=settings
-        )
-
-    def log(self, line: Mapping[str, float | int | None]) -> None:
-        self._run.log(_numbers(line), step=line["step"])
-
-    def close(self) -> None:
-        self._run.finish()
+def _mlflow(context: Context) -> _Tracker:
+    mlflow = _package("mlflow")
+    tracking = context.spec.tracking
+    if tracking.uri is not None:
+        mlflow.set_tracking_uri(tracking.uri)
+    if tracking.project is not None:
+        mlflow.set_experiment(tracking.project)
+    mlflow.start_run(run_name=context.directory.name)
+    return _Tracker(lambda numbers, step: mlflow.log_metrics(numbers, step=step), mlflow.end_run)
 
 
-class _Mlflow(Tracker):
-    def __init__(self, context: Context) -> None:
-        self._mlflow = _package("mlflow", "mlflow")
-        tracking = context.spec.tracking
-        if tracking.uri is not None:
-            self._mlflow.set_tracking_uri(tracking.uri)
-        if tracking.project is not None:
-            self._mlflow.set_experiment(tracking.project)
-        self._mlflow.start_run(run_name=context.directory.name)
-
-    def log(self, line: Mapping[str, float | int | None]) -> None:
-        self._mlflow.log_metrics(_numbers(line), step=line["step"])
-
-    def close(self) -> None:
-        self._mlflow.end_run()
+_TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}

@@ -1,9 +1,9 @@
-"""``oom.json``: what a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
+"""``oom.json``: all that a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
 
-What was alive is noted at the moment of the refusal, before anything is freed: by the follower of tensors on the CPU,
-by the allocator's observer on a GPU. It becomes a file only when an error ends the rank, since frameworks may catch the
-first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in here is
-swallowed, and the rank's error is as before.
+Live allocations are noted at the moment of the refusal, before anything is freed: by the follower of tensors on the
+CPU, by the allocator's observer on a GPU. They become a file only when an error ends the rank, since frameworks may
+catch the first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in
+here is swallowed, and the rank's error is as before.
 
 On a GPU the allocator keeps its newest 50,000 requests with their Python frames, so that the snapshot tells who asked:
 2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage"), of which a step makes some thousands.
@@ -28,15 +28,15 @@ import torch
 
 from launcher.base import files as whole_files
 from launcher.base import machine, secret
+from launcher.base.files import write_atomically
 from launcher.job import host
 from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place
-from launcher.worker import files, shortage
+from launcher.worker import shortage
 from launcher.worker.engine import Context
 
-_LARGEST = 16
-_HISTORY = 50_000
-_LONGEST = 4000
-"""Allocations and requests that are kept, and characters of a message."""
+_LARGEST = 16  # Allocations that are kept.
+_HISTORY = 50_000  # Requests that the allocator keeps.
+_LONGEST = 4000  # Characters of a message.
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def watched(context: Context) -> Iterator[None]:
 
 
 _watches: list[_Watch] = []
-"""That of this process: an error is reported where nobody knows the rank's context."""
+"""The watch of this process: an error is reported where nobody knows the rank's context."""
 
 
 def write(directory: Path, error: BaseException) -> None:
@@ -66,60 +66,56 @@ def write(directory: Path, error: BaseException) -> None:
         if found is None:
             return
         kind, place, innermost = found
-        told = _noted(kind, place) or _now(kind, place, innermost, directory)
+        known = _watches[-1].noted if _watches else None
+        if known is None or (known.kind, known.place) != (kind, place):
+            known = _now(kind, place, innermost, directory)
         message = secret.hidden(str(innermost))[:_LONGEST]
-        content = json.dumps(replace(told, message=message).as_dict())
+        content = json.dumps(replace(known, message=message).as_dict())
         whole_files.write_new(directory / OUT_OF_MEMORY, f"{content}\n".encode())
 
 
 class _Watch:
-    """One rank.
-
-    Attributes:
-        context: Its own.
-        noted: What was known at the newest refusal.
-    """
+    """Notes all that is known of one rank at its newest refusal."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.noted: OutOfMemory | None = None
 
     def refused(self, requested: int, operation: str) -> None:
-        """Note what is alive; called by the follower of tensors on the CPU, whose budget has ended."""
+        """Note live allocations; called by the follower of tensors on the CPU, whose budget has ended."""
         with contextlib.suppress(Exception):
-            told = self.now("budget", "device", requested, operation)
-            free = max(0, (told.capacity_bytes or 0) - (told.allocated_bytes or 0))
-            self.noted = replace(told, free_bytes=free, snapshot=self._write_alive())
+            known = self.now("budget", "device", requested, operation)
+            free = max(0, (known.capacity_bytes or 0) - (known.allocated_bytes or 0))
+            self.noted = replace(known, free_bytes=free, snapshot=self._write_alive())
 
     def failed(self, error: RuntimeError, operation: str) -> None:
-        """Note what is alive; called by the same, where an operation has failed: the C library may have no memory."""
+        """Note live allocations; called by the same, where an operation failed: the C library may have no memory."""
         with contextlib.suppress(Exception):
             if shortage.is_of_the_host(error):
-                told = self.now("allocator", "host", shortage.requested_bytes(str(error)), operation)
-                self.noted = replace(_of_the_host(told), snapshot=self._write_alive())
+                known = self.now("allocator", "host", shortage.requested_bytes(str(error)), operation)
+                self.noted = replace(_with_host(known), snapshot=self._write_alive())
 
     def observed(self, device: int, requested: int, total: int, free: int) -> None:
-        """Note what is alive; called by the allocator of a GPU, which has freed what it could by now."""
+        """Note live allocations; called by the allocator of a GPU, once it has freed all that it could."""
         with contextlib.suppress(Exception):
-            told = self.now("device", "device", requested, None)
+            known = self.now("device", "device", requested, None)
             reserved = torch.cuda.memory_reserved(device)
             self.noted = replace(
-                told,
+                known,
                 # With a limit of its own the allocator tells that as the total, and of the card what is free.
                 free_bytes=max(0, min(free, total - reserved)),
                 capacity_bytes=total,
                 allocated_bytes=torch.cuda.memory_allocated(device),
                 reserved_bytes=reserved,
-                piles=_of_a_pass(told, self.context.memory.measured),
+                piles=_piles_of_a_pass(known, self.context.memory.measured),
             )
             self.noted = replace(self.noted, **self._from_snapshot())
             others = _others_on(device)
             if others is not None:
-                total_of_others = sum(int(each["bytes"]) for each in others)
-                self.noted = replace(self.noted, others=others, others_bytes=total_of_others)
+                self.noted = replace(self.noted, others=others, others_bytes=sum(int(each["bytes"]) for each in others))
 
     def now(self, kind: Kind, place: Place, requested: int | None, operation: str | None) -> OutOfMemory:
-        """What is known at this moment."""
+        """Return all that is known at this moment."""
         context, memory = self.context, self.context.memory
         (step, phase), alive, piles = context.beat.doing, memory.alive(), memory.piles()
         largest = sorted(alive or (), key=lambda each: -each.bytes)[:_LARGEST]
@@ -150,7 +146,7 @@ class _Watch:
             return None
         name = f"logs/memory_snapshot.rank{self.context.rank}.json"
         rows = [asdict(each) for each in sorted(alive, key=lambda each: -each.bytes)]
-        files.write_json(self.context.directory / name, {"schema": 1, "allocations": rows})
+        write_atomically(self.context.directory / name, {"schema": 1, "allocations": rows})
         return name
 
     def _from_snapshot(self) -> dict[str, Any]:
@@ -176,78 +172,68 @@ def _largest(snapshot: Any) -> tuple[Held, ...]:
     return tuple(found)
 
 
-def _of_a_pass(told: OutOfMemory, measured: bool) -> Mapping[str, int]:
-    """Piles of a GPU in a step that was not measured, where nobody has looked at what autograd saved.
+def _piles_of_a_pass(known: OutOfMemory, measured: bool) -> Mapping[str, int]:
+    """Piles of a GPU; in a step that was not measured nobody has looked at the tensors that autograd saved.
 
-    Of a forward or backward pass all that is beyond what was temporary between two steps of the last line is called
-    activations: logits and temporaries of the pass are among them, of which the last line has the usual ones.
+    Of a forward or backward pass, bytes beyond the temporary ones between two steps (of the last line) are then called
+    activations, logits and temporaries of the pass among them.
     """
-    if measured or told.phase not in ("forward", "backward"):
-        return told.piles
-    rest = told.piles.get("temporary", 0)
-    static = 0 if told.last is None or told.last.static is None else told.last.static.get("temporary", 0)
+    if measured or known.phase not in ("forward", "backward"):
+        return known.piles
+    rest = known.piles.get("temporary", 0)
+    static = 0 if known.last is None or known.last.static is None else known.last.static.get("temporary", 0)
     kept = min(rest, static)
-    passing = {"activations": told.piles.get("activations", 0) + rest - kept, "temporary": kept}
-    return {pile: size for pile, size in {**told.piles, **passing}.items() if size}
+    passing = {"activations": known.piles.get("activations", 0) + rest - kept, "temporary": kept}
+    return {pile: size for pile, size in {**known.piles, **passing}.items() if size}
 
 
 def _observe(watch: _Watch) -> None:
-    """Be told by the allocator, with frames of Python for what it was asked last."""
     torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=_HISTORY)
     attach: Any = torch._C
     attach._cuda_attach_out_of_memory_observer(watch.observed)  # As torch's own page on memory shows it.
 
 
-def _noted(kind: Kind, place: Place) -> OutOfMemory | None:
-    """What was noted of this very end: of the disk nothing is."""
-    noted = _watches[-1].noted if _watches else None
-    return noted if noted is not None and (noted.kind, noted.place) == (kind, place) else None
-
-
 def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> OutOfMemory:
-    """What can still be told when the error is reported, of which nobody has noted the moment."""
+    """Facts that are still known when the error is reported, if nobody has noted its moment."""
     requested = shortage.requested_bytes(str(error))
     if _watches:
-        told = _watches[-1].now(kind, place, requested, None)
+        known = _watches[-1].now(kind, place, requested, None)
     else:
         rank, node = int(os.environ.get("RANK", "0")), machine.node()
-        told = OutOfMemory(kind=kind, place=place, time=time.time(), rank=rank, node=node, phase="load", step=0)
-        told = replace(told, requested_bytes=requested, host=host.memory())
+        known = OutOfMemory(kind=kind, place=place, time=time.time(), rank=rank, node=node, phase="load", step=0)
+        known = replace(known, requested_bytes=requested, host=host.memory())
     if place == "disk":
-        return _of_the_disk(told, error, directory)
-    if place == "host":
-        return _of_the_host(told)
-    return told
+        return _with_disk(known, error, directory)
+    return _with_host(known) if place == "host" else known
 
 
-def _of_the_host(told: OutOfMemory) -> OutOfMemory:
+def _with_host(known: OutOfMemory) -> OutOfMemory:
     """The node's memory, and who has it; or the limit that this process has for its addresses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         free = max(0, limit - pages * resource.getpagesize())
-        return replace(told, capacity_bytes=limit, free_bytes=free)
-    capacity = None if told.host is None else told.host.node_bytes
-    used = None if told.host is None else told.host.node_used_bytes
+        return replace(known, capacity_bytes=limit, free_bytes=free)
+    capacity = None if known.host is None else known.host.node_bytes
+    used = None if known.host is None else known.host.node_used_bytes
     left = None if capacity is None or used is None else max(0, capacity - used)
-    return replace(told, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
+    return replace(known, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
 
 
-def _of_the_disk(told: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:
-    """The disk of the file that was written."""
+def _with_disk(known: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:
     name = error.filename if isinstance(error, OSError) else None
     path = Path(os.fsdecode(name)) if name is not None else _written_by(error, directory)
     space = shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists()))
-    phase = "checkpoint_save" if directory / "checkpoints" in (path, *path.parents) else told.phase
-    told = replace(told, operation=str(path), phase=phase, layer=None, free_bytes=space.free)
-    return replace(told, capacity_bytes=space.total)
+    phase = "checkpoint_save" if directory / "checkpoints" in (path, *path.parents) else known.phase
+    known = replace(known, operation=str(path), phase=phase, layer=None, free_bytes=space.free)
+    return replace(known, capacity_bytes=space.total)
 
 
 def _written_by(error: BaseException, directory: Path) -> Path:
-    """What was being written, by the files of the code in which it failed."""
+    """The file or folder that was being written, by the files of the code in which it failed."""
     frames: list[Any] = traceback.extract_tb(error.__traceback__)
     names = {Path(frame.filename).stem for frame in frames}
-    if "metrics" in names and not names & {"checkpoints", "saving"}:
+    if "metrics" in names and "checkpoints" not in names:
         return directory / "metrics.jsonl"
     return directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
 

@@ -1,4 +1,4 @@
-"""The data of a recorded run as token ids, before any of its ranks exist: ``python -m launcher.worker.prepare``.
+"""Token ids of a recorded run's data, before any of its ranks exist: ``python -m launcher.worker.prepare``.
 
 It has no time limit but the job's. Its progress goes to the node's log, its result or error into ``tokens.json`` of the
 run directory, for which the job's other nodes wait.
@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
@@ -22,7 +21,7 @@ from launcher.data.prepare import Progress, Tell, prepared
 from launcher.job import events
 from launcher.spec.parse import parse
 
-_SAID_S = 15.0
+_REPORT_EVERY_S = 15.0  # A log is read by people.
 
 
 def main() -> int:
@@ -31,14 +30,14 @@ def main() -> int:
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     parser.add_argument("--attempt", required=True, metavar="NAME", help="the attempt of the job")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # An exception leaves nothing half.
     run: Path = options.run
     spec = parse(load_json(run / "spec.json"))
     try:
         found = token_folder.pointed(run, spec.data)
         if found is None:
             root = token_folder.root(spec, os.environ, Path.cwd(), run)
-            found = prepared(spec.data, root, tell=_told(), waits=lambda: _say(f"waiting for another run in {root}"))
+            found = prepared(spec.data, root, tell=_report(), waits=lambda: _say(f"waiting for another run in {root}"))
             if token_folder.digest(run) not in (None, found.digest):
                 _say("the data have changed since this run began, and what it read before is no longer kept")
         token_folder.point(run, spec.data, found, options.attempt)
@@ -52,15 +51,14 @@ def main() -> int:
     return 0
 
 
-def _told() -> Tell:
-    """Say how far it is, some times a minute: a log is read by people."""
-    began = said = time.monotonic()
+def _report() -> Tell:
+    began = reported = time.monotonic()
 
     def tell(progress: Progress) -> None:
-        nonlocal said
+        nonlocal reported
         now = time.monotonic()
-        if now - said > _SAID_S:
-            said = now
+        if now - reported > _REPORT_EVERY_S:
+            reported = now
             speed = progress.text_bytes / (now - began) / 1e6
             text = f"{progress.text_bytes / 1e6:,.0f} MB of text, {speed:.1f} MB/s, " if speed else ""
             _say(f"{text}{count(progress.tokens)} tokens so far")
@@ -70,11 +68,6 @@ def _told() -> Tell:
 
 def _say(text: str) -> None:
     print(f"launch: token ids: {text}", flush=True)  # noqa: T201
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """End by an exception, so that nothing half is left."""
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

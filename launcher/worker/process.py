@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.base import machine, secret
 from launcher.base.errors import LauncherError
-from launcher.base.files import load_json
+from launcher.base.files import load_json, write_atomically
 from launcher.data import token_folder
 from launcher.data.look import look
 from launcher.job.events import FailureKind
@@ -40,16 +40,10 @@ from launcher.spec.parse import parse
 from launcher.worker import NodeFault, TrainingError, files, out_of_memory, process, shortage
 from launcher.worker.engine import Context
 
-_PR_SET_PDEATHSIG = 1
-"""``linux/prctl.h``."""
-
-_LOOK_S = 2.0
-_GRACE_S = 5.0
-"""Seconds between two looks at the other ranks' errors, and from finding one to following it."""
-
-
-_WATCH_S = 10
-"""Seconds that the node's hang watch has for the stacks of ranks before the first collective times out."""
+_PR_SET_PDEATHSIG = 1  # ``linux/prctl.h``.
+_LOOK_S = 2.0  # Between two looks at the other ranks' errors.
+_GRACE_S = 5.0  # From finding one to following it: time to report an error of one's own.
+_WATCH_S = 10  # For the node's hang watch to take the stacks of ranks before the first collective times out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +59,8 @@ class RankPlace:
 def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
     """The process group of the job as torchrun's variables describe it.
 
-    On GPUs gloo serves the tensors that stay on the host: offloaded gradients and what ranks agree upon.
-
-    Args:
-        spec: The run.
-        backend: Another one than gloo on the CPU and both on GPUs.
+    Without another ``backend`` that is gloo, and on GPUs nccl beside it: gloo serves the tensors that stay on the host,
+    such as offloaded gradients.
 
     Raises:
         TrainingError: The run is for GPUs and this node shows too few, or the job has other ranks than the run.
@@ -99,8 +90,7 @@ def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
 def reported(directory: Path) -> Iterator[None]:
     """Turn an error into ``logs/error.rank<r>.json`` and one line on stderr, and end the process with status 1.
 
-    The process ends at once: leaving the process group in order would wait for ranks that no longer answer. It also
-    ends when another rank has written its error: one that waits for a GPU does not even notice SIGTERM.
+    It also ends when another rank has written its error: one that waits for a GPU does not even notice SIGTERM.
     """
     rank, over = int(os.environ.get("RANK", "0")), threading.Event()
     threading.Thread(target=_follow_failures, args=(directory / "logs", rank, over), daemon=True).start()
@@ -118,18 +108,13 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
     out_of_memory.write(directory, error)
     message = str(error) if isinstance(error, LauncherError) else f"{type(error).__name__}: {error}"
     message, text = secret.hidden(message), secret.hidden("".join(traceback.format_exception(error)))
-    content: dict[str, object] = {
-        "type": type(error).__name__,
-        "message": message,
-        "traceback": text,
-        "node": machine.node(),
-        "kind": _kind_of(error),
-    }
+    content: dict[str, object] = {"type": type(error).__name__, "message": message, "traceback": text}
+    content |= {"node": machine.node(), "kind": _kind_of(error)}
     if isinstance(error, NodeFault):
         content["faulty_node"] = error.node
     with contextlib.suppress(OSError):
         (directory / "logs").mkdir(exist_ok=True)
-        files.write_json(directory / "logs" / f"error.rank{rank}.json", content)
+        write_atomically(directory / "logs" / f"error.rank{rank}.json", content)
     print(f"launch: rank {rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
     sys.stdout.flush()
     os._exit(1)
@@ -143,8 +128,7 @@ def _kind_of(error: BaseException) -> FailureKind:
 
 
 def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
-    """End this process once another rank's error is on disk; it has a moment to report an error of its own."""
-    before = _errors(logs, rank)  # Of earlier attempts: told by what is new, since a clock may be set back.
+    before = _errors(logs, rank)  # Those of earlier attempts; times tell nothing, since a clock may be set back.
     while not over.wait(_LOOK_S):
         if not _errors(logs, rank) <= before and not over.wait(_GRACE_S):
             os._exit(1)
@@ -178,8 +162,8 @@ def link_logs(directory: Path) -> None:
 def die_with_agent() -> None:
     """Let the kernel end this rank when torchrun is gone, however it went (``prctl(2)``, ``PR_SET_PDEATHSIG``).
 
-    torchrun gives each rank a session of its own, so neither a kill of its process group nor a closed terminal reaches
-    them, and an orphan would go on writing into the run directory beside the run that takes its place.
+    torchrun gives each rank a session of its own, so nothing else would end an orphan, which would go on writing into
+    the run directory beside the run that takes its place.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -192,8 +176,8 @@ def leave(alive: object = None) -> None:
 
     All that matters is on disk by now, and gloo's threads are at times destroyed before they are joined, which aborts
     the process ("terminate called without an active exception") and would make a finished run look failed. Helpers that
-    a framework keeps until the end (Megatron-core's writers, ``core/dist_checkpointing/strategies/async_utils.py`` and
-    ``filesystem_async.py``) are ended here, as Python's exit would: they would wait for work for ever.
+    a framework keeps until the end (Megatron-core's writers, ``core/dist_checkpointing/strategies/async_utils.py``) are
+    ended here, as Python's exit would: they would wait for work for ever.
 
     Args:
         alive: The run, which is held until then: the destructor of DDP's reducer joins gloo's threads while it has
@@ -209,17 +193,17 @@ def leave(alive: object = None) -> None:
 def write_outcome(directory: Path, state: Literal["finished", "interrupted"], step: int) -> None:
     """Leave ``logs/outcome.json`` for the launcher: the job ended as it should, after this step."""
     (directory / "logs").mkdir(exist_ok=True)
-    files.write_json(directory / "logs" / "outcome.json", {"state": state, "step": step, "time": time.time()})
+    write_atomically(directory / "logs" / "outcome.json", {"state": state, "step": step, "time": time.time()})
 
 
 @contextlib.contextmanager
 def whole_directory(context: Context, final: Path) -> Iterator[Path]:
-    """A folder that all ranks write under the name ``<final>.partial`` and that gets its own name once it is on disk.
-
-    Raises:
-        OSError: The folder cannot be written; what was there under the final name is untouched.
-    """
-    partial = begin_directory(context, final)
+    """A folder that all ranks write as ``<final>.partial``, and that gets its own name once it is on disk."""
+    partial = final.with_name(f"{final.name}.partial")
+    if context.rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    dist.barrier()
     yield partial
     dist.barrier()
     if context.rank == 0:
@@ -227,22 +211,12 @@ def whole_directory(context: Context, final: Path) -> Iterator[Path]:
     dist.barrier()
 
 
-def begin_directory(context: Context, final: Path) -> Path:
-    """An empty ``<final>.partial``, made by rank 0, that all ranks see on return."""
-    partial = final.with_name(f"{final.name}.partial")
-    if context.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    dist.barrier()
-    return partial
-
-
 def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool = False) -> None:
-    """Read the run's specification and train it; the configuration is never composed again.
+    """Read the specification of ``--run DIR`` and train it; the configuration is never composed again.
 
     Args:
-        run: Trains a run in its directory, with the words that follow; what it returns is alive until the process ends.
-        arguments: True if any may follow.
+        run: Trains a run in its directory, with the words that follow; its answer is kept until the process ends.
+        arguments: True if words may follow.
     """
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
@@ -264,10 +238,7 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
 def _look(spec: RunSpec, directory: Path) -> None:
     """End here for data that cannot be used, before ranks wait for each other or build a model.
 
-    Not where their token ids are made already: what they were made of may be gone since.
-
-    Raises:
-        DataError: They cannot be used.
+    Not where their token ids are made already: the texts may be gone since.
     """
     if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
         look(spec.data)

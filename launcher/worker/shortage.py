@@ -1,4 +1,4 @@
-"""Whether an error says that memory, or a disk, has ended: it may be wrapped, and libraries have words of their own."""
+"""Errors that say that memory, or a disk, has ended: they may be wrapped, and libraries have words of their own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
-    """Who said so, what was full, and the innermost error that says it; None where it is another error.
+    """Return the kind and place of a shortage, and the innermost error that says it; None for another error.
 
-    An error of ours speaks in its text of what other ranks have found, too: only of a full disk, which all share, is
-    that taken for this rank's own.
+    An error of ours may speak of other ranks' troubles: only a full disk, which all share, counts as this rank's own.
     """
     chain = list(_chain(error))
     for each in reversed(chain):
@@ -43,11 +42,8 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
             return (*found, each)
     for each in chain:
         too_large = isinstance(each, OSError) and each.errno == errno.EFBIG  # A quota's or a limit's word.
-        if (
-            too_large
-            or is_full(each)
-            or (isinstance(each, LauncherError) and (FULL in str(each) or SHORT in str(each)))
-        ):
+        ours = isinstance(each, LauncherError) and (FULL in str(each) or SHORT in str(each))
+        if too_large or ours or is_full(each):
             return "disk", "disk", each
     return None
 
@@ -67,12 +63,11 @@ def is_of_the_host(error: BaseException) -> bool:
 
 def is_full(error: BaseException) -> bool:
     """True if a full disk is behind an error; checkpoint writers wrap it, and each rank's error, in their own."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    failures = getattr(error, "failures", None)
-    inner = [item[0] for item in failures.values()] if isinstance(failures, dict) else []
-    inner += [cause for cause in (error.__cause__, error.__context__) if cause is not None]
-    return "No space left on device" in str(error) or any(is_full(cause) for cause in inner)
+    return any(
+        "No space left on device" in str(each)
+        or (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
+        for each in _chain(error)
+    )
 
 
 def _own(error: BaseException) -> tuple[Kind, Place] | None:
@@ -84,7 +79,7 @@ def _own(error: BaseException) -> tuple[Kind, Place] | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it was raised from, or while they were handled; each once."""
+    """An error, and each that it was raised from or beside, once."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:

@@ -2,8 +2,8 @@
 
 A loss jumps that lies more than ``train.spike_deviations`` standard deviations above the mean of those before it: the
 rule of OLMo 2's spike score (arXiv:2501.00656, seven deviations of a rolling mean), over fewer lines, since runs are
-shorter here. It is judged on the lines of ``metrics.jsonl``, whose loss is the same number on all ranks, so that all
-come to the same answer without a word. A loss that has jumped is no part of the mean that the next ones are judged by.
+shorter here. The loss in ``metrics.jsonl`` is the same number on all ranks, so all come to the same answer. A loss that
+has jumped is no part of the mean that judges the next ones.
 
 ``rollbacks.json`` notes each way back with the samples that were read until then. The checkpoint itself still names an
 earlier place in the data; whoever goes on from it, in this attempt or a later one, goes on behind the noted place.
@@ -15,20 +15,16 @@ import math
 import statistics
 from collections import deque
 from pathlib import Path
-from typing import Any
 
-from launcher.base.files import load_json
+from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.spec import RunSpec
-from launcher.worker import TrainingError, files
+from launcher.worker import TrainingError
 
 FILE = "rollbacks.json"
 
-_WINDOW = 128
-_FEWEST = 16
-"""Losses that are remembered, and of which there must be some before one is judged."""
-
-_SMALLEST = 0.01
-"""Of the mean: a loss that has settled has next to no deviation, and seven times that is no jump."""
+_WINDOW = 128  # Losses that are remembered.
+_FEWEST = 16  # Losses before one is judged.
+_SMALLEST = 0.01  # Of the mean: seven times the tiny deviation of a loss that has settled is no jump.
 
 
 class Spike(TrainingError):
@@ -40,7 +36,7 @@ class Spike(TrainingError):
 
 
 class Judge:
-    """The losses of a run, of which each is judged by those before."""
+    """Judges each loss of a run by the earlier ones."""
 
     def __init__(self, deviations: float) -> None:
         self._deviations = deviations
@@ -73,31 +69,23 @@ def diverged(step: int, loss: float) -> str:
     )
 
 
-def read(directory: Path) -> list[dict[str, Any]]:
+def read(directory: Path) -> list[JsonObject]:
     """The ways back of a run, oldest first."""
     try:
-        found: list[dict[str, Any]] = load_json(directory / FILE)["rollbacks"]
+        return list(load_json(directory / FILE)["rollbacks"])
     except FileNotFoundError:
         return []
-    return found
 
 
 def note(directory: Path, spike: Spike, *, to: int | None, samples: int) -> None:
-    """Note a way back; called by one rank.
-
-    Args:
-        directory: The run directory.
-        spike: Why.
-        to: The step of the checkpoint; None where there is none.
-        samples: How many have been read, those of the jump included.
-    """
+    """Note a way back to the checkpoint of step ``to``, with the samples read so far; called by one rank."""
     loss = spike.loss if math.isfinite(spike.loss) else None
     line = {"step": spike.step, "loss": loss, "checkpoint_step": to, "samples": samples}
-    files.write_json(directory / FILE, {"schema": 1, "rollbacks": [*read(directory), line]})
+    write_atomically(directory / FILE, {"schema": 1, "rollbacks": [*read(directory), line]})
 
 
 def refused(spec: RunSpec, directory: Path, to: int | None) -> str | None:
-    """Why a run cannot go back: there is no checkpoint, or it went back there too often; None where it can."""
+    """Return why a run cannot go back: no checkpoint yet, or it went back there too often; None where it can."""
     if to is None:
         return "there is no checkpoint yet to go back to (save.every)"
     times = sum(1 for line in read(directory) if line["checkpoint_step"] == to)
@@ -107,11 +95,5 @@ def refused(spec: RunSpec, directory: Path, to: int | None) -> str | None:
 
 
 def samples_behind(directory: Path, step: int, samples: int) -> int:
-    """The place in the data at which a run goes on from a checkpoint: behind what led to a jump after it.
-
-    Args:
-        directory: The run directory.
-        step: Of the checkpoint.
-        samples: That it has seen.
-    """
+    """The place in the data at which a run goes on from a checkpoint that has seen ``samples``: behind later jumps."""
     return max([samples, *(int(line["samples"]) for line in read(directory) if line["checkpoint_step"] == step)])

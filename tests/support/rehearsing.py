@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import typed
+from launcher.base.files import write_atomically
 from launcher.job.memory import Rehearsed
 from tests.support import ranks as ranks_of_a_job
 from tests.support import train_many
@@ -43,14 +44,12 @@ def document(directory: Path, rank: int, *, backend: str, steps: int = 2) -> dic
 def _main(backend: str, *arguments: str) -> None:
     import torch  # As launcher.worker: only ranks import it.
 
-    from launcher.worker import files
-
     torch.set_num_threads(1)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name)  # The rehearsal sets them itself.
     program = importlib.import_module("launcher.worker.rehearse.__main__")
     out, content = program.rehearsed(arguments)
-    files.write_json(out, content)
+    write_atomically(out, content)
 
 
 def compared(

@@ -24,7 +24,7 @@ from launcher.job import events
 from launcher.preflight import assess, stored
 from launcher.rundir import contents, state
 from launcher.saved import headers
-from launcher.saved.checkpoints import STATE, pause_text
+from launcher.saved.checkpoints import STATE, pause_text, worker_checkpoints
 from launcher.spec import edit
 from launcher.spec.parse import parse
 from launcher.worker import CheckpointError, memory
@@ -90,9 +90,9 @@ def test_a_run_starts_from_a_checkpoint_of_another_run(runs: Runs, resumed: Runs
 
 
 def test_the_newest_checkpoints_are_kept(runs: Runs) -> None:
-    kept = [path.name for path in checkpoints.complete(runs.folder / "whole" / "checkpoints")]
+    kept = [each.path.name for each in worker_checkpoints(runs.folder / "whole" / "checkpoints")]
     assert kept == ["step-00000008", "step-00000016", "step-00000020"]
-    kept = [path.name for path in checkpoints.complete(runs.folder / "background" / "checkpoints")]
+    kept = [each.path.name for each in worker_checkpoints(runs.folder / "background" / "checkpoints")]
     assert kept == ["step-00000006", "step-00000008"]
     assert not list((runs.folder / "background" / "checkpoints").glob("*.partial"))
 
@@ -338,4 +338,4 @@ def test_what_a_kill_left_behind_is_no_checkpoint(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     for name in ("step-00000001", "step-00000002.partial"):
         (tmp_path / name / STATE).write_text("{}")
-    assert [path.name for path in checkpoints.complete(tmp_path)] == ["step-00000001"]
+    assert [each.path.name for each in worker_checkpoints(tmp_path)] == ["step-00000001"]

@@ -60,7 +60,7 @@ def test_each_tensor_of_a_step_has_its_pile_and_its_block() -> None:
     assert sum(live.recording.piles(peak.event).values()) == peak.bytes, "piles of a peak sum to it"
     assert live.recording.piles(len(live.recording.events) - 1) == after, "labels given later count for the events"
     assert {each.layer for each in live.alive() if each.pile == "gradients"} >= {0, 1}
-    assert live.largest(1)[0].shape == (VOCABULARY, 16)
+    assert max(live.alive(), key=lambda each: each.bytes).shape == (VOCABULARY, 16)
 
 
 def test_a_new_recording_begins_with_what_is_alive() -> None:

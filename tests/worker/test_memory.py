@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from launcher.worker import memory
-from launcher.worker.memory import CudaTracker, MemoryTracker, divided
-from launcher.worker.memory.piles import of_model
+from launcher.worker.memory import CudaTracker, MemoryTracker
+from launcher.worker.memory.piles import divided, of_model
 from launcher.worker.memory.saved_bytes import SavedBytes
 
 WIDTH, VOCABULARY = 32, 640
@@ -114,7 +114,7 @@ def test_on_a_gpu_the_highest_look_between_two_blocks_is_a_phases_peak(
     for name in readings:
         monkeypatch.setattr(torch.cuda, name, lambda device, name=name: readings[name])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(memory, "_kept_bytes", lambda kept, device: {"parameters": 4_000})
+    monkeypatch.setattr(memory, "kept_bytes", lambda kept, device: {"parameters": 4_000})
     made = model()
     tracker: Any = CudaTracker(torch.device("cuda", 0), vocabulary=frozenset((VOCABULARY,)))
     tracker.layers.follow(dict(enumerate(made[:2])))

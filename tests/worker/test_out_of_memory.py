@@ -338,11 +338,11 @@ def test_a_recorded_snapshot_of_a_gpu_is_kept_for_torchs_viewer_with_its_largest
 def test_what_autograd_saved_in_a_step_that_was_not_measured_is_told_from_what_was_left_over_before() -> None:
     last = MemoryRecord(step=4, rank=0, node="n", time=1.0, tokens=128, phases={}, static={"temporary": 10})
     told = OutOfMemory(kind="device", place="device", time=2.0, rank=0, node="n", phase="forward", last=last)
-    found = out_of_memory._of_a_pass(replace(told, piles={"parameters": 5, "temporary": 100}), measured=False)
+    found = out_of_memory._piles_of_a_pass(replace(told, piles={"parameters": 5, "temporary": 100}), measured=False)
     assert found == {"parameters": 5, "activations": 90, "temporary": 10}
-    assert out_of_memory._of_a_pass(replace(told, piles={"temporary": 100}), measured=True) == {"temporary": 100}
+    assert out_of_memory._piles_of_a_pass(replace(told, piles={"temporary": 100}), measured=True) == {"temporary": 100}
     saving = replace(told, phase="checkpoint_save", piles={"temporary": 100})
-    assert out_of_memory._of_a_pass(saving, measured=False) == {"temporary": 100}
+    assert out_of_memory._piles_of_a_pass(saving, measured=False) == {"temporary": 100}
 
 
 @pytest.mark.parametrize("name", cases.CASES)

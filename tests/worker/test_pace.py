@@ -13,9 +13,9 @@ from torch import nn
 from launcher.job import events
 from launcher.rundir import health
 from launcher.worker import memory
-from launcher.worker.clock import Clock
+from launcher.worker import watch as pace
+from launcher.worker.beat import Clock
 from launcher.worker.engine import Context
-from launcher.worker.watch import pace
 from tests.support.helpers import make_spec
 
 

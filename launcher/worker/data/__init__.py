@@ -1,10 +1,12 @@
 """Batches of one rank, as tensors on its device.
 
-A step number decides its samples (``launcher.worker.data.order``), so no state of a loader is saved in a checkpoint: a
-resumed run asks for the next step, from the place in the samples that the checkpoint names. A step's micro-batches are
-one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this process or ahead by
-``data.workers`` processes, and moved to the device one step at a time. Evaluation reads the end of the corpus, which
-training then never sees.
+A step number decides its samples (``launcher.worker.data.order``), so no state of a loader is saved in a checkpoint. A
+step's micro-batches are one array of shape ``(micro-batches, micro_batch_size, sequence_length + 1)``, read in this
+process or ahead by ``data.workers`` processes. Evaluation reads the end of the corpus, which training never sees.
+
+Texts are tokenised before the job's ranks start (``launcher.worker.prepare``), and ``tokens.json`` of the run directory
+names the folder. Where ranks are started without a launcher rank 0 makes it; the others then wait in a broadcast, in
+which rank 0 sends the path or the error, so that all of them end alike.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
 from launcher.data import token_folder
 from launcher.data.files import files_of
 from launcher.data.prepare import prepared
@@ -57,11 +59,11 @@ class Batches:
     def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """The identity of the training samples: how many, a hash of three, and of prepared data one of all.
 
-        It does not name files, which may be moved or made again between two attempts. ``all`` is taken while token ids
-        are written (``launcher.data.prepare``); token files may be too large to be read for this, and lack it.
+        It names no files, which may be moved or made again between two attempts. Token files, which may be too large to
+        be read for it, lack ``all``.
         """
         size, digest = self._training.size, hashlib.sha256()
         for index in (0, size // 2, size - 1):
@@ -70,10 +72,7 @@ class Batches:
         return found if self._training.sha256 is None else {**found, "all": self._training.sha256}
 
     def training(self, start: Position, *, last: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
-        """The steps after ``start`` up to ``last`` with their micro-batches.
-
-        ``data.workers`` processes read ahead. They leave signals to the rank: one that dies of SIGUSR2 would end it.
-        """
+        """The steps after ``start`` up to ``last`` with their micro-batches."""
         spec, device = self._context.spec, self._context.device
         steps = range(start.step + 1, last + 1)
         source = _Steps(*self.training_stream(start))
@@ -98,8 +97,7 @@ class Batches:
     def held_out(self) -> Iterator[torch.Tensor]:
         """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order."""
         stream = self.held_out_stream()
-        if stream is None:
-            raise AssertionError("a run that evaluates has held samples out")
+        assert stream is not None, "a run that evaluates has held samples out"
         source = _Steps(*stream)
         for step in range(1, self._context.spec.train.eval_steps + 1):
             yield from source[step].to(self._context.device)
@@ -127,18 +125,15 @@ class Batches:
 
 
 def _ignore_signals(worker: int) -> None:
+    """Leave signals to the rank: a process that dies of SIGUSR2 would end it."""
     for number in (signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def batches(context: Context) -> Batches:
-    """Open the run's data; called by all ranks together.
-
-    Raises:
-        DataError: The data cannot be used.
-    """
-    whole = open_corpus(context)
+def batches(context: Context, whole: Corpus | None = None) -> Batches:
+    """Open the run's data as :func:`open_corpus` does, if it is not given, and hold its end out for evaluation."""
+    whole = open_corpus(context) if whole is None else whole
     if context.spec.train.eval_every is None:
         return Batches(context, whole, whole, None)
     training, held_out = split(whole, context.spec.data.eval_fraction)
@@ -146,11 +141,7 @@ def batches(context: Context) -> Batches:
 
 
 def open_corpus(context: Context) -> Corpus:
-    """The run's corpus; called by all ranks together.
-
-    Raises:
-        DataError: The data are missing, empty, no text, or outside of the model's vocabulary.
-    """
+    """Open the run's corpus; called by all ranks together. Data that cannot be used are a :class:`DataError`."""
     spec = context.spec
     length, vocabulary = spec.sequence_length, spec.model.vocab_size
     if spec.data.source == "synthetic":
@@ -168,18 +159,14 @@ def _tokenised(context: Context) -> TokenFolder:
     """The folder of token ids: as the run directory says, else made by rank 0 while the other ranks wait."""
     answer: list[TokenFolder | LauncherError | None] = [None]
     if context.rank == 0:
-        data = context.spec.data
+        data, cache = context.spec.data, os.environ.get(CACHE)
+        root = Path(cache) / "tokens" if cache else context.directory / "cache"
         try:
-            answer = [token_folder.pointed(context.directory, data) or prepared(data, _root(context.directory))]
+            answer = [token_folder.pointed(context.directory, data) or prepared(data, root)]
         except LauncherError as error:
             answer = [error]
     dist.broadcast_object_list(answer, src=0)
     if isinstance(answer[0], LauncherError):
         raise answer[0]
-    if answer[0] is None:
-        raise AssertionError("rank 0 answers with a folder or an error")
+    assert answer[0] is not None, "rank 0 answers with a folder or an error"
     return answer[0]
-
-
-def _root(directory: Path) -> Path:
-    return Path(os.environ[CACHE]) / "tokens" if os.environ.get(CACHE) else directory / "cache"

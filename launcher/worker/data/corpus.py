@@ -36,7 +36,7 @@ class Corpus(Protocol):
         """The hash of all that it was cut from, where that was taken as it was written."""
 
     def sample(self, index: int) -> Tokens:
-        """``sequence_length + 1`` token ids, those that are not trained as labels marked."""
+        """Read ``sequence_length + 1`` token ids; ids that are not trained as labels are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Synthetic:
     sha256: None = None
 
     def sample(self, index: int) -> Tokens:
-        """A row that begins anywhere in the vocabulary."""
+        """Make a row that begins anywhere in the vocabulary."""
         row = np.empty(self.length + 1, dtype=np.int64)
         token = mixed(self.seed, index) % self.vocabulary
         for place in range(self.length + 1):
@@ -69,18 +69,7 @@ class TokenFiles:
     def __init__(
         self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
     ) -> None:
-        """Map the files.
-
-        Args:
-            paths: Raw little-endian unsigned integers each.
-            dtype: Their type.
-            length: Tokens of one sample, without the one that is only a label.
-            vocabulary: Ids must be below it.
-            sha256: The hash of what the files hold, if it is known.
-
-        Raises:
-            DataError: A file is cut off within an element, or all together are shorter than one sample.
-        """
+        """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample."""
         self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
         width = np.dtype(dtype).itemsize
         for path in self._paths:
@@ -97,11 +86,7 @@ class TokenFiles:
         self.size = (total - 1) // length
 
     def sample(self, index: int) -> Tokens:
-        """Tokens ``index * length`` to ``(index + 1) * length``, both included.
-
-        Raises:
-            DataError: A token is outside of the vocabulary.
-        """
+        """Read tokens ``index * length`` to ``(index + 1) * length``, both included."""
         start = index * self._length
         row = self._read(start, start + self._length + 1)
         _check(row, self._vocabulary)
@@ -128,15 +113,7 @@ class Conversations:
     def __init__(
         self, folder: Path, dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
     ) -> None:
-        """Map the files of a folder that ``launcher.data.prepare`` has written.
-
-        Args:
-            folder: With ``tokens.bin``, ``trained.bin`` (a byte for each token) and ``ends.bin`` (one for each sample).
-            dtype: Of the tokens.
-            length: Tokens of one sample, without the one that is only a label.
-            vocabulary: Ids must be below it.
-            sha256: The hash of what the folder holds, if it is known.
-        """
+        """Map the files that ``launcher.data.prepare`` has written: tokens, a byte for each, and ends of samples."""
         self._tokens = np.memmap(folder / TOKENS, dtype=dtype, mode="r")
         self._trained = np.memmap(folder / TRAINED, dtype=np.uint8, mode="r")
         self._ends = np.memmap(folder / ENDS, dtype=np.uint64, mode="r")
@@ -144,11 +121,7 @@ class Conversations:
         self.size = len(self._ends)
 
     def sample(self, index: int) -> Tokens:
-        """The start of conversation ``index``, and padding.
-
-        Raises:
-            DataError: A token is outside of the vocabulary.
-        """
+        """Read the start of conversation ``index``, and padding."""
         start = int(self._ends[index - 1]) if index else 0
         end = min(int(self._ends[index]), start + self._length + 1)
         row = np.asarray(self._tokens[start:end], dtype=np.int64)
@@ -169,7 +142,7 @@ def _check(row: Tokens, vocabulary: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of a corpus: the samples to train on, or those held out."""
+    """A range of a corpus, to train on or to evaluate on."""
 
     whole: Corpus
     start: int
@@ -181,16 +154,12 @@ class Part:
         return self.whole.sha256
 
     def sample(self, index: int) -> Tokens:
-        """The sample, counted from the start of the part."""
+        """Read the sample with this number in the part."""
         return self.whole.sample(self.start + index)
 
 
 def split(corpus: Corpus, held_out: float) -> tuple[Part, Part]:
-    """The part to train on, and the end of the corpus to evaluate on: at least one sample.
-
-    Raises:
-        DataError: Nothing would be left to train on.
-    """
+    """Split a corpus in a part to train on and its end to evaluate on; a :class:`DataError` if one would be empty."""
     count = max(1, round(corpus.size * held_out))
     if count >= corpus.size:
         raise DataError(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_ROUNDS = 4
-"""Rounds of the Feistel network; Luby and Rackoff (SIAM J. Comput. 17(2), 1988): four give a strong permutation."""
-
+_ROUNDS = 4  # Of the Feistel network: four are a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).
 _MASK = (1 << 64) - 1
 
 
@@ -63,9 +61,8 @@ class Order:
         shuffle: True for another order than the corpus's own.
         global_batch_size: Samples of one step.
         micro_batch_size: Samples of one micro-batch of one data rank.
-        data_rank: This rank among ``data_ranks`` that see different samples.
-        data_ranks: See ``data_rank``.
-        start: Where the run has started, or gone on.
+        data_rank: This rank among the ``data_ranks`` that see different samples.
+        start: The place at which the run has started, or gone on.
     """
 
     size: int
@@ -84,10 +81,8 @@ class Order:
         """
         first, together = self.start.after(step - 1, self.global_batch_size), self.micro_batch_size * self.data_ranks
         mine = first + self.data_rank * self.micro_batch_size
-        return [
-            list(range(start, start + self.micro_batch_size))
-            for start in range(mine, mine + self.global_batch_size, together)
-        ]
+        starts = range(mine, mine + self.global_batch_size, together)
+        return [list(range(start, start + self.micro_batch_size)) for start in starts]
 
     def sample(self, position: int) -> int:
         """The sample at a place of the stream; every epoch has each sample once, in an order of its own."""

@@ -11,11 +11,7 @@ from launcher.worker.process import main
 
 
 def build(context: Context) -> Engine:
-    """The engine of one rank.
-
-    Raises:
-        TrainingError: DeepSpeed is not installed, or one of its operators cannot be compiled here.
-    """
+    """The engine of one rank, once it is sure that DeepSpeed is installed."""
     if find_spec("deepspeed") is None:
         raise TrainingError(f"DeepSpeed is not installed for this Python: {package.install('deepspeed')}")
     from launcher.worker.deepspeed import engine

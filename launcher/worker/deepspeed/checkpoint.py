@@ -23,15 +23,14 @@ import torch
 import torch.distributed as dist
 
 from launcher.backends.deepspeed.checkpoints import facts, layout_differs, reason_against
-from launcher.base.files import load_json
-from launcher.worker import CheckpointError, files
+from launcher.base.files import JsonObject, load_json, write_atomically
+from launcher.worker import CheckpointError
 from launcher.worker.engine import Context
 
 TAG = "deepspeed"
 FACTS = "deepspeed.json"
 UNIVERSAL = "universal"
-_NEARLY_FULL_BYTES = 2**24
-"""torch's zip writer reports a full disk as a write that failed; less than this left says which it was."""
+_NEARLY_FULL_BYTES = 2**24  # torch's zip writer reports a full disk as any failed write.
 
 
 def save(context: Context, engine: Any, directory: Path) -> None:
@@ -45,7 +44,7 @@ def save(context: Context, engine: Any, directory: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise
     if context.rank == 0:
-        files.write_json(directory / FACTS, facts(context.spec))
+        write_atomically(directory / FACTS, facts(context.spec))
 
 
 @contextlib.contextmanager
@@ -72,11 +71,7 @@ def _failing_late(engine: Any) -> Iterator[None]:
 
 
 def load(context: Context, engine: Any, directory: Path) -> None:
-    """Read what :func:`save` wrote.
-
-    Raises:
-        CheckpointError: Another engine wrote it, or this run's ZeRO stage or number format cannot read it.
-    """
+    """Read a checkpoint of DeepSpeed's; one that this run cannot read is a :class:`CheckpointError`."""
     if not (directory / FACTS).is_file():
         raise CheckpointError(
             f"{directory} was not written by backend=deepspeed: go on with the backend that wrote it, "
@@ -113,29 +108,17 @@ def _repair(optimizer: torch.optim.Optimizer, decays: list[float]) -> None:
             state["step"] = state["step"].clone()
 
 
-def readable(there: dict[str, Any], here: dict[str, Any], directory: Path) -> None:
-    """Refuse a checkpoint that DeepSpeed 0.19.8 cannot convert to this run's layout.
-
-    Args:
-        there: The layout of the run that saved, from ``deepspeed.json``.
-        here: The same of this run.
-        directory: The checkpoint.
-
-    Raises:
-        CheckpointError: With the way out.
-    """
+def readable(there: JsonObject, here: JsonObject, directory: Path) -> None:
+    """Raise a :class:`CheckpointError` for a layout that DeepSpeed 0.19.8 cannot convert to this run's."""
     reason = reason_against(there, here)
     if reason is not None:
         raise CheckpointError(f"{directory} {reason}")
 
 
 def _universal(context: Context, directory: Path) -> Path:
-    """The checkpoint in DeepSpeed's universal format, converted once and kept inside the checkpoint's own folder.
+    """Convert the checkpoint to DeepSpeed's universal format, once, inside its own folder.
 
     Rank 0 converts; the others look for the folder, since a collective would time out on a large model.
-
-    Raises:
-        CheckpointError: The conversion failed.
     """
     final = directory / UNIVERSAL
     if context.rank == 0 and not final.is_dir():

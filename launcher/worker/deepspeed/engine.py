@@ -1,26 +1,30 @@
 """A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages.
 
 :func:`build` makes the model without memory, gives each rank its part, and hands model and ``ds_config.json`` to
-``deepspeed.initialize``. The learning rate is set by the launcher before every step, with the schedule of all engines,
-and so is the seed of dropout. Without pipeline stages DeepSpeed is called micro-batch by micro-batch and steps after
-the last by its own count; with stages it runs a whole step (``train_batch``), and the memory tracker is told of its
-phases by wrapping the instructions of its schedule.
+``deepspeed.initialize``. The launcher sets the learning rate before every step, with the schedule of all engines, and
+the seed of dropout. Without pipeline stages DeepSpeed is called micro-batch by micro-batch and steps after the last by
+its own count; with stages it runs a whole step (``train_batch``), and wrapped instructions of its schedule tell the
+memory tracker of their phases.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import deepspeed
+import deepspeed.ops
 import torch
 import torch.distributed as dist
+from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.utils import is_model_parallel_parameter
 
-from launcher.base.files import load_json
-from launcher.worker import marks
-from launcher.worker.deepspeed import checkpoint, model, stages, start, tensor, ulysses
+from launcher.base.files import JsonObject, load_json
+from launcher.worker import TrainingError, marks
+from launcher.worker.deepspeed import checkpoint, model, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.memory import MemoryTracker, live_bytes
 from launcher.worker.memory.piles import Kept, flat, of_model
@@ -34,31 +38,26 @@ _MASTERS = (
     "fp32_groups",
 )
 _GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_gradients_flat")
-_BUCKETS = "ipg_buckets"
-"""A bucket for each format, in which contiguous gradients wait to be reduced."""
+_BUCKETS = "ipg_buckets"  # One for each format, in which contiguous gradients wait to be reduced.
 
 
 def build(context: Context) -> DeepSpeedTraining:
-    """The engine of one rank, from the run directory's ``ds_config.json``.
-
-    Raises:
-        TrainingError: One of DeepSpeed's operators cannot be compiled here.
-    """
+    """Make the engine of one rank, from the run directory's ``ds_config.json``."""
     spec = context.spec
-    config: dict[str, Any] = load_json(context.directory / "ds_config.json")
-    start.prepare(context.device, config)
+    config: JsonObject = load_json(context.directory / "ds_config.json")
+    _prepare(context.device, config)
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
     network.recompute(network.blocks(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
     context.memory.layers.follow(network.numbered(built.network))
-    whole = stages.Stages(built, context) if spec.parallel.pipeline > 1 else built
+    whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
-    with start.explained():
+    with _explained():
         engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
-    follow_buckets(engine, context.memory)
+    _follow_buckets(engine, context.memory)
     if spec.zero.stage == 0:
-        start.undo_first_step(engine)
+        _undo_first_step(engine)
     return (PipelineTraining if spec.parallel.pipeline > 1 else DeepSpeedTraining)(context, engine)
 
 
@@ -69,7 +68,7 @@ class DeepSpeedTraining:
         self._context, self._spec, self._engine = context, context.spec, engine
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """One optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
+        """Do one optimizer step; DeepSpeed counts the micro-batches and steps after the last."""
         rate = self._begin(step, micro_batches)
         memory, losses, norm = self._context.memory, [], None
         for number, tokens in enumerate(micro_batches, start=1):
@@ -82,26 +81,19 @@ class DeepSpeedTraining:
                 memory.enter("optimizer")
                 norm = self._norm_before_step()
             self._engine.step()
-        return StepResult(
-            loss=self._mean(torch.stack(losses).mean()),
-            grad_norm=self._norm_after_step() if norm is None else norm,
-            learning_rate=rate,
-        )
+        norm = self._norm_after_step() if norm is None else norm
+        return StepResult(loss=self._mean(torch.stack(losses).mean()), grad_norm=norm, learning_rate=rate)
 
     def _begin(self, step: int, micro_batches: Sequence[torch.Tensor]) -> float:
-        """Seeds, learning rate and trained labels of a step."""
+        """Set trained labels, seed and learning rate of a step; return the rate."""
         if self._spec.data.marked:
             self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
         if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
             torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
-        rate = optimizers.learning_rate(self._spec.optimizer, step, self._spec.steps)
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+        return optimizers.set_rate(self._engine.optimizer, self._spec, step)
 
     @property
     def _part(self) -> LanguageModel:
-        """This rank's part of the model."""
         part: LanguageModel = self._engine.module
         return part
 
@@ -133,10 +125,10 @@ class DeepSpeedTraining:
     def export(self, directory: Path) -> None:
         """Write safetensors, one parameter gathered at a time."""
         made = [self._engine.module.network]
-        export.write(made, self._context, directory, model.gathered, tensor.elements)
+        export.write(made, self._context, directory, model.gathered, model.elements)
 
     def piles(self) -> Iterator[Kept]:
-        """By DeepSpeed's own names."""
+        """Tensors that DeepSpeed keeps, by its own names."""
         return kept(self._engine)
 
     def tensors(self) -> Iterable[torch.Tensor]:
@@ -152,7 +144,7 @@ class DeepSpeedTraining:
         """Without ZeRO in fp32, DeepSpeed clips in its step and forgets the norm; gradients are averaged by then."""
         if self._spec.zero.stage > 0 or self._spec.precision.compute != "fp32":
             return None
-        return start.total_norm(self._engine)
+        return _total_norm(self._engine)
 
     def _norm_after_step(self) -> torch.Tensor:
         return torch.as_tensor(self._engine.get_global_grad_norm(), dtype=torch.float32).detach()
@@ -173,7 +165,7 @@ class PipelineTraining(DeepSpeedTraining):
         }
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """All passes of all micro-batches, and the step."""
+        """Run all passes of all micro-batches, and the step."""
         rate = self._begin(step, micro_batches)
         loss = self._engine.train_batch(data_iter=_pairs(micro_batches))
         norm = self._norm_after_step() if self._norm is None else self._norm
@@ -185,8 +177,8 @@ class PipelineTraining(DeepSpeedTraining):
         return part
 
     def _evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-        some = list(batches)
-        loss: torch.Tensor = self._engine.eval_batch(_pairs(some), num_micro_batches=len(some))
+        micro_batches = list(batches)
+        loss: torch.Tensor = self._engine.eval_batch(_pairs(micro_batches), num_micro_batches=len(micro_batches))
         return loss
 
     def export(self, directory: Path) -> None:
@@ -196,8 +188,6 @@ class PipelineTraining(DeepSpeedTraining):
         export.write([made], self._context, directory, whole=model.gathered, stages=stages)
 
     def _entering(self, phase: Any, instruction: Callable[..., None]) -> Callable[..., None]:
-        """An instruction of the schedule that tells the memory tracker of its phase."""
-
         def entered(engine: Any, **arguments: Any) -> None:
             self._context.memory.enter(phase)
             if phase == "optimizer":
@@ -208,12 +198,12 @@ class PipelineTraining(DeepSpeedTraining):
 
 
 def _pairs(batches: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs for the first stage and labels for the last: the same tokens, of which each takes its columns."""
+    """The same tokens as inputs for the first stage and as labels for the last; each takes its own columns."""
     return ((tokens, tokens) for tokens in batches)
 
 
 def kept(engine: Any) -> Iterator[Kept]:
-    """Of a DeepSpeed engine."""
+    """Tensors that a DeepSpeed engine keeps, by pile."""
     wrapper = engine.optimizer
     optimizer = getattr(wrapper, "optimizer", wrapper)
     yield from of_model([engine.module])
@@ -226,7 +216,7 @@ def kept(engine: Any) -> Iterator[Kept]:
     yield "optimizer_states", list(flat(optimizer.state))
 
 
-def follow_buckets(engine: Any, memory: MemoryTracker) -> None:
+def _follow_buckets(engine: Any, memory: MemoryTracker) -> None:
     """Tell the tracker of buckets that ZeRO 1 and 2 make in a backward pass and drop at its end."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "setup_buckets"):
@@ -238,3 +228,78 @@ def follow_buckets(engine: Any, memory: MemoryTracker) -> None:
                 memory.label("reduce_buffers", flat(bucket.buffer))
 
         wrapper.setup_buckets = made
+
+
+def _prepare(device: torch.device, config: JsonObject) -> None:
+    """Leave out an operator that the CPU does not need, and look for the headers of the one for NVMe offload.
+
+    On the CPU DeepSpeed compiles a shared-memory allreduce (``deepspeed_shm_comm``) at the first use of a process
+    group: minutes, and 69 MB of /dev/shm for each rank, where containers often have 64 MB in all.
+    """
+    if device.type == "cpu":
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_init_required=False)
+    if "aio" in config and not AsyncIOBuilder().is_compatible(verbose=False):
+        raise TrainingError(
+            "offload to NVMe needs DeepSpeed's async_io, which is compiled with libaio's headers, and this node lacks "
+            "them: install libaio-dev (Debian, Ubuntu) or libaio-devel (Red Hat), or set zero.offload_optimizer=cpu "
+            "zero.offload_parameters=none"
+        )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise a :class:`TrainingError` with the way out where an operator of DeepSpeed's cannot be compiled."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if not any(mark in text for mark in ("JIT load", "building extension", "CUDA_HOME", "CUDAMismatchException")):
+            raise
+        raise TrainingError(
+            f"DeepSpeed could not compile one of its operators on this node ({text.splitlines()[0]}): "
+            "load a compiler and the CUDA toolkit, or take torch's own kernel with optimizer.fused=true"
+        ) from error
+
+
+@torch.no_grad()
+def _undo_first_step(engine: Any) -> None:
+    """Start from step 0 without ZeRO in 16 bits, where DeepSpeed 0.19.8 makes a step with gradients of zero to begin.
+
+    (``FP16_UnfusedOptimizer.initialize_optimizer_states``.) It would decay the weights once and count in Adam's bias
+    correction, so that the first losses differ from those of every other stage.
+    """
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "fp32_groups"):
+        pairs = [
+            pair
+            for masters, held in zip(wrapper.fp32_groups, wrapper.fp16_groups, strict=True)
+            for pair in zip(masters, held, strict=True)
+        ]
+    elif hasattr(wrapper, "fp32_groups_flat"):
+        pairs = list(zip(wrapper.fp32_groups_flat, wrapper.fp16_groups_flat, strict=True))
+    else:
+        return
+    for master, held in pairs:
+        master.copy_(held)
+    wrapper.optimizer.state.clear()
+
+
+def _total_norm(engine: Any) -> torch.Tensor:
+    """The norm of all averaged gradients without ZeRO, each counted once among the model parallel ranks.
+
+    As ``clip_grad_norm_`` of DeepSpeed's ``runtime/utils.py`` counts them, which then keeps the norm to itself.
+    """
+    mpu = engine.mpu
+    everything = mpu is None or mpu.get_model_parallel_rank() == 0
+    gradients = [
+        parameter.grad
+        for parameter in engine.module.parameters()
+        if parameter.grad is not None and (everything or is_model_parallel_parameter(parameter))
+    ]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if mpu is None:
+        return norm
+    squared = norm.square()
+    torch.distributed.all_reduce(squared, group=mpu.get_model_parallel_group())
+    return squared.sqrt()

@@ -1,45 +1,60 @@
-"""The network as DeepSpeed gets it: made without memory, then given memory parameter by parameter.
+"""The network as DeepSpeed gets it: made without memory, cut for this rank, then given memory parameter by parameter.
 
 ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model; every stage
-starts from the values that ``launcher.worker.model.initial`` gives the other engines.
+starts from the values that ``launcher.worker.model.initial`` gives the other engines. A pipeline stage is one layer of
+DeepSpeed's PipelineModule, with its 1F1B schedule. AutoTP's own classes cut the network before its weights have memory,
+where ``deepspeed.initialize`` would cut whole ones; their notes on a parameter (the dimension that is cut, the sizes of
+the parts) are handed on to the one with memory, and tell the place of a rank's part in the whole for first values, for
+loading and for export.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
+import torch.distributed as dist
+from deepspeed.checkpoint import constants
+from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
+from deepspeed.module_inject import layers, set_autotp_mode
+from deepspeed.module_inject.auto_tp import AutoTP
+from deepspeed.module_inject.layers import DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.utils import groups
 from torch import nn
 
-from launcher.worker.deepspeed import stages, tensor
+from launcher.base.files import JsonObject
+from launcher.estimate.rank.stages import stage_layers
 from launcher.worker.deepspeed.ulysses import Ulysses
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TABLE = "embedding"
+AUTOTP_NOTE: str = getattr(constants, "DS_AUTOTP_UC_META", "ds_autotp_universal_checkpoint_meta")
+"""AutoTP's note on a parameter that it has split; no parameter has one before DeepSpeed 0.18.9."""
+_NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
+"""Attributes of a parameter, ``TensorParallel_Layer.config_tp_params`` (module_inject/layers.py)."""
 
 
 def build(
-    context: Context, config: dict[str, Any], shared: Ulysses | None = None
+    context: Context, config: JsonObject, shared: Ulysses | None = None
 ) -> tuple[LanguageModel, list[dict[str, Any]]]:
-    """The model with its values, and its parameters in groups for the optimizer.
+    """Make the model with its values, and its parameters in groups for the optimizer.
 
-    Args:
-        context: The rank.
-        config: The content of ``ds_config.json``.
-        shared: The ranks that share sequences with this one.
+    ``config`` is the content of ``ds_config.json``, ``shared`` the ranks that share sequences with this one.
     """
     spec = context.spec
-    made = network.network(spec.model, _DTYPES[spec.precision.compute], attention=shared.attention if shared else None)
+    attention = shared.attention if shared else None
+    made = network.network(spec.model, network.DTYPES[spec.precision.compute], attention)
     if spec.parallel.pipeline > 1:
-        stages.cut(made, context)
+        _cut_to_stage(made, context)
     adapters.inject(made, spec)
-    cutter = tensor.cut(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
+    cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
     partition = _partitioner(config) if spec.zero.stage == 3 else None
     real = _with_memory(made, context.device, partition)
@@ -51,29 +66,26 @@ def build(
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
     model = LanguageModel(made, spec, share=shared.share if shared else None)
     if cutter is not None:
-        tensor.finish(model, cutter)
+        _finish(model, cutter)
     return model, stepped
 
 
 @contextlib.contextmanager
 def opened(parameter: torch.Tensor) -> Iterator[initial.Local | None]:
-    """A rank's tensor parallel part of a parameter, to be filled; with ZeRO 3 the first data rank alone fills it.
-
-    On leaving, its values are sent to all data ranks.
-    """
+    """Open a rank's tensor parallel part of a parameter; with ZeRO 3 the first data rank fills it for all of them."""
     if not hasattr(parameter, "ds_id"):
-        yield tensor.part(parameter, parameter)
+        yield _part(parameter, parameter)
         return
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         first = deepspeed.comm.get_rank(vars(parameter)["ds_process_group"]) == 0
-        yield tensor.part(parameter, parameter) if first else None
+        yield _part(parameter, parameter) if first else None
 
 
 @contextlib.contextmanager
 def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A parameter to be read in full, on all ranks."""
+    """Gather a parameter to be read in full, on all ranks."""
     with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
-        yield tensor.whole(parameter, parameter)
+        yield _whole(parameter, parameter)
 
 
 def _with_memory(
@@ -85,7 +97,7 @@ def _with_memory(
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in real:
                 fresh = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
-                tensor.hand_on(parameter, fresh)
+                _hand_on(parameter, fresh)
                 real[id(parameter)] = fresh
                 if partition is not None:
                     partition(fresh)
@@ -95,15 +107,150 @@ def _with_memory(
     return real
 
 
-def _partitioner(config: dict[str, Any]) -> Callable[[nn.Parameter], None]:
+def _partitioner(config: JsonObject) -> Callable[[nn.Parameter], None]:
     """A function that partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
 
     One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
     """
     among = groups.get_data_parallel_group() if "tensor_parallel" in config else None
     made = deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=among)
+    return lambda parameter: made._convert_to_zero_parameters([parameter])
 
-    def partition(parameter: nn.Parameter) -> None:
-        made._convert_to_zero_parameters([parameter])
 
-    return partition
+class Stage(nn.Module):
+    """One stage's layers: from tokens, or the hidden states of the stage before, to hidden states."""
+
+    def __init__(self, model: LanguageModel, *, first: bool) -> None:
+        super().__init__()
+        self.model, self._first = model, first
+
+    def forward(self, entering: torch.Tensor) -> torch.Tensor:
+        """The states that leave the stage."""
+        if self._first:
+            return self.model.states(entering)
+        batch, length = entering.shape[:2]
+        tokens = entering.new_empty((batch, length + 1), dtype=torch.long)  # Their number alone counts.
+        return self.model.states(tokens, entering)
+
+
+class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
+    """This rank's stage among the others.
+
+    A tied token table, which the first and the last stage hold, is tied as ``TiedLayerSpec`` would tie it.
+    """
+
+    def __init__(self, model: LanguageModel, context: Context) -> None:
+        self._ties = context.spec.model.tie_word_embeddings
+        stage, count = stage_of(context), context.spec.parallel.pipeline
+        layers = [Stage(model, first=stage == 0)] * count  # Each rank builds its own alone.
+        super().__init__(layers=layers, num_stages=count, loss_fn=model.loss, partition_method="uniform")
+        for parameter in self.parameters():
+            # Else clip_grad_norm_ (runtime/utils.py) takes the first stage's gradients for all of them without ZeRO.
+            parameter.model_parallel = not parameter.ds_pipe_replicated
+
+    @property
+    def model(self) -> LanguageModel:
+        """This rank's part of the model."""
+        part: LanguageModel = self.forward_funcs[0].model
+        return part
+
+    def _index_tied_modules(self) -> dict[str, Any]:
+        """The groups of first and last stages, and this rank's table, in the form of ``PipelineModule``'s own."""
+        if not self._ties:
+            return {}
+        found: dict[str, Any] = {}
+        for data in range(self._grid.data_parallel_size):
+            ranks = [self._grid.stage_to_global(stage_id=stage, data=data) for stage in (0, self.num_stages - 1)]
+            group = dist.new_group(ranks)
+            if self.global_rank in ranks:
+                table = self.model.network.get_input_embeddings()
+                self.tied_modules[_TABLE] = table
+                table.weight.ds_pipe_replicated = self.global_rank != ranks[0]
+                found[_TABLE] = {"ranks": ranks, "group": group, "weight_attr": ["weight"], "module": table}
+        return found
+
+
+def stage_of(context: Context) -> int:
+    """This rank's stage: stages are far apart among the ranks, as ``PipeDataParallelTopology`` puts them."""
+    return context.rank // (context.world // context.spec.parallel.pipeline)
+
+
+def _cut_to_stage(made: Any, context: Context) -> None:
+    """Reduce a network on the meta device to the layers of this rank's stage."""
+    spec, stage = context.spec, stage_of(context)
+    network.cut(made, stage_layers(spec, stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
+
+
+def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
+    """Replace layers of a network on the meta device by the tensor parallel ones of DeepSpeed's plan.
+
+    As ``_apply_autotp_partitioning`` (``runtime/engine.py``) does, which would cut whole weights in memory.
+    ``settings`` is the block ``tensor_parallel`` of ``ds_config.json``.
+    """
+    degree = settings["autotp_size"]
+    set_autotp_mode(training=True)
+    groups._init_tp_mesh_device(tensor_model_parallel_size=degree)
+    cutter = AutoTP(
+        module=made,
+        all_reduce_linears=(),
+        prefix="",
+        state_dict=None,
+        linear_layer_setting=(nn.Linear, nn.Embedding),
+        orig_layer_impl=None,
+        partition_config=TPTrainingConfig(**settings).get_partition_config_object(),
+        model_config=made.config,
+        training_mode=True,
+    )
+    cutter.set_tensor_parallel_config(degree, groups.get_tensor_model_parallel_group())
+    cutter.update_linear_policies()
+    cutter._replace_module(made)
+    return cutter
+
+
+def _hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
+    """Copy AutoTP's notes on a parameter's split to the parameter that takes its place."""
+    for name in _NOTES:
+        if hasattr(parameter, name):
+            setattr(fresh, name, getattr(parameter, name))
+
+
+def _finish(model: Any, cutter: AutoTP) -> None:
+    """Add the hooks of parameters with memory, and tell DeepSpeed that the model is split already."""
+    cutter.register_replicated_grad_hooks(model)
+    # Universal checkpoints keep the split of all parameters; DeepSpeed from 0.18.9.
+    collect: Any = layers.collect_autotp_universal_checkpoint_info
+    setattr(model, UNIVERSAL_CHECKPOINT_INFO, collect(model))
+    model.ds_autotp_parsed = True
+
+
+def _part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
+    """A rank's tensor with its place in the whole parameter."""
+    layout = _layout(parameter)
+    if layout is None:
+        return initial.Local(tensor, tuple(tensor.shape), (0,) * tensor.dim())
+    offset = [0] * tensor.dim()
+    offset[layout["partition_dim"]] = sum(layout["partition_sizes"][: groups.get_tensor_model_parallel_rank()])
+    return initial.Local(tensor, layout["logical_shape"], tuple(offset))
+
+
+def _whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The parameter put together from the tensor parallel ranks; called by all of them together."""
+    layout = _layout(parameter)
+    if layout is None:
+        return tensor
+    layer: Any = parameter.gather_params.__self__  # type: ignore[attr-defined]  # AutoTP's layer, which hangs it there.
+    together: torch.Tensor = layer._all_gather_shards(tensor, layout["partition_sizes"], layout["partition_dim"])
+    return together
+
+
+def elements(parameter: torch.Tensor) -> int:
+    """Elements of the whole parameter; ZeRO 3 leaves an empty tensor in its place and notes its size."""
+    layout = _layout(parameter)
+    if layout is not None:
+        return torch.Size(layout["logical_shape"]).numel()
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _layout(parameter: torch.Tensor) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = getattr(parameter, AUTOTP_NOTE, None)
+    return None if found is None or found["replicated"] else found

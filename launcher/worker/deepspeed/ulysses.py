@@ -21,11 +21,7 @@ _BATCH, _TOKENS, _HEADS = 0, 1, 2
 
 
 class Ulysses:
-    """The ranks that share a sequence, as one of them sees them.
-
-    Attributes:
-        mpu: The object that DeepSpeed asks for these ranks' groups and sizes.
-    """
+    """The ranks that share a sequence, as one of them sees them; DeepSpeed asks ``mpu`` for their groups and sizes."""
 
     def __init__(self, context: Context) -> None:
         """Called by all ranks together, once DeepSpeed has started."""
@@ -50,7 +46,7 @@ class Ulysses:
         scaling: float | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Causal attention of all tokens, as ``transformers`` calls it with those of this rank.
+        """Compute causal attention of all tokens, as ``transformers`` calls it with this rank's part of them.
 
         Key and value heads are repeated until the ranks divide them.
         """
@@ -75,7 +71,7 @@ def _local(
 
 
 def excess(spec: RunSpec) -> int:
-    """Factor by which gradients of the mean loss are too large once DeepSpeed 0.19.8 has reduced them.
+    """The factor of gradients of the mean loss that are too large once DeepSpeed 0.19.8 has reduced them.
 
     Stages 0 to 2 sum over the ranks of a sequence and average over the others (``sequence_parallel_size`` in
     ``runtime/engine.py`` and ``runtime/zero/stage_1_and_2.py``), stage 3 averages over all

@@ -25,11 +25,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from launcher.worker import TrainingError
 from launcher.worker.engine import Context
 
-_HEADS_FIRST = Shard(2)
-"""Tokens in (batch, heads, tokens, head size)."""
+_TOKENS = 2  # Their dimension in (batch, heads, tokens, head size).
 
 _KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
-"""Those that ring attention is made of; torch's plain attention would see the tokens of one rank in the wrong order."""
+"""Kernels of ring attention; torch's plain attention would see the tokens of one rank in the wrong order."""
 
 
 class Ring:
@@ -50,22 +49,14 @@ class Ring:
         return cast("list[torch.Tensor]", found)
 
     def attention(
-        self,
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: object,
-        scaling: float | None = None,
-        **_: Any,
+        self, _: object, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *__: object, **options: Any
     ) -> tuple[torch.Tensor, None]:
         """Causal attention of this rank's tokens to all before them, as ``transformers`` calls it."""
-        mine: Any = [
-            DTensor.from_local(part, self._mesh, [_HEADS_FIRST], run_check=False) for part in (query, key, value)
-        ]
-        options: Any = {"is_causal": True, "scale": scaling, "enable_gqa": key.shape[1] != query.shape[1]}
+        mine: Any = _sharded((query, key, value), self._mesh)
+        grouped, scale = key.shape[1] != query.shape[1], options.get("scaling")
+        settings: Any = {"is_causal": True, "scale": scale, "enable_gqa": grouped}
         with sdpa_kernel(_KERNELS):
-            found: Any = functional.scaled_dot_product_attention(*mine, **options)
+            found: Any = functional.scaled_dot_product_attention(*mine, **settings)
         return found.to_local().transpose(1, 2).contiguous(), None
 
 
@@ -79,15 +70,13 @@ def _mesh(context: Context) -> DeviceMesh:
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-_TOKENS = 2
-"""Their dimension in (batch, heads, tokens, head size)."""
 
 
 def install_cpu_kernel() -> None:
-    """Add the kernel to the table, for the rest of the process.
+    """Add the CPU's attention kernel to ring attention's table, which names GPUs' alone; refused where there is a GPU.
 
-    Raises:
-        TrainingError: There is a GPU, whose kernels torch knows itself.
+    Nothing of the ring is replaced: which keys and values are attended to in what order, how results are joined and how
+    gradients travel back is ``torch.distributed.tensor.experimental._context_parallel._attention`` of torch 2.15.
     """
     if torch.cuda.is_available():
         raise TrainingError(

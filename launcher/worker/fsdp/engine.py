@@ -2,9 +2,9 @@
 
 :func:`rank_parts` makes the network on the meta device and changes it in this order: 4-bit linears and adapters,
 recomputation, compilation, then tensor parallel cuts and FSDP2. :func:`filled` then gives it memory and values, each
-rank its own part, so that no rank ever holds more than that. DDP wraps a model with memory, so it comes last, in
-:func:`passes`. How micro-batches run is a :class:`Passes`: one after the other (:class:`Whole`) or by a pipeline
-schedule. Checkpoints hold tensors by their names in the whole model, whatever the rank's chunks.
+rank its own part. DDP wraps a model with memory, so it comes last, in :func:`passes`. Micro-batches run
+one after the other (:class:`Whole`) or by a pipeline schedule (:class:`pipeline.Pipeline`). Checkpoints hold tensors by
+their names in the whole model, whatever the rank's chunks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,9 +35,6 @@ from launcher.worker.fsdp import pipeline, reading, sharding
 from launcher.worker.memory.piles import Kept, flat, of_model
 from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
 
-if TYPE_CHECKING:
-    from launcher.worker.fsdp.context_parallel import Ring
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParts:
@@ -55,11 +52,15 @@ def build(context: Context) -> FsdpEngine:
 def rank_parts(context: Context) -> RankParts:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
-    ring = _ring(context) if spec.parallel.context > 1 else None
+    ring = None
+    if spec.parallel.context > 1:
+        from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
+
+        ring = Ring(context)
     ranks = sharding.mesh(context) if spec.parallel.shard or spec.parallel.pipeline > 1 else None
     networks = list(pipeline.networks(context, attention=ring.attention if ring else None))
     for made in networks:
-        adapters.quantise(made, spec, sharding.TORCH_DTYPES[dtypes(spec).compute])
+        adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     network.recompute(blocks, spec)
@@ -77,12 +78,6 @@ def rank_parts(context: Context) -> RankParts:
     return RankParts(models=models, ranks=ranks)
 
 
-def _ring(context: Context) -> Ring:
-    from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
-
-    return Ring(context)
-
-
 def filled(context: Context, parts: RankParts) -> FsdpEngine:
     """Give the parts that :func:`rank_parts` made memory and values, and return their engine."""
     spec = context.spec
@@ -98,35 +93,17 @@ def filled(context: Context, parts: RankParts) -> FsdpEngine:
     return FsdpEngine(context, parts)
 
 
-class Passes(Protocol):
-    """Forward and backward passes over a rank's micro-batches."""
-
-    @property
-    def group(self) -> dist.ProcessGroup | None:
-        """The ranks of the other stages that work on the same samples."""
-
-    @property
-    def copies(self) -> Collection[torch.Tensor]:
-        """Parameters of this rank that another stage holds as well."""
-
-    def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Leave the gradients of the mean loss, and return it; zero on a rank that computes no loss."""
-
-    def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
-        """The mean loss of batches that nothing is learnt from; zero on a rank that computes no loss."""
-
-
 class Whole:
-    """The passes of a rank that has all layers: micro-batch by micro-batch."""
+    """The passes of a rank that has all layers: micro-batch by micro-batch; see :class:`pipeline.Pipeline`."""
 
-    group = None
-    copies = ()
+    group: dist.ProcessGroup | None = None
+    copies: Collection[torch.Tensor] = ()
 
     def __init__(self, context: Context, wrapped: nn.Module) -> None:
         self._context, self._spec, self._wrapped = context, context.spec, wrapped
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Forward and backward of every micro-batch."""
+        """Run every micro-batch forward and backward."""
         memory, total = self._context.memory, torch.zeros((), device=self._context.device)
         for index, tokens in enumerate(micro_batches):
             with self._synchronising(last=index == len(micro_batches) - 1):
@@ -164,10 +141,10 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
     formats = dtypes(context.spec)
     if not formats.autocast:
         return contextlib.nullcontext()
-    return torch.autocast(context.device.type, sharding.TORCH_DTYPES[formats.compute])
+    return torch.autocast(context.device.type, network.DTYPES[formats.compute])
 
 
-def passes(context: Context, parts: RankParts) -> Passes:
+def passes(context: Context, parts: RankParts) -> Whole | pipeline.Pipeline:
     """The passes of a rank's part of the model, in DDP where nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
@@ -194,7 +171,7 @@ class FsdpEngine:
         self._writers: dist.ProcessGroup | None = None
 
     def train_step(self, step: int, micro_batches: Sequence[torch.Tensor]) -> StepResult:
-        """Forward and backward of every micro-batch, then the optimizer."""
+        """Run every micro-batch forward and backward, then the optimizer."""
         spec, memory = self._spec, self._context.memory
         if spec.model.dropout or spec.adapter.dropout:  # So that a resumed run draws what this one would have.
             torch.manual_seed(initial.seed_of(spec.train.seed, "dropout", step, self._context.rank))
@@ -204,12 +181,9 @@ class FsdpEngine:
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
-        rate = optimizers.learning_rate(spec.optimizer, step, spec.steps)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        norm = optimizers.clip(
-            self._parameters, spec.optimizer.clip, stages=self._passes.group, copies=self._passes.copies
-        )
+        rate = optimizers.set_rate(self._optimizer, spec, step)
+        stages, copies = self._passes.group, self._passes.copies
+        norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         if summed is not None:
@@ -236,7 +210,6 @@ class FsdpEngine:
 
     @property
     def _losses(self) -> int:
-        """Ranks that compute a loss: those of the last stage."""
         return self._context.world // self._spec.parallel.pipeline
 
     def save(self, directory: Path) -> PendingSave | None:
@@ -249,8 +222,7 @@ class FsdpEngine:
             group = dist.new_group(backend="gloo")
             self._writers = group if isinstance(group, dist.ProcessGroup) else None
         pending: Any = state_dict_saver.async_save(state, checkpoint_id=directory, process_group=self._writers)
-        if not isinstance(pending, Future):
-            raise AssertionError("async_save without a staging thread returns a Future")
+        assert isinstance(pending, Future), "async_save without a staging thread returns one"
         return pending
 
     def load(self, directory: Path) -> None:
@@ -273,7 +245,7 @@ class FsdpEngine:
         export.write(self._networks, self._context, directory, stages=self._passes.group)
 
     def piles(self) -> Iterator[Kept]:
-        """Parameters with buffers, gradients, what is gathered, and optimizer states."""
+        """Parameters with buffers, gradients, gathered parameters and optimizer states."""
         return kept(self._model, self._optimizer)
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -283,8 +255,7 @@ class FsdpEngine:
             if tensor.grad is not None:
                 yield tensor.grad
         yield from self._model.buffers()
-        for state in self._optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        yield from flat(self._optimizer.state)
 
     def _state(self) -> dict[str, Any]:
         """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
@@ -304,7 +275,7 @@ def _in_model(name: str) -> str:
 
 
 def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
-    """Parameters with buffers, gradients, what FSDP2 has gathered, and optimizer states."""
+    """Parameters with buffers, gradients, FSDP2's gathered parameters, and optimizer states."""
     yield from of_model([model])
     sharded = [each for module in model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)]
     for each in sharded:
@@ -317,7 +288,7 @@ def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
 
 
 def _parameters(module: FSDPModule) -> Iterator[Any]:
-    """What FSDP2 notes of each parameter of a module; torch up to 2.9 has one group of them at most."""
+    """FSDP2's notes on each parameter of a module; torch up to 2.9 has one group of them at most."""
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     for group in [state._fsdp_param_group] if groups is None else groups:

@@ -10,6 +10,7 @@ the norm counts the first.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,23 +28,17 @@ from launcher.backends.fsdp.traits import dtypes
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
-from launcher.worker.fsdp import sharding
 from launcher.worker.model import LanguageModel, network
 
 _SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 def networks(context: Context, attention: Any) -> Iterator[Any]:
-    """The network of each model chunk of this rank on the meta device; the whole one where there are no stages.
-
-    Args:
-        context: The rank.
-        attention: As in ``network.network``.
-    """
+    """The network of each model chunk of this rank on the meta device; the whole one where there are no stages."""
     spec = context.spec
     sizes = chunk_sizes(spec)
     for chunk in _chunks(context):
-        made = network.network(spec.model, sharding.TORCH_DTYPES[dtypes(spec).parameters], attention=attention)
+        made = network.network(spec.model, network.DTYPES[dtypes(spec).parameters], attention=attention)
         start = sum(sizes[:chunk])
         layers = range(start, start + sizes[chunk])
         network.cut(made, layers, first=chunk == 0, last=chunk == len(sizes) - 1)
@@ -60,16 +55,14 @@ def _chunks(context: Context) -> range:
 class Pipeline:
     """The forward and backward passes of one rank, in the order of the schedule.
 
-    Attributes:
-        group: The ranks of the other stages that work on the same samples.
-        copies: Parameters of this rank that another stage holds as well, whose norm counts there.
+    ``group`` has the ranks of the other stages that work on the same samples; the norm of ``copies`` counts there.
     """
 
     def __init__(
         self, context: Context, models: Sequence[LanguageModel], wrapped: Sequence[nn.Module], ranks: DeviceMesh
     ) -> None:
         spec = context.spec
-        self._device, self._wrapped = context.device, wrapped
+        self._device = context.device
         self.group = ranks.get_group("pipeline")
         stages = [
             _Stage(context, module, model, index, self.group)
@@ -83,7 +76,7 @@ class Pipeline:
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """All passes of a step; the mean loss, or zero on ranks of the other stages than the last."""
+        """Run all passes of a step; return the mean loss, or zero on ranks of other stages than the last."""
         loss = self._run(self._schedule.step, micro_batches)
         for table in self._tables:
             if table.grad is not None:
@@ -105,14 +98,10 @@ class Pipeline:
 
 def _schedule(spec: RunSpec, stages: Sequence[PipelineStage]) -> Any:
     count = spec.gradient_accumulation
-    settings: dict[str, Any] = {
-        "n_microbatches": count,
-        "loss_fn": lambda loss, _: loss / count,
-        "scale_grads": False,
-    }
-    if spec.parallel.virtual_pipeline > 1:
-        return ScheduleInterleaved1F1B(list(stages), **settings)
-    return _SCHEDULES[spec.parallel.schedule](stages[0], **settings)
+    made: Any = functools.partial(ScheduleInterleaved1F1B, list(stages))
+    if spec.parallel.virtual_pipeline == 1:
+        made = functools.partial(_SCHEDULES[spec.parallel.schedule], stages[0])
+    return made(n_microbatches=count, loss_fn=lambda loss, _: loss / count, scale_grads=False)
 
 
 def _tied(
@@ -135,29 +124,22 @@ class _Stage(PipelineStage):
         self, context: Context, module: nn.Module, model: LanguageModel, index: int, group: dist.ProcessGroup
     ) -> None:
         spec, self._memory = context.spec, context.memory
-        parallel = spec.parallel
         passed = (_passed(spec),)
-        super().__init__(
-            module,
-            index,
-            parallel.pipeline * parallel.virtual_pipeline,
-            context.device,
-            input_args=passed if index else (),
-            output_args=passed,
-            group=group,
-        )
+        count = spec.parallel.pipeline * spec.parallel.virtual_pipeline
+        arguments = passed if index else ()
+        super().__init__(module, index, count, context.device, input_args=arguments, output_args=passed, group=group)
         self._sharded = model if isinstance(model, FSDPModule) else None
         self._each = spec.backend.micro_step_sync
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        """As torch's."""
+        """Tell the tracker, and go on as torch does."""
         self._memory.enter("forward")
         return super().forward_one_chunk(*args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
-        """As torch's."""
+        """Tell the tracker and FSDP2, and go on as torch does."""
         self._memory.enter("backward")
         if self._sharded is not None:
             self._sharded.set_requires_gradient_sync(last_backward or self._each)
@@ -167,12 +149,12 @@ class _Stage(PipelineStage):
 def _passed(spec: RunSpec) -> torch.Tensor:
     """The tensor that goes from stage to stage: hidden states of a micro-batch, on the meta device.
 
-    Of shape ``(micro_batch_size, sequence_length, hidden_size)``; with sequence parallelism each tensor parallel rank
-    sends its part of the sequence.
+    Its shape is ``(micro_batch_size, sequence_length, hidden_size)``; with sequence parallelism each tensor parallel
+    rank sends its part of the sequence.
     """
     formats, parallel = dtypes(spec), spec.parallel
     length = spec.sequence_length // (parallel.tensor if parallel.sequence else 1)
-    dtype = sharding.TORCH_DTYPES[formats.parameters if formats.autocast else formats.compute]
+    dtype = network.DTYPES[formats.parameters if formats.autocast else formats.compute]
     shape = (spec.micro_batch_size, length, spec.model.hidden_size)
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
 
@@ -189,7 +171,7 @@ class Step(nn.Module):
         self.chunk, self._autocast = chunk, autocast
 
     def forward(self, *entering: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """States for the next stage, or the mean loss."""
+        """Return states for the next stage, or the mean loss."""
         with self._autocast():
             made: torch.Tensor = self.chunk(tokens, *entering)
         return made

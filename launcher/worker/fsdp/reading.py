@@ -27,11 +27,7 @@ class Reader(FileSystemReader):
     """Reads a checkpoint's folder; the description is data."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The description of all tensors.
-
-        Raises:
-            pickle.UnpicklingError: It names anything that describes no tensor.
-        """
+        """Read the description of all tensors; anything else in it is a :class:`pickle.UnpicklingError`."""
         with opened(Path(self.path) / headers.METADATA) as file:
             content = _Descriptions(file).load()
         if not isinstance(content, Metadata):
@@ -43,14 +39,10 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Puts what is read in its place; bytes are data."""
+    """Puts tensors and bytes in their places; bytes are data."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Hand on what is no tensor, written anew from what reading it without code has left.
-
-        Raises:
-            pickle.UnpicklingError: It could run code.
-        """
+        """Read bytes without running code, and hand them on, written anew; else a :class:`pickle.UnpicklingError`."""
         checked = io.BytesIO()
         try:
             torch.save(torch.load(value, weights_only=True), checked)

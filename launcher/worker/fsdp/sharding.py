@@ -26,14 +26,10 @@ from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, network
 
-_NEW = "forward_sync_buffers"
-
-WITHOUT_BUFFER_SYNC: dict[str, Any] = {
+_NEW = "forward_sync_buffers"  # DDP's name for ``broadcast_buffers`` since torch 2.13.
+_WITHOUT_BUFFER_SYNC: dict[str, Any] = {
     _NEW if _NEW in inspect.signature(DistributedDataParallel).parameters else "broadcast_buffers": False
 }
-"""DDP's argument that leaves buffers as they are in the forward pass; the older name is deprecated since torch 2.13."""
-
-TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def mesh(context: Context) -> DeviceMesh:
@@ -68,8 +64,8 @@ def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
 def _precision(spec: RunSpec) -> MixedPrecisionPolicy:
     formats = dtypes(spec)
     return MixedPrecisionPolicy(
-        param_dtype=None if formats.compute == formats.parameters else TORCH_DTYPES[formats.compute],
-        reduce_dtype=TORCH_DTYPES[formats.reduce],
+        param_dtype=None if formats.compute == formats.parameters else network.DTYPES[formats.compute],
+        reduce_dtype=network.DTYPES[formats.reduce],
     )
 
 
@@ -87,7 +83,7 @@ def replicate(model: nn.Module, context: Context, ranks: DeviceMesh | None) -> D
         device_ids=None if context.device.type == "cpu" else [context.device],
         gradient_as_bucket_view=backend.bucket_view,
         bucket_cap_mb=backend.bucket_cap_mb,
-        **WITHOUT_BUFFER_SYNC,
+        **_WITHOUT_BUFFER_SYNC,
         init_sync=False,
         process_group=None if ranks is None else ranks.get_group("shard"),
     )
@@ -117,12 +113,9 @@ class Replicated(ParallelStyle):
 
 
 def cut(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Cut a Llama, Qwen2 or Qwen3 network on the meta device over a one-dimensional mesh.
+    """Cut a Llama, Qwen2 or Qwen3 network on the meta device over tensor parallel ranks (arXiv:1909.08053).
 
-    Args:
-        made: The network.
-        mesh: The tensor parallel ranks.
-        sequence: True to split residuals and norms along the sequence between the matrix products.
+    With ``sequence`` residuals and norms are split along the sequence between the matrix products.
     """
     residual = Shard(1) if sequence else Replicate()
     for block in network.blocks(made):

@@ -8,13 +8,12 @@ takes stages and layers from the flags that Megatron-LM's validator knows, where
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch.distributed as dist
-
 from launcher.spec import RunSpec
-from launcher.worker import data, loop, metrics, process
+from launcher.worker import data, loop
 from launcher.worker.engine import Context
 from launcher.worker.megatron import pretraining
 from launcher.worker.process import main
@@ -43,15 +42,8 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     follower = Follower(context, batches)
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")
-    if context.spec.save.export != "none" and not interrupted:
-        with process.whole_directory(context, context.directory / "export") as partial:
-            weights.write(chunks, context, partial)
-    metrics.write(context, follower.restored)
-    if follower.metrics is not None:
-        follower.metrics.close()
-    dist.barrier()
-    if context.rank == 0:
-        process.write_outcome(context.directory, "interrupted" if interrupted else "finished", follower.step)
+    export = None if interrupted else functools.partial(weights.write, chunks, context)
+    loop.end(context, follower.metrics, follower.restored, follower.step, export)
 
 
 def _known_here(context: Context) -> list[str]:

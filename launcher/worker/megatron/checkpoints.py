@@ -11,27 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher.base.files import load_json, read_text
+from launcher.base.files import load_json, read_text, write_atomically
 from launcher.saved.checkpoints import STATE, TRACKER, NoCheckpoint, find, state_content
-from launcher.worker import CheckpointError, files, saving
+from launcher.worker import CheckpointError, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.saving import checkpoints
 
 _NAME = re.compile(r"iter_(\d{7,})")
-
-_BLOCK = 512
-"""Bytes of ``st_blocks`` (inode(7))."""
+_BLOCK = 512  # Bytes of ``st_blocks`` (inode(7)).
 
 
 def folder_of(step: int) -> str:
@@ -40,11 +36,7 @@ def folder_of(step: int) -> str:
 
 
 def source(context: Context) -> tuple[Path, int] | None:
-    """The folder of checkpoints and the step that the run goes on from: its own newest, or else ``save.load``.
-
-    Raises:
-        CheckpointError: ``save.load`` holds no checkpoint of Megatron's.
-    """
+    """Find the folder of checkpoints and the step to go on from: the run's own newest, or else ``save.load``."""
     own = context.directory / "checkpoints"
     if (own / TRACKER).is_file():
         return own, newest(own)
@@ -66,11 +58,7 @@ def source(context: Context) -> tuple[Path, int] | None:
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest whole checkpoint.
-
-    Raises:
-        CheckpointError: Megatron's tracker file is damaged.
-    """
+    """The step of the newest whole checkpoint, by Megatron's tracker file."""
     text = read_text(folder / TRACKER).strip()
     if not text.isdigit():
         raise CheckpointError(f"{folder / TRACKER} does not name a step but {text!r}")
@@ -88,11 +76,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Refuse a checkpoint of another model, and name one that cannot be read.
-
-        Raises:
-            CheckpointError: In place of Megatron's errors.
-        """
+        """Raise a :class:`CheckpointError` for a checkpoint of another model, and in place of Megatron's errors."""
         found = source(self._context)
         if found is None:
             yield
@@ -115,12 +99,8 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[], object]) -> None:
         """Write a checkpoint with the sizes of the model beside it, and keep as many as the run says.
 
-        Args:
-            step: The last one done.
-            write: Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalized` ends it.
-
-        Raises:
-            CheckpointError: It cannot be written; those before it are intact.
+        ``write`` is Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalized` ends it. What
+        cannot be written is a :class:`CheckpointError`; the checkpoints before it are intact.
         """
         path, every = self._folder / folder_of(step), self._spec.save.every
         last = step == self._spec.steps or every is None or step % every != 0
@@ -136,7 +116,7 @@ class Checkpoints:
             self._remove_old()
 
     def finalized(self, finalize: Callable[[], object], *, last: bool) -> None:
-        """Let Megatron end its background writes, of which the first that is not whole yet may have failed."""
+        """Let Megatron end its background writes; the first that is not whole yet may have failed."""
         done = newest(self._folder) if self._writing and (self._folder / TRACKER).is_file() else 0
         for step in [step for step in self._writing if step <= done]:
             if self._context.rank == 0:
@@ -154,7 +134,7 @@ class Checkpoints:
         try:
             write()
         except CheckpointException as error:
-            return self._saving.together(step, path, functools.partial(_raise, error), last=last)
+            return self._saving.agree(step, path, error, last=last)
         except Exception as error:
             if before is not None and self._tracked() != before:  # Cut off as it was written anew.
                 (self._folder / TRACKER).write_text(before)
@@ -166,11 +146,7 @@ class Checkpoints:
         return read_text(path) if self._context.rank == 0 and path.is_file() else None
 
     def _begin(self, path: Path, step: int) -> None:
-        """Make the folder, if the disk takes one more checkpoint like the newest.
-
-        Raises:
-            OSError: It is full.
-        """
+        """Make the folder, if the disk takes one more checkpoint like the newest; else raise its error."""
         if self._context.rank != 0:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -179,8 +155,7 @@ class Checkpoints:
         if shutil.disk_usage(self._folder).free < sum(each.stat().st_blocks * _BLOCK for each in there):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         path.mkdir(exist_ok=True)
-        content = state_content(self._spec, step, corpus=self._batches.identity())
-        files.write_json(path / STATE, content)
+        write_atomically(path / STATE, state_content(self._spec, step, corpus=self._batches.identity()))
 
     def _kept(self) -> str | None:
         return folder_of(newest(self._folder)) if (self._folder / TRACKER).is_file() else None
@@ -193,7 +168,3 @@ class Checkpoints:
         steps = sorted(int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
         for step in [step for step in steps if step <= last][: -self._spec.save.keep]:
             shutil.rmtree(self._folder / folder_of(step), ignore_errors=True)
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -20,6 +20,7 @@ import torch
 from launcher.base import machine
 from launcher.worker import TrainingError
 
+_cuda: Any = torch.cuda
 _FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "as_tensor", "zeros_like")
 _COUNTERS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 _NO_WORK = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats")
@@ -27,11 +28,7 @@ _NO_WORK = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats
 
 @functools.cache
 def install() -> None:
-    """Put the stand-ins in place, once and for the rest of the process.
-
-    Raises:
-        TrainingError: There is a GPU, whose own functions must not be hidden.
-    """
+    """Put the stand-ins in place, once and for the rest of the process; refused where there is a GPU."""
     if torch.cuda.is_available():
         raise TrainingError(
             "hardware.device=cpu hides torch.cuda from Megatron, and this node has a GPU: hardware=auto"
@@ -63,30 +60,27 @@ def _device() -> None:
     Random states are set up where ``device_count`` is not 0, from which torch may conclude that there is a GPU
     (``PYTORCH_NVML_BASED_CUDA_CHECK``, which ``transformers`` sets), so ``is_available`` answers for itself.
     """
-    cuda: Any = torch.cuda
-    cuda.is_available = lambda: False
-    cuda.current_device = lambda: torch.device("cpu")
-    cuda.device_count = lambda: 1
-    cuda.get_device_capability = lambda *_: (9, 0)
-    cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0, name="CPU", total_memory=0)
+    _cuda.is_available = lambda: False
+    _cuda.current_device = lambda: torch.device("cpu")
+    _cuda.device_count = lambda: 1
+    _cuda.get_device_capability = lambda *_: (9, 0)
+    _cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0, name="CPU", total_memory=0)
     for name in _NO_WORK:
-        setattr(cuda, name, lambda *_, **__: None)
+        setattr(_cuda, name, lambda *_, **__: None)
 
 
 def _memory() -> None:
     """``training_log`` and ``save_checkpoint_and_time`` print the allocator's counters."""
-    cuda: Any = torch.cuda
     for name in _COUNTERS:
-        setattr(cuda, name, lambda *_, **__: 0)
-    cuda.memory_stats = lambda *_, **__: defaultdict(int)
+        setattr(_cuda, name, lambda *_, **__: 0)
+    _cuda.memory_stats = lambda *_, **__: defaultdict(int)
 
 
 def _streams() -> None:
     """The distributed optimizer, the checkpoint writer and the schedules order their work by streams and events."""
-    cuda: Any = torch.cuda
-    cuda.Stream = cuda.Event = _Nothing
-    cuda.current_stream = cuda.default_stream = _Nothing
-    cuda.stream = lambda *_: contextlib.nullcontext()
+    _cuda.Stream = _cuda.Event = _Nothing
+    _cuda.current_stream = _cuda.default_stream = _Nothing
+    _cuda.stream = lambda *_: contextlib.nullcontext()
 
 
 class _Nothing:
@@ -103,12 +97,12 @@ def _random_states() -> None:
     """Tensor parallel ranks draw dropout from states of their own (``core/tensor_parallel/random.py``)."""
     from megatron.core.tensor_parallel import random
 
-    cuda: Any = torch.cuda
     module: Any = random
-    cuda.manual_seed = torch.manual_seed
-    cuda.get_rng_state = cuda.random.get_rng_state = module._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    _cuda.manual_seed = torch.manual_seed
+    get_state = lambda *_, **__: torch.get_rng_state()  # noqa: E731
+    _cuda.get_rng_state = _cuda.random.get_rng_state = module._get_cuda_rng_state = get_state
     set_state = lambda state, *_, **__: torch.set_rng_state(state)  # noqa: E731
-    cuda.set_rng_state = cuda.random.set_rng_state = module._set_cuda_rng_state = set_state
+    _cuda.set_rng_state = _cuda.random.set_rng_state = module._set_cuda_rng_state = set_state
 
 
 def _tensor_types() -> None:
@@ -151,13 +145,13 @@ def _megatron() -> None:
     from megatron.core.transformer.moe import token_dispatcher
     from megatron.training import training
 
-    token_dispatcher.maybe_move_tensor_to_cpu = _on_the_host
+    token_dispatcher.maybe_move_tensor_to_cpu = _as_array
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
     training.set_jit_fusion_options = lambda **_: None
     torch_norm.WrappedTorchNorm.__new__ = staticmethod(_norm)
 
 
-def _on_the_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+def _as_array(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 

@@ -21,22 +21,16 @@ from launcher.worker.data.corpus import Corpus, TokenFiles
 from launcher.worker.data.order import Order
 from launcher.worker.engine import Context
 
-SEQUENCE = 2**20
-"""Tokens of one sequence at most; the index counts them in 32 bits."""
-
-CORPUS = Path("data", "corpus")
-"""The indexed data set in the run directory, as ``launcher.backends.megatron.training`` names it."""
-
-LOSS = "lm loss"
-"""The name under which Megatron logs and averages the loss."""
+SEQUENCE = 2**20  # Tokens of one sequence at most; the index counts them in 32 bits.
+CORPUS = Path("data", "corpus")  # The indexed data set, as ``launcher.backends.megatron.training`` names it.
+LOSS = "lm loss"  # Megatron logs and averages the loss under this name.
 
 
 @dataclass(frozen=True, slots=True)
 class Samples(Dataset[dict[str, torch.Tensor]]):
     """The endless stream of samples, cut off after ``size``; Megatron's sampler walks through it from the start.
 
-    Place ``i`` is what ``Order`` says that place ``i`` of the stream is, and Megatron hands places to data ranks as
-    ``Order`` does, so a step sees the same samples in every engine.
+    Megatron hands places to data ranks as ``Order`` does, so a step sees the same samples in every engine.
     """
 
     corpus: Corpus
@@ -62,17 +56,16 @@ class Provider:
     is_distributed = True
 
     def __init__(self, context: Context, batches: Batches) -> None:
-        self._batches, run = batches, context.spec
-        whole = self._batches.whole
-        if context.rank == 0 and isinstance(whole, TokenFiles) and run.data.source != "tokens":
+        spec, whole, self._batches = context.spec, batches.whole, batches
+        if context.rank == 0 and isinstance(whole, TokenFiles) and spec.data.source != "tokens":
             write(context.directory / CORPUS, whole.maps[0])
-        self._marked = run.data.marked
-        self._evaluation = context.spec.train.eval_steps * context.spec.global_batch_size
+        self._marked = spec.data.marked
+        self._evaluation = spec.train.eval_steps * spec.global_batch_size
 
     def __call__(
         self, sizes: tuple[int, int, int], vp_stage: int | None = None
     ) -> tuple[Samples, Samples | None, None]:
-        """Samples to train on and, where the run evaluates, the same held-out ones for every evaluation.
+        """Give samples to train on and, where the run evaluates, the same held-out ones for every evaluation.
 
         One more than is trained: Megatron refuses to begin where none is left, as in a run that ends at its last step
         and is resumed to be exported.
@@ -86,7 +79,7 @@ class Provider:
 
 
 def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
-    """One micro-batch through this rank's stages: the loss of every token, and the function that averages it."""
+    """Run one micro-batch through this rank's stages; return the loss of every token, and a function to average it."""
     batch = {name: value.to(torch.cuda.current_device(), non_blocking=True) for name, value in next(batches).items()}
     length = batch["tokens"].shape[1]
     batch["position_ids"] = torch.arange(length, device=batch["tokens"].device).expand_as(batch["tokens"])
@@ -98,7 +91,7 @@ def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
 
 
 def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """The sum, over how many tokens it goes, and both for the log."""
+    """The sum, its number of tokens, and both for the log."""
     total = losses.float().sum()
     count = torch.tensor(losses.numel(), dtype=torch.int, device=total.device)
     return total, count, {LOSS: torch.stack([total.detach(), count.to(total)])}
@@ -115,12 +108,7 @@ def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def write(prefix: Path, tokens: np.memmap[Any, Any]) -> None:
-    """Write ``<prefix>.bin``, which is the file of ids itself, and ``<prefix>.idx``.
-
-    Args:
-        prefix: Without a suffix; what lies there is replaced.
-        tokens: A file of unsigned ids, mapped.
-    """
+    """Write ``<prefix>.bin``, the mapped file of unsigned ids itself, and ``<prefix>.idx``, in place of older ones."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     target, index = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")
     for path in (target, index):

@@ -19,7 +19,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.training import get_args, training
 from torch import nn
 
-from launcher.worker import loop, metrics
+from launcher.worker import loop, metrics, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.megatron.checkpoints import Checkpoints
@@ -36,11 +36,11 @@ type Call = Callable[..., Any]
 
 
 class Follower:
-    """One run.
+    """Puts its methods around Megatron's functions.
 
     Attributes:
         step: The last step done.
-        metrics: Made once it is known at which step the run begins.
+        metrics: The run's numbers; made once it is known at which step the run begins.
     """
 
     _FOLLOWED = (
@@ -59,34 +59,31 @@ class Follower:
         self._context, self._spec = context, context.spec
         self._checkpoints = Checkpoints(context, batches)
         self.step = self.restored = 0
-        self.metrics: Metrics | None = None
-        self._memory: MemoryLog | None = None
+        self.metrics: Metrics
+        self._memory: MemoryLog
         self._has_evaluated = False
         self._rate = 0.0
         self._last: StepResult | None = None
-        self._held_out_loss: torch.Tensor | None = None
+        self._held_out_loss = torch.zeros(())
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """Put each method of this class around the function of its name in ``megatron.training.training``."""
-        originals = {name: getattr(training, name) for name in self._FOLLOWED}
-        for name, original in originals.items():
-            setattr(training, name, functools.partial(getattr(self, name), original))
-        try:
+        with contextlib.ExitStack() as stack:
+            for name in self._FOLLOWED:
+                method = functools.partial(getattr(self, name), getattr(training, name))
+                stack.enter_context(replaced(training, name, method))
             yield
-        finally:
-            for name, original in originals.items():
-                setattr(training, name, original)
 
     def forward_step(self, batches: Any, model: Any) -> Any:
-        """A micro-batch, with the phases around it."""
+        """Run a micro-batch, with the phases around it."""
         self._context.memory.enter("forward")
         answer = forward_step(batches, model)
         self._context.memory.enter("backward")
         return answer
 
     def setup_model_and_optimizer(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """The load phase; afterwards it is known where the run begins."""
+        """Measure the load phase; afterwards it is known where the run begins."""
         tracker = self._context.memory
         with tracker.measuring("load"):
             answer = original(*arguments, **options)
@@ -104,19 +101,19 @@ class Follower:
         self._memory.write(0)
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> Any:
-        """Checkpoints that are of another model are refused first."""
+        """Refuse checkpoints of another model first."""
         with self._checkpoints.loading():
             return original(*arguments, **options)
 
     def train_step(
         self, original: Call, forward: Call, data: Any, model: Any, optimizer: Any, *rest: Any, **options: Any
     ) -> Any:
-        """The first steps are measured; the rate is noted before the scheduler moves it on."""
+        """Measure the first steps; note the rate before the scheduler moves it on."""
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
         first = self.step < self.restored + loop.MEASURED_STEPS
-        if not first and not self._log.due(self.step + 1):
+        if not first and not self._memory.due(self.step + 1):
             return call()
         tracker, step = self._context.memory, optimizer.step
         tracker.tokens = self._spec.micro_batch_size * self._spec.sequence_length
@@ -125,7 +122,7 @@ class Follower:
             answer = call()
             tracker.rest(live_bytes.of_process() if first else (), summary=first)
         optimizer.step = step
-        self._log.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
+        self._memory.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
         return answer
 
     def _optimizer_step(self, step: Call) -> Any:
@@ -133,10 +130,10 @@ class Follower:
         return step()
 
     def training_log(self, original: Call, losses: dict[str, torch.Tensor], *rest: Any, **options: Any) -> Any:
-        """A step is over; where an evaluation follows, its line waits for that."""
+        """Note a step that is over; where an evaluation follows, its line waits for that."""
         answer = original(losses, *rest, **options)
-        told = inspect.signature(original).bind(losses, *rest, **options).arguments
-        self.step, norm = told["iteration"], told["grad_norm"]
+        bound = inspect.signature(original).bind(losses, *rest, **options).arguments
+        self.step, norm = bound["iteration"], bound["grad_norm"]
         self._last = StepResult(
             loss=self._from_the_last_rank(losses),
             grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),
@@ -154,27 +151,26 @@ class Follower:
         with self._measuring("evaluation") if first else contextlib.nullcontext():
             answer = original(*arguments, **options)
         if first:
-            self._log.write(self.step)
+            self._memory.write(self.step)
         self._held_out_loss = self._from_the_last_rank(answer[0])
         return answer
 
     def evaluate_and_print_results(self, original: Call, *arguments: Any, **options: Any) -> None:
         """Write the line of the step that is evaluated; Megatron's evaluation after the last step is left out."""
-        if self._last is not None:
-            self._note(lambda: self._evaluated(functools.partial(original, *arguments, **options)))
 
-    def _evaluated(self, call: Callable[[], object]) -> torch.Tensor:
-        call()
-        if self._held_out_loss is None:
-            raise AssertionError("evaluate has run")
-        return self._held_out_loss
+        def evaluated() -> torch.Tensor:
+            original(*arguments, **options)
+            return self._held_out_loss
+
+        if self._last is not None:
+            self._note(evaluated)
 
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Save, unless it is the last step and ``save.last`` is false."""
         if iteration == self._spec.steps and not self._spec.save.last:
             return
         original(iteration, *rest, **options)
-        self._measured.mark()
+        self.metrics.mark()
 
     def save_checkpoint(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
         """Write a checkpoint; the first is followed by the memory tracker."""
@@ -183,37 +179,22 @@ class Follower:
         with self._measuring("checkpoint_save") if first else contextlib.nullcontext():
             self._checkpoints.save(iteration, functools.partial(original, iteration, *rest, **options))
         if first:
-            self._log.write(iteration)
+            self._memory.write(iteration)
 
     def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
-        """Background writes end here; one that failed pauses saving or, behind the last step, ends the run."""
+        """End background writes; one that failed pauses saving or, behind the last step, ends the run."""
         self._checkpoints.finalized(functools.partial(original, blocking=blocking, **options), last=blocking)
 
     def _measuring(self, part: Literal["checkpoint_save", "evaluation"]) -> contextlib.AbstractContextManager[None]:
-        """The memory tracker, around the first of what now and then follows a step."""
-        summary = part == "checkpoint_save"
-        return self._context.memory.measuring(part, live_bytes.of_process(), summary=summary)
-
-    @property
-    def _log(self) -> MemoryLog:
-        if self._memory is None:
-            raise AssertionError("the model is set up before anything is measured")
-        return self._memory
-
-    @property
-    def _measured(self) -> Metrics:
-        if self.metrics is None:
-            raise AssertionError("the model is set up before anything is measured")
-        return self.metrics
+        return self._context.memory.measuring(part, live_bytes.of_process(), summary=part == "checkpoint_save")
 
     def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
-        if self._last is None:
-            raise AssertionError("a step is noted once")
+        assert self._last is not None, "a step is noted once"
         result, self._last = self._last, None
-        self._measured.step(self.step, result, evaluate)
+        self.metrics.step(self.step, result, evaluate)
         if self.step == self.restored + loop.MEASURED_STEPS:
             metrics.write(self._context, self.restored)
-            self._measured.mark()
+            self.metrics.mark()
 
     def _from_the_last_rank(self, losses: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss, which the last pipeline stage alone knows; the last rank is one of that stage."""
@@ -223,7 +204,7 @@ class Follower:
 
 
 def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
-    """Of a rank's model chunks in Megatron's DDP, and its optimizer."""
+    """Tensors of a rank's model chunks in Megatron's DDP, and of its optimizer, by pile."""
     made = list(chunks)
     yield from of_model(made)
     for buffer in (each for chunk in made for name in _BUFFERS for each in _listed(chunk, name)):
@@ -237,8 +218,7 @@ def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
 
 
 def _listed(chunk: Any, name: str) -> list[Any]:
-    """The buffers of Megatron's DDP; ``buffers`` of a bare module is a function."""
-    found = getattr(chunk, name, [])
+    found = getattr(chunk, name, [])  # ``buffers`` of a bare module is a function.
     return found if isinstance(found, list) else []
 
 

@@ -16,7 +16,7 @@ from typing import Any, Union
 
 
 def put_off(modules: Iterable[str]) -> None:
-    """Run these modules, and those of these packages, not before they are used."""
+    """Put the run of these modules and packages off until they are used."""
     sys.meta_path.insert(0, _Finder(tuple(modules)))
 
 
@@ -40,10 +40,8 @@ def run(module: ModuleType) -> None:
 
 
 class _Later(ModuleType):
-    """A module that has not been run."""
-
     def __getattr__(self, key: str) -> Any:
-        """A stand-in for a name; what Python itself asks a module for is the module's own."""
+        """Return a stand-in for a name, or the module's own for a name that Python itself asks for."""
         if key == "__path__":  # Asked of each module by ``from ... import``; a package has one without us.
             raise AttributeError(key)
         if key.startswith("__"):
@@ -53,8 +51,6 @@ class _Later(ModuleType):
 
 
 class _Name:
-    """A name of a module that has not been run."""
-
     def __init__(self, module: ModuleType, key: str) -> None:
         self._later = module, key
 
@@ -67,7 +63,7 @@ class _Name:
             return importlib.import_module(f"{module.__name__}.{key}")
 
     def __getattr__(self, key: str) -> Any:
-        """That of the real one; ``typing`` asks each annotation for some, which a class has not."""
+        """Ask the real one; ``typing`` asks each annotation for some that a class has not."""
         if key.startswith("__typing") or key == "__parameters__":
             raise AttributeError(key)
         return getattr(self._real(), key)
@@ -105,16 +101,14 @@ class _Name:
 
 
 class _Loader:
-    """Leaves a module as it is until it is used."""
-
     def __init__(self, real: SourceFileLoader) -> None:
         self.real = real
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As Python makes one."""
+        """Let Python make it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is run yet."""
+        """Run nothing yet."""
         module.__class__ = _Later
 
 
@@ -125,7 +119,7 @@ class _Finder:
         self._modules = modules
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What Python's own finder finds, not to be run yet."""
+        """Find the module as Python does, not to be run yet."""
         if not any(name == each or name.startswith(f"{each}.") for each in self._modules):
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -20,6 +20,7 @@ from launcher.estimate import families
 from launcher.spec import ModelSpec
 
 type Region = tuple[slice, ...]
+type Key = tuple[str, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Piece:
     """A region of a tensor of the Hugging Face model, and the elements of this rank that hold it.
 
     Attributes:
-        name: Of the tensor, as ``transformers`` has it.
-        region: The part of it; one slice for each dimension.
+        name: The tensor's name in ``transformers``.
+        region: One slice for each dimension.
         view: Elements of a Megatron parameter in the order of the region, possibly in another shape.
     """
 
@@ -38,8 +39,13 @@ class Piece:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the region."""
+        """The shape of the region."""
         return tuple(part.stop - part.start for part in self.region)
+
+    @property
+    def key(self) -> Key:
+        """The tensor's name, and start and stop of each slice: the same on every rank that holds the region."""
+        return self.name, tuple((part.start, part.stop) for part in self.region)
 
     def write(self, values: torch.Tensor) -> None:
         """Put the region's values into the parameter."""
@@ -69,23 +75,16 @@ def pieces(chunks: list[nn.Module], model: ModelSpec) -> Iterator[Piece]:
     """This rank's pieces of the Hugging Face model, over all its pipeline chunks."""
     layout = _Layout(model)
     for chunk in chunks:
-        numbers = [layer.layer_number - 1 for layer in _decoder(chunk).layers]
+        decoder: Any = chunk.decoder
         for name, parameter in chunk.named_parameters():
-            yield from layout.of(_numbered(name, numbers), parameter)
-
-
-def _decoder(chunk: Any) -> Any:
-    return chunk.decoder
-
-
-def _numbered(name: str, numbers: list[int]) -> str:
-    """The name with the layer's place in the whole model instead of its place in the stage."""
-    return re.sub(r"^decoder\.layers\.(\d+)\.", lambda match: f"decoder.layers.{numbers[int(match[1])]}.", name)
+            match = re.match(r"decoder\.layers\.(\d+)\.(.*)", name)
+            if match is None:
+                yield from layout.of_chunk(name, parameter)
+            else:  # The place in the whole model, not in the stage.
+                yield from layout.of_block(decoder.layers[int(match[1])].layer_number - 1, match[2], parameter)
 
 
 class _Layout:
-    """The table, for one rank."""
-
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
         self._tensor = _TensorSplit(
@@ -103,17 +102,12 @@ class _Layout:
             raise AssertionError(f"check has let the family {model.family} through, which names no tensors")
         self._names, self._transposed = traits.names, traits.transposed
 
-    def of(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """The pieces of one Megatron parameter."""
-        match = re.match(r"decoder\.layers\.(\d+)\.(.*)", name)
-        if match is None:
-            yield from self._around(name, parameter)
-            return
-        block, inner = self._names.block.format(match[1]), match[2]
+    def of_block(self, number: int, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """The pieces of a parameter of a block, counted from 0."""
+        block = self._names.block.format(number)
         expert = re.search(r"mlp\.experts\.(?:local_experts\.(\d+)\.)?(linear_fc[12])\.weight(\d*)$", inner)
         if expert is not None:
-            number = self._first_expert + int(expert[1] or expert[3])
-            yield from self._expert(block, expert[2], number, parameter)
+            yield from self._expert(block, expert[2], self._first_expert + int(expert[1] or expert[3]), parameter)
         elif "linear_qkv." in inner and "layer_norm" not in inner:
             yield from self._attention_input(block, inner.rpartition(".")[2], parameter)
         elif "linear_fc1." in inner and "layer_norm" not in inner:
@@ -121,8 +115,8 @@ class _Layout:
         else:
             yield from self._plain(block, inner, parameter)
 
-    def _around(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """Embeddings and head, by rows of the vocabulary, and the last norm."""
+    def of_chunk(self, name: str, parameter: torch.Tensor) -> Iterator[Piece]:
+        """The pieces of embeddings and head, by rows of the vocabulary, or of the last norm."""
         names = self._names
         if "final_layernorm" in name or "final_norm" in name:
             yield _whole(f"{names.norm}.{name.rpartition('.')[2]}", parameter)
@@ -134,7 +128,7 @@ class _Layout:
             yield self._vocabulary(source, parameter)
 
     def _vocabulary(self, name: str, parameter: torch.Tensor) -> Piece:
-        """The rows of real tokens; those that only pad the vocabulary have no counterpart and become zero."""
+        """The rows of real tokens; rows that only pad the vocabulary have no counterpart and become zero."""
         first = self._tensor.part * parameter.shape[0]
         real = min(max(self._model.vocab_size - first, 0), parameter.shape[0])
         if real < parameter.shape[0]:
@@ -153,9 +147,8 @@ class _Layout:
         offset, first = 0, 0
         for number, count in enumerate((heads, 1, 1)):
             rows = slice(offset + groups.start * count * size, offset + groups.stop * count * size)
-            yield self._projection(
-                f"{block}.{inputs[number % len(inputs)]}", rows, view[:, first : first + count], kind
-            )
+            name = f"{block}.{inputs[number % len(inputs)]}"
+            yield self._projection(name, rows, view[:, first : first + count], kind)
             first += count
             if len(inputs) == 1:  # One matrix holds all three.
                 offset += model.key_value_heads * count * size
@@ -220,8 +213,4 @@ class _Layout:
 
 
 def _whole(name: str, parameter: torch.Tensor) -> Piece:
-    return Piece(name, _all(parameter.shape), parameter.data)
-
-
-def _all(shape: torch.Size) -> Region:
-    return tuple(slice(0, size) for size in shape)
+    return Piece(name, tuple(slice(0, size) for size in parameter.shape), parameter.data)

@@ -28,7 +28,10 @@ def prepare(context: Context) -> None:
     Raises:
         TrainingError: It is not installed, or not in a version that is supported.
     """
-    _require_megatron()
+    found = found_version()
+    if found is None:
+        raise TrainingError(f"megatron-core is not installed for this Python: {INSTALL}")
+    suits(found)
     if context.device.type == "cpu":
         from launcher.worker.megatron import cpu
 
@@ -37,11 +40,7 @@ def prepare(context: Context) -> None:
 
 
 def parsed(arguments: Sequence[str]) -> Any:
-    """The argument list as Megatron understands it.
-
-    Raises:
-        TrainingError: Its parser does not know an argument.
-    """
+    """Parse the argument list as Megatron does."""
     sys.argv = [sys.argv[0], *arguments]
     try:
         return versions.parsed()
@@ -50,13 +49,9 @@ def parsed(arguments: Sequence[str]) -> Any:
 
 
 def pretrain(context: Context, args: Any, provider: Any, follower: Follower) -> tuple[list[nn.Module], bool]:
-    """Train to the last step; this rank's parts of the model, and whether the run was asked to stop before that.
+    """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before.
 
-    Args:
-        context: The rank.
-        args: The answer of :func:`parsed`.
-        provider: Megatron's ``train_valid_test_datasets_provider``.
-        follower: What happens around Megatron's functions.
+    ``provider`` is Megatron's ``train_valid_test_datasets_provider``; the follower acts around Megatron's functions.
     """
     from launcher.worker.megatron import weights
 
@@ -68,41 +63,18 @@ def pretrain(context: Context, args: Any, provider: Any, follower: Follower) -> 
         return made
 
     with follower.following():
-        interrupted = _asked_to_stop(args, filled, provider, follower) and follower.step < context.spec.steps
-    return chunks, interrupted
-
-
-def _asked_to_stop(args: Any, filled: versions.Fill, provider: Any, follower: Follower) -> bool:
-    """Train; whether the run was asked to stop, after which Megatron saves and leaves."""
-    try:
-        versions.pretrain(args, filled, provider, follower.forward_step)
-    except SystemExit as ending:
-        if ending.code:
-            raise TrainingError(
-                f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"
-            ) from ending
-        return True
-    return False
-
-
-def _require_megatron() -> None:
-    """Look for a megatron-core that this worker can drive.
-
-    Raises:
-        TrainingError: There is none, or one of another version.
-    """
-    found = found_version()
-    if found is None:
-        raise TrainingError(f"megatron-core is not installed for this Python: {INSTALL}")
-    suits(found)
+        try:
+            versions.pretrain(args, filled, provider, follower.forward_step)
+        except SystemExit as ending:  # Megatron was asked to stop: it has saved, and leaves.
+            if ending.code:
+                text = f"Megatron-LM ended with status {ending.code}; its words are in the ranks' logs"
+                raise TrainingError(text) from ending
+            return chunks, follower.step < context.spec.steps
+    return chunks, False
 
 
 def suits(found: str) -> None:
-    """Accept a version of megatron-core.
-
-    Raises:
-        TrainingError: It is out of the supported range.
-    """
+    """Raise a :class:`TrainingError` for a version of megatron-core that is out of the supported range."""
     if not is_supported(found):
         raise TrainingError(
             f"megatron-core {found} is installed, and this worker drives the training loop of the versions {RANGE}: "
@@ -112,17 +84,12 @@ def suits(found: str) -> None:
 
 @functools.cache
 def _repair() -> None:
-    """Undo these faults, once and for the rest of the process."""
-    _no_makefile()
-    if find_spec("transformer_engine") is None and find_spec("apex") is None:
-        _steps_of_torch_adam()
-
-
-def _no_makefile() -> None:
-    """``pretrain`` compiles its index helpers with a Makefile that the wheel lacks; it has them compiled already."""
     from megatron.core.datasets import utils
 
+    # ``pretrain`` compiles its index helpers with a Makefile that the wheel lacks; it has them compiled already.
     utils.compile_helpers = lambda: None
+    if find_spec("transformer_engine") is None and find_spec("apex") is None:
+        _steps_of_torch_adam()
 
 
 def _steps_of_torch_adam() -> None:
@@ -136,11 +103,8 @@ def _steps_of_torch_adam() -> None:
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     owner: Any = DistributedOptimizer
-    state_dict, load_state_dict, set_states = (
-        owner.state_dict,
-        owner.load_state_dict,
-        owner._set_main_param_and_optimizer_states,
-    )
+    state_dict, load_state_dict = owner.state_dict, owner.load_state_dict
+    set_states = owner._set_main_param_and_optimizer_states
 
     def begun(self: Any, *arguments: Any, **options: Any) -> Any:
         for group in self.optimizer.param_groups:

@@ -25,16 +25,18 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from launcher.base.files import JsonObject
 from launcher.worker.megatron import later
 
 _TARGET: dict[str, Any] = {"device": "cuda", "capability": (9, 0)}
-"""The machine that the present question is about, for the functions that replace those of the real one."""
+"""The machine of the present question, for the functions that replace the real machine's."""
 
 UNUSED = (
     "megatron.core.dist_checkpointing",
@@ -84,13 +86,13 @@ _PROGRAM = "launcher.worker.megatron.validate"
 _WHOLE = "--whole"
 
 _MISUSE = (AttributeError, ImportError, NameError, TypeError)
-"""Errors that a stand-in for a module could be the reason of; Megatron-LM refuses by others."""
+"""Errors that a stand-in for a module could cause; Megatron-LM refuses by others."""
 
 _FUSED: list[tuple[Any, str]] = []
 """Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
 
 
-def judge(questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+def judge(questions: Sequence[Mapping[str, Any]]) -> list[JsonObject | None]:
     """Megatron-LM's answer to each argument list, in order, None where it accepts one; the parser is built once."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -116,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
         return found, rest
 
 
-def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> dict[str, Any] | None:
+def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> JsonObject | None:
     """One judgement; the process is left as it was found."""
     _TARGET.update(device=question["device"], capability=tuple(question["capability"]))
     for module, name in _FUSED:
@@ -157,25 +159,17 @@ def _validate() -> None:
 
 def _where(error: BaseException) -> str:
     """The line of source of an assertion that has no text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return type(error).__name__
-    path = Path(trace.tb_frame.f_code.co_filename)
-    line = path.read_text().splitlines()[trace.tb_lineno - 1].strip() if path.is_file() else ""
-    return f"{type(error).__name__} in {path.name}: {line}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name}: {frame.line}"
 
 
 def _near(text: str, parser: argparse.ArgumentParser) -> list[str]:
-    """Arguments that are spelt almost like the first unknown one."""
     unknown = next((word for word in text.split() if word.startswith("--")), None)
     known = [option for option in parser._option_string_actions if option.startswith("--")]
     return difflib.get_close_matches(unknown, known, n=2) if unknown and "unrecognized" in text else []
 
 
 def _prepare() -> argparse.ArgumentParser:
-    """Import Megatron-LM's arguments, put the stand-ins in place and build the parser."""
     import torch
 
     plain: Any = lambda function=None, **_: function or (lambda inner: inner)  # noqa: E731
@@ -216,19 +210,12 @@ def _as_target(torch: Any) -> None:
 
     torch.cuda.get_device_properties = properties
     torch.cuda.get_device_capability = lambda *_: tuple(_TARGET["capability"])
-    for module, function in _holders("get_device_arch_version"):
-        del function
-        module.get_device_arch_version = lambda: _TARGET["capability"][0]
+    _replace("get_device_arch_version", lambda: _TARGET["capability"][0])
 
 
 def _as_with_transformer_engine() -> None:
     """Pretend a Transformer Engine that is new enough for every question, as a job on GPUs has."""
-
-    def on_gpu(*_: object, **__: object) -> bool:
-        return bool(_TARGET["device"] == "cuda")
-
-    for module, _ in _holders("is_te_min_version"):
-        module.is_te_min_version = on_gpu
+    _replace("is_te_min_version", lambda *_, **__: _TARGET["device"] == "cuda")
     for path, names in _KERNELS.items():
         module = importlib.import_module(path)
         _FUSED.extend((module, name) for name in names if getattr(module, name) is None)
@@ -257,11 +244,11 @@ _KERNELS = {
 }
 
 
-def _holders(name: str) -> Iterator[tuple[Any, Any]]:
-    """Every module of Megatron that has imported a function under its own name."""
+def _replace(name: str, function: Any) -> None:
+    """Replace a function in every module of Megatron that has imported it under its own name."""
     for key, module in list(sys.modules.items()):
-        if key.startswith("megatron.") and (function := vars(module).get(name)) is not None:
-            yield module, function
+        if key.startswith("megatron.") and vars(module).get(name) is not None:
+            setattr(module, name, function)
 
 
 def main() -> None:

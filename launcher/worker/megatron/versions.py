@@ -47,14 +47,7 @@ def _with_vocabulary(args: Any) -> Any:
 
 
 def pretrain(args: Any, fill: Fill, provider: Any, forward_step: Callable[..., Any]) -> None:
-    """Train by Megatron's own loop.
-
-    Args:
-        args: The answer of :func:`parsed`.
-        fill: Gives the values to this rank's chunks, before they are wrapped.
-        provider: Megatron's ``train_valid_test_datasets_provider``.
-        forward_step: One micro-batch.
-    """
+    """Train by Megatron's own loop; ``fill`` gives the values to this rank's chunks, before they are wrapped."""
     from megatron.core.enums import ModelType
     from megatron.training import argument_utils, training
 
@@ -77,7 +70,7 @@ def pretrain(args: Any, fill: Fill, provider: Any, forward_step: Callable[..., A
 
 
 def _initialized(initialize: Callable[..., Any], args: Any, **options: Any) -> None:
-    """Megatron 0.17's start, with these arguments in place of those that it would read."""
+    """Start Megatron 0.17 with these arguments; it would read its own."""
     initialize(parsed_args=args, **options)
     _listen(args)
 
@@ -90,11 +83,7 @@ def _listen(args: Any) -> None:
 
 
 def judge(args: Any) -> None:
-    """Let Megatron judge the model of validated arguments; its errors are raised as they are.
-
-    Raises:
-        ValueError: The arguments ask for layers that are not built with this version.
-    """
+    """Let Megatron judge the model of validated arguments, by its own errors or one about layers of later versions."""
     from megatron.training import argument_utils
 
     if hasattr(argument_utils, "gpt_config_from_args"):
@@ -114,7 +103,6 @@ def _transformer(args: Any) -> Any:
 
 
 def _parses_before() -> bool:
-    """True if the arguments are read before ``pretrain``, as since 0.18."""
     from megatron.training import arguments
 
     return hasattr(arguments, "parse_and_validate_args")
@@ -153,7 +141,7 @@ def _gpt(
 
 
 def _layers(args: Any, config: Any, vp_stage: int | None) -> Any:
-    """The modules of a layer: those of ``--spec``, of experts, or of a dense model."""
+    """The modules of a layer, as ``--spec`` names them, of experts, or of a dense model."""
     from megatron.core.models.gpt import gpt_layer_specs as specs
     from megatron.core.transformer.spec_utils import import_module
 

@@ -1,4 +1,4 @@
-"""Values of a Megatron model: fresh ones, those of a Hugging Face folder, and the way back to one.
+"""Values of a Megatron model: fresh ones, a Hugging Face folder's, and the way back to one.
 
 ``launcher.worker.megatron.layout`` lists which region of which Hugging Face tensor each of this rank's parameters
 holds. Every value goes through these pieces: fresh ones are drawn by the tensor's name and the element's place in it,
@@ -17,10 +17,8 @@ from torch import nn
 
 from launcher.backends._models import computed
 from launcher.worker.engine import Context
-from launcher.worker.megatron.layout import Piece, Region, pieces
+from launcher.worker.megatron.layout import Key, Region, pieces
 from launcher.worker.model import export, initial, network, weights
-
-type _Key = tuple[str, tuple[tuple[int, int], ...]]
 
 
 @torch.no_grad()
@@ -52,16 +50,12 @@ def write(chunks: list[nn.Module], context: Context, directory: Path) -> None:
 
     Each tensor is joined on the rank that writes it, from the pieces that the others send one at a time.
     """
-    made = network.network(context.spec.model, _dtype(chunks))
+    made = network.network(context.spec.model, next(chunks[0].parameters()).dtype)
     wanted = dict(made.named_parameters())
     count = min(context.world, len(wanted))
     owners = export.shares({name: value.numel() for name, value in wanted.items()}, count)
     total = sum(value.numel() * value.element_size() for value in wanted.values())
     export.finish(made, _joined(chunks, context, wanted, owners), owners, total, context.rank, directory)
-
-
-def _dtype(chunks: list[nn.Module]) -> torch.dtype:
-    return next(chunks[0].parameters()).dtype
 
 
 def _joined(
@@ -71,8 +65,8 @@ def _joined(
 
     All ranks go through all pieces in one order, so that every sender meets its receiver.
     """
-    rank, mine = context.rank, {(piece.name, _bounds(piece)): piece for piece in pieces(chunks, context.spec.model)}
-    held: list[list[_Key]] = [[] for _ in range(context.world)]
+    rank, mine = context.rank, {piece.key: piece for piece in pieces(chunks, context.spec.model)}
+    held: list[list[Key]] = [[] for _ in range(context.world)]
     dist.all_gather_object(held, list(mine))
     senders = {key: sender for sender in reversed(range(context.world)) for key in held[sender]}
     group: Any = dist.new_group(backend="gloo")
@@ -93,10 +87,6 @@ def _received(like: torch.Tensor, sender: int, group: Any) -> torch.Tensor:
     values = torch.empty(like.shape, dtype=like.dtype)
     dist.recv(values, sender, group=group)
     return values
-
-
-def _bounds(piece: Piece) -> tuple[tuple[int, int], ...]:
-    return tuple((part.start, part.stop) for part in piece.region)
 
 
 def _stored(name: str, shape: tuple[int, ...], region: Region, folder: weights.Folder) -> torch.Tensor:

@@ -1,10 +1,8 @@
 """Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
 
-``memory.json`` says which of the two it holds, and beside them the peak of the process's resident memory. Each measured
-phase is also kept by pile until it is taken for ``memory.jsonl`` (``watch.memory_log``). On the CPU every
-tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters say how much there is, looked at
-between any two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is
-temporary.
+Each measured phase is also kept by pile until it is taken for ``memory.jsonl`` (``launcher.worker.watch``). On the CPU
+every tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters are looked at between any
+two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is temporary.
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ from typing import Any, Literal
 
 import torch
 
+from launcher.base.files import JsonObject
 from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
 from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.piles import Kept, computed_again, storages
+from launcher.worker.memory.piles import Kept, computed_again, divided, kept_bytes, storages
 from launcher.worker.memory.saved_bytes import SavedBytes
 
 CPU_METHOD = (
@@ -34,11 +33,12 @@ CPU_METHOD = (
 CUDA_METHOD = "counters of torch.cuda's caching allocator; phases from the first two steps and the first save"
 
 type Part = Phase | Literal["evaluation"]
+type Heard = Callable[[Phase], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """What was measured since the last sample was taken.
+    """Memory measured since the last sample was taken.
 
     Attributes:
         phases: The peak of each phase.
@@ -65,15 +65,8 @@ class MemoryTracker:
 
     method = CPU_METHOD
 
-    def __init__(
-        self, heard: Callable[[Phase], None] = lambda phase: None, *, vocabulary: frozenset[int] = frozenset()
-    ) -> None:
-        """Begin with nothing measured.
-
-        Args:
-            heard: Is told of every phase too.
-            vocabulary: Sizes of a last dimension that only logits have.
-        """
+    def __init__(self, heard: Heard = lambda phase: None, *, vocabulary: frozenset[int] = frozenset()) -> None:
+        """Begin with nothing measured; ``heard`` is told of every phase, only logits are ``vocabulary`` wide."""
         self._heard = heard
         self.layers = Layers()
         self.kept: Callable[[], Iterable[Kept]] = tuple
@@ -96,12 +89,9 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def measuring(self, phase: Part, alive: Iterable[torch.Tensor] = (), *, summary: bool = True) -> Iterator[None]:
-        """Measure the code inside.
+        """Measure the code inside; the phase ``forward`` begins a step, any other lasts to the end.
 
-        Args:
-            phase: In which it begins; ``forward`` begins a step, any other lasts to the end.
-            alive: Tensors that existed before.
-            summary: False where it is for :meth:`take` alone and not for :meth:`summary`.
+        ``alive`` are tensors that existed before; without ``summary`` it is for :meth:`take` alone.
         """
         self._on = self.layers.on = self.followed = True
         self._one_phase = phase != "forward"
@@ -131,7 +121,7 @@ class MemoryTracker:
         return self._on
 
     def alive(self) -> list[Held] | None:
-        """What is alive now; None where that is not followed at the moment."""
+        """Return the live allocations; None where they are not followed at the moment."""
         if not self._live.entered:
             return None
         self._label()
@@ -165,7 +155,7 @@ class MemoryTracker:
             self._live.label(pile, tensors)
 
     def take(self) -> Sample:
-        """What was measured since the last call."""
+        """Take the measurements since the last call."""
         sample, self._sample = self._sample, Sample()
         return sample
 
@@ -177,13 +167,14 @@ class MemoryTracker:
         """True if a phase has been measured."""
         return phase in self._peaks
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """This rank's entry of ``memory.json``, in bytes; None where nothing was measured."""
+        allocated, reserved = self._highest()
         return {
             "static_bytes": self._static,
             "phases": {phase: self._peaks.get(phase) for phase in PHASES},
-            "peak_allocated_bytes": self._peak_allocated(),
-            "peak_reserved_bytes": self._peak_reserved(),
+            "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # KiB on Linux (getrusage(2)).
         }
 
@@ -205,7 +196,6 @@ class MemoryTracker:
         self._live.begin(1, phase)
 
     def _collect(self) -> None:
-        """The peaks by pile, now that it is known what each tensor was for."""
         self._label()
         recording = self._live.recording
         for phase, moment in recording.peaks(1).items():
@@ -223,11 +213,8 @@ class MemoryTracker:
         for pile, tensors in self.kept():
             self._live.label(pile, tensors)
 
-    def _peak_allocated(self) -> int | None:
-        return max(self._peaks.values(), default=None)
-
-    def _peak_reserved(self) -> int | None:
-        return None
+    def _highest(self) -> tuple[int | None, int | None]:
+        return max(self._peaks.values(), default=None), None
 
 
 class CudaTracker(MemoryTracker):
@@ -236,16 +223,12 @@ class CudaTracker(MemoryTracker):
     method = CUDA_METHOD
 
     def __init__(
-        self,
-        device: torch.device,
-        heard: Callable[[Phase], None] = lambda phase: None,
-        *,
-        vocabulary: frozenset[int] = frozenset(),
+        self, device: torch.device, heard: Heard = lambda phase: None, *, vocabulary: frozenset[int] = frozenset()
     ) -> None:
         super().__init__(heard, vocabulary=vocabulary)
         self._device = device
         self._phase: Part | None = None
-        self._highest = self._highest_reserved = self._highest_of_line = self._usual = 0
+        self._allocated = self._reserved = self._allocated_of_line = self._usual = 0
         self._saved = SavedBytes(vocabulary)
         self._labelled: dict[int, tuple[Pile, weakref.ref[torch.UntypedStorage]]] = {}
         self.layers.passed = self._look
@@ -292,11 +275,10 @@ class CudaTracker(MemoryTracker):
         self._phase = None
 
     def _look(self) -> None:
-        """Note the peak since the last look where it is the phase's highest, with what is alive now by pile."""
-        peak = torch.cuda.max_memory_allocated(self._device)
-        reserved = torch.cuda.max_memory_reserved(self._device)
-        self._highest, self._highest_reserved = max(self._highest, peak), max(self._highest_reserved, reserved)
-        self._highest_of_line = max(self._highest_of_line, peak)
+        """Note the peak since the last look where it is the phase's highest, with the piles alive now."""
+        peak, reserved = self._counters()
+        self._allocated, self._reserved = self._highest()
+        self._allocated_of_line = max(self._allocated_of_line, peak)
         if self._phase is not None:
             before = self._sample.phases.get(self._phase)
             self._sample.reserved_bytes = max(self._sample.reserved_bytes or 0, reserved)
@@ -309,50 +291,25 @@ class CudaTracker(MemoryTracker):
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def _piles(self, allocated: int) -> dict[str, int]:
-        """Allocated bytes by pile: what is kept, what autograd has saved since the last look, and the rest."""
+        """Allocated bytes by pile: kept by the engine, saved by autograd since the last look, and the rest."""
         kept: list[tuple[Pile, Iterable[torch.UntypedStorage]]] = []
         for pile, reference in self._labelled.values():
             if (storage := reference()) is not None:
                 kept.append((pile, [storage]))
         kept += [(pile, storages(tensors)) for pile, tensors in self.kept()]
-        return divided(allocated, dict(Counter(_kept_bytes(kept, self._device)) + Counter(self._saved.peak)))
+        return divided(allocated, dict(Counter(kept_bytes(kept, self._device)) + Counter(self._saved.peak)))
 
     def peak_of_line(self) -> int:
         """The peak since the last call, or longer: the allocator's counter is set back in measured steps alone."""
-        peak, self._highest_of_line = max(self._highest_of_line, torch.cuda.max_memory_allocated(self._device)), 0
+        peak, self._allocated_of_line = max(self._allocated_of_line, self._counters()[0]), 0
         return peak
 
-    def _peak_allocated(self) -> int:
-        return max(self._highest, torch.cuda.max_memory_allocated(self._device))
+    def _highest(self) -> tuple[int, int]:
+        peak, reserved = self._counters()
+        return max(self._allocated, peak), max(self._reserved, reserved)
 
-    def _peak_reserved(self) -> int:
-        return max(self._highest_reserved, torch.cuda.max_memory_reserved(self._device))
-
-
-def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
-    """Known piles of an allocated sum, and the rest as temporary.
-
-    Saved tensors are counted at their highest since the last look, which need not be the moment of the allocator's
-    peak: where the piles come to more than it, theirs is the one that shrinks.
-    """
-    found, left = {}, allocated
-    for pile in sorted(known, key=lambda pile: pile in ("logits", "activations")):
-        found[pile] = min(known[pile], left)
-        left -= found[pile]
-    return {pile: size for pile, size in {**found, "temporary": left}.items() if size}
-
-
-def _kept_bytes(kept: Iterable[tuple[Pile, Iterable[torch.UntypedStorage]]], device: torch.device) -> dict[str, int]:
-    """Bytes on a device by pile; a storage that several tensors share counts once, for the last."""
-    piles: dict[int, tuple[str, int]] = {}
-    for pile, held in kept:
-        for storage in held:
-            if storage.device.type == device.type:
-                piles[storage._cdata] = (pile, storage.nbytes())
-    found: dict[str, int] = {}
-    for name, size in piles.values():
-        found[name] = found.get(name, 0) + size
-    return found
+    def _counters(self) -> tuple[int, int]:
+        return torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
 
 
 def _named(piles: dict[Any, int]) -> dict[str, int]:
@@ -361,12 +318,12 @@ def _named(piles: dict[Any, int]) -> dict[str, int]:
 
 def tracker(
     device: torch.device,
-    heard: Callable[[Phase], None] = lambda phase: None,
+    heard: Heard = lambda phase: None,
     vocabulary: frozenset[int] = frozenset(),
     *,
     of_gpus: type[CudaTracker] = CudaTracker,
 ) -> MemoryTracker:
-    """The tracker for a device, of a GPU one of that class; the other arguments are those of its class."""
+    """Make the tracker for a device, for a GPU one of that class."""
     if device.type == "cpu":
         return MemoryTracker(heard, vocabulary=vocabulary)
     return of_gpus(device, heard, vocabulary=vocabulary)

@@ -26,7 +26,7 @@ class Layers:
     def __init__(self) -> None:
         self.now: int | None = None
         self.on = False
-        self.passed: Callable[[], None] = _nothing
+        self.passed: Callable[[], None] = lambda: None
         self._kept: list[RemovableHandle] = []
 
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -36,7 +36,7 @@ class Layers:
             block.register_forward_hook(self._leaving(number), with_kwargs=True)
 
     def forget(self) -> None:
-        """Take the hooks off tensors that outlive a pass: those that a pipeline stage receives."""
+        """Take the hooks off tensors that outlive a pass, as a pipeline stage receives them."""
         for handle in self._kept:
             handle.remove()
         self._kept.clear()
@@ -78,7 +78,3 @@ class Layers:
         if self.now == number:
             self.passed()
             self.now = None
-
-
-def _nothing() -> None:
-    """Nobody asks."""

@@ -5,8 +5,8 @@ allocates are seen when an operation first touches them. Not seen: workspaces in
 and the allocator's own overhead.
 
 Of equal runs of FSDP2 over gloo some hold one block's all-gather too many at the peak: its output (2 B an element in
-bf16), or output and input (the rank's shard). Of the model ``tiny`` these are the 1,451,008 and 2,176,512 bytes by
-which peaks of 36,049,720 bytes were exceeded. The likely reason, which was not watched itself: gloo's thread lets go
+bf16), or output and input (the rank's shard); of the model ``tiny`` 1,451,008 and
+2,176,512 bytes above a peak of 36,049,720. The likely reason, which was not watched itself: gloo's thread lets go
 of a collective's tensors after whoever waited for it has gone on, as it needs the interpreter's lock for that.
 
 With a limit it is an allocator's budget, too: an operation, or a resizing, whose new storages exceed it is undone, and
@@ -31,7 +31,7 @@ from launcher.base.units import gib
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
-    """Counts while it is entered; the freeing of what it has seen is noticed at all times.
+    """Counts live bytes while it is entered; it notices at all times when a counted storage is freed.
 
     Attributes:
         bytes: Bytes alive now.
@@ -108,11 +108,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return result
 
     def _refuse(self, requested: int, operation: str) -> NoReturn:
-        """Fail as torch's allocator does, in its words.
-
-        Raises:
-            torch.OutOfMemoryError: Always.
-        """
+        """Fail as torch's allocator does, in its words."""
         free = max(0, int(self.limit) - self.bytes)
         error = torch.OutOfMemoryError(
             f"CPU out of memory. Tried to allocate {gib(requested)}. A rank may use {gib(int(self.limit))} "
@@ -122,7 +118,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         raise error
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor holds memory that is followed here."""
         return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
     def _follow(self, tensor: torch.Tensor) -> None:

@@ -9,8 +9,6 @@ engine keeps. So the piles of a moment are asked for after it, when they are kno
 from __future__ import annotations
 
 import contextlib
-import heapq
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -25,24 +23,22 @@ from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.memory.piles import GATHERED, of_operation, of_tensor, plain
 from launcher.worker.memory.recording import Allocation, Mark, Recording
+from launcher.worker.memory.saved_bytes import seeing_saved
 
 _CAST = "aten._to_copy.default"
 
 
 class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
-    """Follows tensors by purpose; what it knows of live ones lasts over any number of recordings.
-
-    Args:
-        vocabulary: Sizes of a last dimension that only logits have.
-        layers: Tells the block that runs.
+    """Follows tensors by purpose, over any number of recordings.
 
     Attributes:
         recording: Events since :meth:`restart`, or since this was made.
-        layers: As it was given.
+        layers: Tells the block that runs.
         operation: The operation that runs.
     """
 
     def __init__(self, *, vocabulary: frozenset[int] = frozenset(), layers: Layers | None = None) -> None:
+        """Begin with nothing followed; only logits have a last dimension of one of the sizes ``vocabulary``."""
         super().__init__()
         self.recording = Recording()
         self.layers = layers or Layers()
@@ -53,7 +49,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self._result: torch.Tensor | None = None
 
     def restart(self) -> None:
-        """Forget all events; what is alive is the start of a new recording, before its first phase."""
+        """Forget all events; live tensors are the start of a new recording, before its first phase."""
         before, self.recording = self.recording, Recording()
         self.begin(0, "")
         for key, number in list(self._numbers.items()):
@@ -65,12 +61,9 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self.recording.marks.append(Mark(event=len(self.recording.events), step=step, phase=phase))
 
     def label(self, pile: Pile, tensors: Iterable[object], *, only: frozenset[Pile] | None = None) -> None:
-        """Assign tensors to a pile; storages not seen before are followed from now on.
+        """Assign tensors to a pile, if they are in one of ``only``; new storages are followed from now on.
 
-        Args:
-            pile: The pile that they belong to.
-            tensors: DTensors stand for their local part; objects that are no tensors are passed over.
-            only: Leave alone what belongs to another pile than these.
+        DTensors stand for their local part; objects that are no tensors are passed over.
         """
         for tensor in tensors:
             for held in plain(tensor):
@@ -87,19 +80,17 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Label tensors that autograd saves for the backward pass as activations."""
+        """Label tensors that autograd saves as activations; those that selective checkpointing keeps stay temporary."""
 
         def pack(tensor: Any) -> Any:
             self.label("activations", (tensor,), only=frozenset(("temporary",)))
             return tensor
 
-        with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            # What selective checkpointing keeps does not pass the hooks: it is counted, and labelled temporary.
-            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+        with seeing_saved(pack):
             yield
 
     def outlived(self) -> None:
-        """A forward pass is over: what it made and is still alive was saved for the backward pass."""
+        """Label tensors that outlive their forward pass: they were saved for the backward pass."""
         for number in list(self._numbers.values()):
             allocation = self.recording.allocations[number]
             if number >= self._first and allocation.pile == "temporary":
@@ -107,8 +98,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     def alive(self) -> list[Allocation]:
         """The allocations that are alive now."""
-        allocations = self.recording.allocations
-        return [allocations[number] for number in list(self._numbers.values())]
+        return [self.recording.allocations[number] for number in list(self._numbers.values())]
 
     def piles(self) -> dict[Pile, int]:
         """Bytes alive now, by pile; they sum to :attr:`bytes`."""
@@ -116,10 +106,6 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         for allocation in self.alive():
             found[allocation.pile] += allocation.bytes
         return dict(found)
-
-    def largest(self, count: int) -> list[Allocation]:
-        """The largest allocations that are alive now."""
-        return heapq.nlargest(count, self.alive(), key=lambda allocation: allocation.bytes)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -167,7 +153,6 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         )
 
     def _stream(self) -> int:
-        """The stream that allocates now."""
         return 0
 
     @property
@@ -176,7 +161,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     @property
     def _recomputing(self) -> bool:
-        """The backward pass runs without gradients of its own; what it runs with them is a forward pass again."""
+        """True in a forward pass that the backward pass runs again: only that runs with gradients of its own."""
         return self.recording.phase == "backward" and torch.is_grad_enabled()
 
     def _drop(self, key: int) -> None:
@@ -191,5 +176,5 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
 @cache
 def _known(operation: Any) -> tuple[str, Pile | None]:
-    """The name of an operation, and the pile of its tensors where it tells."""
+    """The name of an operation, and the pile of its tensors where it tells one."""
     return str(operation), of_operation(str(operation))

@@ -25,23 +25,17 @@ _COLLECTIVES: dict[str, Pile] = {
 }
 
 
-def of_collective(operation: str) -> Pile | None:
-    """The pile of the tensors that a collective or its packing reads and writes; None for any other operation."""
+def of_operation(operation: str) -> Pile | None:
+    """The pile of all that a collective, its packing or the loss reads and writes; None for any other operation."""
+    if operation.startswith("aten._log_softmax"):  # The loss alone takes a logarithm.
+        return "logits"
     if not operation.startswith(("c10d.", "_c10d_functional.", "fsdp.")):
         return None
     return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)
 
 
-def of_operation(operation: str) -> Pile | None:
-    """The pile of all that an operation reads and writes: a collective's, or the loss's, which alone takes a logarithm.
-
-    None for any other operation.
-    """
-    return "logits" if operation.startswith("aten._log_softmax") else of_collective(operation)
-
-
 def of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
-    """The pile of a new tensor: those of collectives and logits can be told at once."""
+    """The pile of a new tensor, of a collective or of logits; temporary where it is not known yet."""
     known = of_operation(operation)
     if known is not None:
         return known
@@ -54,11 +48,9 @@ def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
 
 
 def computed_again(piles: Mapping[str, int], usual: int) -> dict[str, int]:
-    """Piles of a backward pass that computes blocks again, whose hooks of saved tensors come before anybody else's.
+    """Piles of a backward pass that computes blocks again, where other hooks see the saved tensors first.
 
-    Args:
-        piles: As they are known without.
-        usual: What is temporary between two steps; beyond that all is called activations.
+    Temporary bytes beyond the ``usual`` ones between two steps are called activations.
     """
     again = max(0, piles.get("temporary", 0) - usual)
     moved = {"activations": piles.get("activations", 0) + again, "temporary": piles.get("temporary", 0) - again}
@@ -70,7 +62,7 @@ type Kept = tuple[Pile, list[torch.Tensor]]
 
 
 def of_model(modules: Iterable[nn.Module]) -> Iterator[Kept]:
-    """Parameters with buffers, and gradients; of parameters cut by ZeRO 3 the rank's part, and what is gathered."""
+    """Parameters with buffers, and gradients; of parameters cut by ZeRO 3 the rank's part and the gathered values."""
     made = list(modules)
     parameters = [parameter for module in made for parameter in module.parameters()]
     cut = [parameter for parameter in parameters if hasattr(parameter, "ds_tensor")]
@@ -111,3 +103,29 @@ def plain(tensor: object) -> Iterator[torch.Tensor]:
             yield from plain(getattr(tensor, name))
     elif isinstance(tensor, torch.Tensor):
         yield tensor
+
+
+def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
+    """Known piles of an allocated sum, and the rest as temporary.
+
+    Saved tensors are counted at their highest since the last look, not at the moment of the allocator's peak: where
+    the piles come to more than it, theirs is the one that shrinks.
+    """
+    found, left = {}, allocated
+    for pile in sorted(known, key=lambda pile: pile in ("logits", "activations")):
+        found[pile] = min(known[pile], left)
+        left -= found[pile]
+    return {pile: size for pile, size in {**found, "temporary": left}.items() if size}
+
+
+def kept_bytes(kept: Iterable[tuple[Pile, Iterable[torch.UntypedStorage]]], device: torch.device) -> dict[str, int]:
+    """Bytes on a device by pile; a storage that several tensors share counts once, for the last."""
+    piles: dict[int, tuple[str, int]] = {}
+    for pile, held in kept:
+        for storage in held:
+            if storage.device.type == device.type:
+                piles[storage._cdata] = (pile, storage.nbytes())
+    found: dict[str, int] = {}
+    for name, size in piles.values():
+        found[name] = found.get(name, 0) + size
+    return found

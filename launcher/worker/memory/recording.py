@@ -47,13 +47,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment after an event.
-
-    Attributes:
-        bytes: Alive.
-        event: The number of the event.
-        phase: The phase that it lies in.
-    """
+    """A moment after an event, with the bytes alive."""
 
     bytes: int
     event: int
@@ -71,13 +65,7 @@ class Candidate:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """All events of one rank.
-
-    Attributes:
-        allocations: By number.
-        events: ``n`` for the allocation with this number, ``-1 - n`` for its release.
-        marks: Where phases begin.
-    """
+    """All events of one rank: ``n`` for the allocation with this number, ``-1 - n`` for its release."""
 
     allocations: list[Allocation] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
@@ -95,16 +83,9 @@ class Recording:
     def peaks(self, step: int) -> dict[str, Moment]:
         """The peak of each phase of one step; a phase that is entered several times has one."""
         found: dict[str, tuple[int, int]] = {}
-        alive, ends = 0, [*(mark.event for mark in self.marks[1:]), len(self.events)]
-        for mark, end in zip(self.marks, ends, strict=True):
-            highest, at = alive, mark.event - 1
-            for event in range(mark.event, end):
-                change = self.events[event]
-                alive += self.allocations[change].bytes if change >= 0 else -self.allocations[-1 - change].bytes
-                if alive > highest:
-                    highest, at = alive, event
-            if mark.step == step and (mark.phase not in found or highest > found[mark.phase][0]):
-                found[mark.phase] = (highest, at)
+        for mark, event, alive in self._levels():
+            if mark.step == step and (mark.phase not in found or alive > found[mark.phase][0]):
+                found[mark.phase] = (alive, event)
         return {phase: Moment(bytes=size, event=event, phase=phase) for phase, (size, event) in found.items()}
 
     def candidates(self, step: int) -> dict[Candidate, Moment]:
@@ -115,31 +96,21 @@ class Recording:
         """
         found: dict[Candidate, Moment] = {}
         visits: Counter[str] = Counter()
-        spans = self._spans()
-        for mark, moment in self._moments():
+        ends = {mark.event: end for mark, end in self._spans()}  # Of marks at the same event the last counts.
+        for mark, event, alive in self._levels():
             if mark.step != step:
                 continue
-            if moment.event < mark.event:
+            if event < mark.event:
                 visits[mark.phase] += 1
-            half = 1 if moment.event >= (mark.event + spans[mark.event]) // 2 else 0
+            half = 1 if event >= (mark.event + ends[mark.event]) // 2 else 0
             candidate = Candidate(phase=mark.phase, visit=visits[mark.phase], half=half)
-            known = found.get(candidate)
-            if known is None or moment.bytes > known.bytes:
-                found[candidate] = moment
+            if candidate not in found or alive > found[candidate].bytes:
+                found[candidate] = Moment(bytes=alive, event=event, phase=mark.phase)
         return found
-
-    def _spans(self) -> dict[int, int]:
-        """The end of each mark's events; of marks at the same event the last counts."""
-        ends = [*(mark.event for mark in self.marks[1:]), len(self.events)]
-        return {mark.event: end for mark, end in zip(self.marks, ends, strict=True)}
 
     def resting(self, step: int) -> int:
         """Bytes alive at the end of a step."""
-        last = 0
-        for mark, moment in self._moments():
-            if mark.step <= step:
-                last = moment.bytes
-        return last
+        return [alive for mark, _, alive in self._levels() if mark.step <= step][-1]
 
     def piles(self, event: int) -> dict[Pile, int]:
         """Bytes alive after an event, by pile."""
@@ -158,12 +129,15 @@ class Recording:
                 del numbers[-1 - change]
         return [self.allocations[number] for number in numbers]
 
-    def _moments(self) -> Iterator[tuple[Mark, Moment]]:
-        """Every moment with its mark: where a phase begins, and after each event."""
+    def _spans(self) -> Iterator[tuple[Mark, int]]:
+        return zip(self.marks, [*(mark.event for mark in self.marks[1:]), len(self.events)], strict=True)
+
+    def _levels(self) -> Iterator[tuple[Mark, int, int]]:
+        """Mark, event and bytes alive: where a phase begins, and after each event."""
         alive = 0
-        for mark, end in zip(self.marks, [*(mark.event for mark in self.marks[1:]), len(self.events)], strict=True):
-            yield mark, Moment(bytes=alive, event=mark.event - 1, phase=mark.phase)
+        for mark, end in self._spans():
+            yield mark, mark.event - 1, alive
             for event in range(mark.event, end):
                 change = self.events[event]
                 alive += self.allocations[change].bytes if change >= 0 else -self.allocations[-1 - change].bytes
-                yield mark, Moment(bytes=alive, event=event, phase=mark.phase)
+                yield mark, event, alive

@@ -10,7 +10,7 @@ import contextlib
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -20,15 +20,7 @@ from launcher.worker.memory.piles import Kept, has_logits, plain, storages
 
 
 class SavedBytes:
-    """Bytes of saved storages, each counted once.
-
-    Args:
-        vocabulary: Sizes of a last dimension that only logits have.
-
-    Attributes:
-        now: Saved and alive, by pile.
-        peak: ``now`` where its sum was highest since :meth:`forget_peak`.
-    """
+    """Bytes of saved storages, each counted once, by pile: ``now``, and at their ``peak`` since :meth:`forget_peak`."""
 
     def __init__(self, vocabulary: frozenset[int]) -> None:
         self._vocabulary = vocabulary
@@ -39,14 +31,9 @@ class SavedBytes:
 
     @contextlib.contextmanager
     def following(self, kept: Iterable[Kept]) -> Iterator[None]:
-        """Count what is saved from here on, but for what the engine keeps."""
+        """Count tensors that autograd saves from here on, but for those that the engine keeps."""
         self._kept = frozenset(storage._cdata for _, tensors in kept for storage in storages(tensors))
-        with (
-            warnings.catch_warnings(),
-            torch.autograd.graph.saved_tensors_hooks(self._packed, lambda tensor: tensor),
-        ):
-            # Selective checkpointing says that what it keeps does not pass the hooks.
-            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+        with seeing_saved(self._packed):
             yield
 
     def forget_peak(self) -> None:
@@ -82,12 +69,19 @@ class SavedBytes:
         self.now[pile] -= size
 
 
+@contextlib.contextmanager
+def seeing_saved(pack: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Hand each tensor that autograd saves to a function; those that selective checkpointing keeps do not pass."""
+    with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)  # It says just that.
+        yield
+
+
 def _held(now: Counter[str]) -> dict[str, int]:
     return {pile: size for pile, size in now.items() if size}
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor is a view of; itself where it is none."""
     return tensor if tensor._base is None else tensor._base
 
 

@@ -14,13 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
-from launcher.worker.model.network import Absent, masks
+from launcher.worker.model.network import DTYPES, Absent, masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
-
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LanguageModel(nn.Module):
@@ -28,7 +25,7 @@ class LanguageModel(nn.Module):
 
     Attributes:
         network: The ``transformers`` network.
-        divisor: Of the summed loss, where labels are marked (``launcher.worker.marks``); an engine sets it.
+        divisor: Divides the summed loss where labels are marked (``launcher.worker.marks``); an engine sets it.
     """
 
     def __init__(self, network: Any, spec: RunSpec, share: Share | None = None) -> None:
@@ -37,7 +34,7 @@ class LanguageModel(nn.Module):
         self.divisor: torch.Tensor | float = 1.0
         self._share = share
         self._marked = spec.data.marked
-        self._compute = _DTYPES[spec.precision.compute]
+        self._compute = DTYPES[spec.precision.compute]
         self._places = "position_ids" in inspect.signature(network.base_model.forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
         self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
@@ -46,12 +43,9 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
         """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
 
-        Where ranks share a sequence, it is that of this rank's tokens; where labels are marked, the sum over those that
-        are trained, divided by ``divisor``.
-
-        Args:
-            tokens: Ids of shape (batch, sequence + 1), perhaps marked.
-            entering: States from the stage before, where the network begins with them.
+        Where ranks share a sequence, it is of this rank's tokens; where labels are marked, the sum over trained ones,
+        divided by ``divisor``. ``tokens`` has the shape (batch, sequence + 1); a later stage gets its states in
+        ``entering``.
         """
         states = self.states(tokens, entering)
         return states if isinstance(self.network.get_output_embeddings(), Absent) else self.loss(states, tokens)
@@ -60,7 +54,7 @@ class LanguageModel(nn.Module):
         return rows if self._share is None else self._share(*rows)
 
     def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
-        """Hidden states from the tokens, or from the hidden states of the stage before."""
+        """Hidden states behind this rank's blocks."""
         inputs = tokens[:, :-1]
         if self._marked and entering is None:
             inputs = marks.ids(inputs)

@@ -35,7 +35,7 @@ def settings(spec: RunSpec) -> Any:
 
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
-    """Make the linears of the blocks of a network on the meta device those of QLoRA; before :func:`inject`."""
+    """Put QLoRA's linears into the blocks of a network on the meta device; before :func:`inject`."""
     if spec.adapter.name == "qlora":
         _quantised().quantise(network, spec.adapter, compute)
 
@@ -46,7 +46,7 @@ def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:
 
 
 def _quantised() -> Any:
-    """Imported by those who need it: bitsandbytes takes seconds."""
+    """Import QLoRA's module late: bitsandbytes takes seconds."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
     from launcher.worker.model import quantised
 
@@ -54,11 +54,7 @@ def _quantised() -> Any:
 
 
 def inject(network: Any, spec: RunSpec) -> None:
-    """Add the adapter to a network on the meta device and freeze all else.
-
-    Raises:
-        TrainingError: A target is no module of this model.
-    """
+    """Add the adapter to a network on the meta device and freeze all else; its targets must be modules of the model."""
     if spec.adapter.name == "none":
         return
     import peft

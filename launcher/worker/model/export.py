@@ -28,8 +28,7 @@ type Whole = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Te
 
 
 @contextlib.contextmanager
-def whole_tensor(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A parameter that torch itself may have sharded."""
+def _whole_tensor(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
     yield parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
 
 
@@ -38,7 +37,7 @@ def write(
     parts: Sequence[Any],
     context: Context,
     directory: Path,
-    whole: Whole = whole_tensor,
+    whole: Whole = _whole_tensor,
     elements: Callable[[torch.Tensor], int] = torch.numel,
     *,
     stages: dist.ProcessGroup | None = None,
@@ -50,9 +49,9 @@ def write(
     Args:
         parts: The networks of this rank, their parameters possibly sharded.
         context: The rank.
-        directory: Where the files go.
-        whole: How the engine gathers a parameter.
-        elements: Of the whole parameter.
+        directory: The folder for the files.
+        whole: Gathers a parameter, as the engine does.
+        elements: Counts the elements of a whole parameter.
         stages: Ranks with the other pipeline stages' networks.
     """
     wanted = {name: value for made in parts for name, value in made.named_parameters()}
@@ -77,7 +76,6 @@ def _together(context: Context) -> int:
 
 
 def _everywhere[T](mine: T, stages: dist.ProcessGroup | None) -> list[T]:
-    """The value of each stage, the first stage first."""
     if stages is None:
         return [mine]
     found: list[Any] = [None] * dist.get_world_size(stages)
@@ -98,18 +96,12 @@ def _owners(everywhere: Sequence[Mapping[str, tuple[int, int]]], together: int) 
 def finish(
     made: Any, tensors: dict[str, torch.Tensor], owners: dict[str, int], total: int, rank: int, directory: Path
 ) -> None:
-    """Write this rank's tensors and, on rank 0, the index and the configuration.
-
-    Args:
-        made: The network.
-        tensors: Those that this rank owns, whole.
-        owners: The rank that writes each tensor.
-        total: Bytes of all tensors.
-        rank: This rank.
-        directory: Where the files go.
-    """
+    """Write this rank's whole tensors and, on rank 0, the index and the configuration; ``total`` counts all bytes."""
     writers = sorted(set(owners.values()))
-    files = {writer: _file(number, len(writers)) for number, writer in enumerate(writers)}
+    files = {
+        writer: f"model-{number:05d}-of-{len(writers):05d}.safetensors"
+        for number, writer in enumerate(writers, start=1)
+    }
     if tensors:
         save_file(tensors, directory / files[rank], metadata={"format": "pt"})
     if rank == 0:
@@ -130,7 +122,7 @@ def shares(sizes: dict[str, int], ranks: int) -> dict[str, int]:
 
 
 def gather(
-    parameters: dict[str, torch.Tensor], owners: dict[str, int], rank: int, whole: Whole = whole_tensor
+    parameters: dict[str, torch.Tensor], owners: dict[str, int], rank: int, whole: Whole
 ) -> dict[str, torch.Tensor]:
     """The whole tensors that this rank owns, on the CPU."""
     mine = {}
@@ -139,7 +131,3 @@ def gather(
             if owners[name] == rank:
                 mine[name] = tensor.detach().to("cpu", copy=True).contiguous()
     return mine
-
-
-def _file(number: int, count: int) -> str:
-    return f"model-{number + 1:05d}-of-{count:05d}.safetensors"

@@ -22,8 +22,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
 
-BLOCK_ELEMENTS = DRAWN_ELEMENTS
-"""Elements of one block of rows, which a rank holds beside its shard while it draws values."""
+BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Of one block of rows, which a rank holds beside its shard while it draws values.
 
 type Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Fills a block of rows, of shape (rows, *rest)."""
@@ -64,12 +63,6 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
         with access(parameter) as opened:
             if opened is not None:
                 draw_into(local(opened), name, seed, draw)
-    fill_buffers(made)
-
-
-@torch.no_grad()
-def fill_buffers(made: nn.Module) -> None:
-    """Compute the buffers, none of which is saved: frequencies of rotary positions."""
     for module, name, value in buffer_values(made):
         getattr(module, name).copy_(value)
 
@@ -88,7 +81,6 @@ def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
 
 
 def _draw_rows(part: Local, rows: range, draw: Draw, generator: torch.Generator) -> None:
-    """Draw a block of rows and copy those of this rank; one block at a time is in memory."""
     values = torch.empty((len(rows), *part.shape[1:]), dtype=torch.float32, device=part.tensor.device)
     draw(values, generator)
     first, end = part.offset[0], part.offset[0] + part.tensor.shape[0]
@@ -103,7 +95,7 @@ def seed_of(*content: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def draws(made: nn.Module) -> Iterator[tuple[str, torch.Tensor, Draw]]:
+def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
     """Name, parameter and how it begins, for every parameter of a network."""
     seen: set[int] = set()
     for path, module in made.named_modules():
@@ -111,11 +103,7 @@ def draws(made: nn.Module) -> Iterator[tuple[str, torch.Tensor, Draw]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 full = f"{path}.{name}"
-                yield full.replace(".base_layer", ""), parameter, _draw(full, module, name, _config(made))
-
-
-def _config(made: nn.Module) -> Any:
-    return made.config
+                yield full.replace(".base_layer", ""), parameter, _draw(full, module, name, made.config)
 
 
 _ACTIVATION = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - 0.5))}
@@ -147,7 +135,7 @@ def _uniform_by_inputs(values: torch.Tensor, generator: torch.Generator) -> torc
 
 
 def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
-    """Module, name and CPU tensor of each buffer."""
+    """Module, name and CPU tensor of each buffer; all follow from the configuration, and none is in a checkpoint."""
     for module in made.modules():
         for name, _ in module.named_buffers(recurse=False):
             if name in _BY_NAME:
@@ -163,11 +151,6 @@ def _again(module: nn.Module, config: Any) -> nn.Module:
     if "config" in inspect.signature(type(module)).parameters:
         return type(module)(config=getattr(module, "config", config))
     return type(module)()
-
-
-def _scale(module: Any, config: Any) -> torch.Tensor:
-    """Of Gemma's embeddings."""
-    return torch.tensor(module.scalar_embed_scale)
 
 
 def _sines(module: Any, config: Any) -> torch.Tensor:
@@ -188,7 +171,7 @@ def _earlier(module: Any, config: Any) -> torch.Tensor:
 
 
 _BY_NAME: dict[str, Callable[[Any, Any], torch.Tensor]] = {
-    "embed_scale": _scale,
+    "embed_scale": lambda module, _: torch.tensor(module.scalar_embed_scale),  # Gemma's.
     "embed_positions": _sines,
     "bias": _earlier,
 }

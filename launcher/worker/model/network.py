@@ -29,11 +29,10 @@ CAUSAL_SDPA = "causal_sdpa"
 mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
 its own needs none waits for the GPU."""
 
-_ROWS = 256
-"""Rows of a mask that are made at once."""
+_ROWS = 256  # Rows of a mask that are made at once.
+_DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
 
-_DISTRIBUTED = "distributed"
-"""An attention function that ranks compute together; an engine brings it."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
@@ -50,13 +49,7 @@ def config(model: ModelSpec) -> Any:
 
 
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
-    """The network on the meta device, its parameters in ``dtype``.
-
-    Args:
-        model: Its sizes.
-        dtype: Of the parameters.
-        attention: In place of ``model.attention``, where ranks share a sequence.
-    """
+    """The network on the meta device; where ranks share a sequence, ``attention`` stands for ``model.attention``."""
     settings, name = config(model), _attention_name(model)
     if attention is not None:
         name = _DISTRIBUTED
@@ -76,14 +69,10 @@ def _attention_name(model: ModelSpec) -> str:
 
 
 def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
-    """The mask of attention with a window, where a sequence is longer than it and the kernel is told nothing of it.
+    """The mask of attention with a window, where a sequence is longer and the kernel is told nothing of it.
 
-    One mask serves all layers; other attention has none, or makes its own.
-
-    Args:
-        made: The network.
-        length: Of the sequence.
-        like: A tensor of the device and the format of the queries.
+    One mask serves all layers; other attention has none, or makes its own. ``like`` is a tensor of the device and the
+    format of the queries.
     """
     settings = made.config
     window, kinds = getattr(settings, "sliding_window", None), getattr(settings, "layer_types", None)
@@ -97,7 +86,7 @@ def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
 
 
 def _band(length: int, window: int, like: torch.Tensor) -> torch.Tensor:
-    """What is added to the scores of a query (row) and a key, row after row: all pairs at once take many times more."""
+    """Numbers to add to the scores of a query (row) and a key, made in rows: all pairs at once take many times more."""
     band = torch.full((length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
     places = torch.arange(length, device=like.device)
     for first in range(0, length, _ROWS):
@@ -110,7 +99,7 @@ class Absent(nn.Module):
     """A module in the place of one that another pipeline stage has: it returns its input."""
 
     def forward(self, hidden: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-        """The first argument."""
+        """Return the first argument."""
         return hidden
 
 
@@ -118,18 +107,14 @@ class Nothing(nn.Module):
     """In the place of learnt positions that another pipeline stage adds."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        """A zero."""
+        """Return a zero."""
         return positions.new_zeros(())
 
 
 def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
-    """Reduce a network on the meta device to one model chunk; its parameters keep their names.
+    """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names.
 
-    Args:
-        made: The network.
-        layers: Indices of the blocks that stay.
-        first: True if tokens come in, and not the hidden states of another chunk.
-        last: True if the chunk has the last norm and the output head; a tied head keeps its own token table.
+    Into the ``first`` chunk come tokens; the ``last`` has the norm and the output head, if tied with its own table.
     """
     base = made.base_model
     table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)
@@ -166,15 +151,11 @@ def retie(made: Any) -> None:
 
 
 def settings(kind: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration in the words of the installed class.
+    """Settings as transformers 5 has them in the words of the installed class of a configuration.
 
     Since transformers 5.0 all of the rotary embedding is ``rope_parameters``. Before, ``rope_theta`` was a key of its
-    own and ``rope_scaling`` held the rest; a key that a class does not know it keeps and does not read, so that the
-    angles would be those of its default.
-
-    Args:
-        kind: The class of the configuration.
-        wanted: The settings as transformers 5 has them.
+    own and ``rope_scaling`` held the rest; a class keeps a key that it does not know and does not read it, so that the
+    angles would be its default's.
 
     Raises:
         TrainingError: The class has no words for its rotary embedding.

@@ -15,16 +15,11 @@ from launcher.spec import OptimizerSpec, RunSpec
 
 
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
-    """The rate of one step.
+    """The rate of one step, counted from 1; without ``decay_steps`` it decays over the ``steps`` of the run.
 
     It rises from ``warmup_lr`` to ``lr`` over ``warmup_steps``, then follows the schedule to ``min_lr``, which the step
     after the last of ``decay_steps`` and all further ones have: with ``min_lr`` 0 no step before is idle (cosine:
     arXiv:1608.03983, equation 5, one period).
-
-    Args:
-        optimizer: The schedule.
-        step: Counted from 1.
-        steps: Of the whole run, over which it decays where ``decay_steps`` is null.
     """
     if step <= optimizer.warmup_steps:
         return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmed_up(optimizer, step)
@@ -47,6 +42,14 @@ def _warmed_up(optimizer: OptimizerSpec, step: int) -> float:
     return min(1.0, math.log(step + 1) / math.log(max(2, optimizer.warmup_steps)))
 
 
+def set_rate(optimizer: torch.optim.Optimizer, spec: RunSpec, step: int) -> float:
+    """Set the learning rate of a step, and return it."""
+    rate = learning_rate(spec.optimizer, step, spec.steps)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The trainable parameters; biases and the scales of norms, vectors both, do not decay."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -61,20 +64,12 @@ def optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer over a model's trainable parameters; on a GPU fused unless another is asked for."""
     wanted = spec.optimizer
     groups = parameter_groups(model, wanted.weight_decay)
-    fused = wanted.fused
     on_gpu = all(parameter.device.type == "cuda" for group in groups for parameter in group["params"])
-    if fused is None and wanted.foreach is None and on_gpu:
-        fused = True
+    fused = True if wanted.fused is None and wanted.foreach is None and on_gpu else wanted.fused
     if wanted.name == "sgd":
         return torch.optim.SGD(groups, lr=wanted.lr, momentum=wanted.beta1, fused=fused, foreach=wanted.foreach)
-    return torch.optim.AdamW(
-        groups,
-        lr=wanted.lr,
-        betas=(wanted.beta1, wanted.beta2),
-        eps=wanted.epsilon,
-        fused=fused,
-        foreach=wanted.foreach,
-    )
+    betas = (wanted.beta1, wanted.beta2)
+    return torch.optim.AdamW(groups, wanted.lr, betas, wanted.epsilon, fused=fused, foreach=wanted.foreach)
 
 
 def clip(
@@ -86,11 +81,7 @@ def clip(
 ) -> torch.Tensor:
     """Scale all gradients to a norm of at most ``largest`` (0: leave them) and return the norm before.
 
-    Args:
-        parameters: Of this rank.
-        largest: The norm of the model's gradients that is let through.
-        stages: Ranks that hold the model's other parts.
-        copies: Parameters that count on another stage.
+    The ranks ``stages`` hold the model's other parts; the norm of ``copies`` counts on another stage.
     """
     found = [parameter for parameter in parameters if parameter.grad is not None]
     counted = [each.grad for each in found if each.grad is not None and each not in copies]

@@ -1,8 +1,8 @@
 """QLoRA's frozen linears in 4-bit NormalFloat (arXiv:2305.14314, section 3), packed and multiplied by bitsandbytes.
 
-From the meta device on, a weight is its packed bytes: two values in each, which ranks replicate or shard like those of
-any other parameter. It is drawn or read whole, one linear at a time, and quantised on the device, so that the model
-never stands there in the compute format. The quantisation constants are no parameters: every rank has all of them.
+From the meta device on, a weight is its packed bytes, two values in each, which ranks replicate or shard as those of
+any parameter. It is drawn or read whole, one linear at a time, and quantised on the device, so that the model never
+stands there in the compute format. The quantisation constants are no parameters: every rank has all of them.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ _KIND = "nf4"
 
 
 class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
-    """A frozen linear in 4 bits, on the meta device; under autocast it computes in autocast's format, as others do.
-
-    Args:
-        like: The linear that it stands for.
-        compute: The format that values are quantised from and multiplied in.
-        double: True to quantise the quantisation constants, too.
-    """
+    """A frozen linear in 4 bits, on the meta device; under autocast it computes in autocast's format, as others do."""
 
     def __init__(self, like: nn.Linear, compute: torch.dtype, *, double: bool) -> None:
+        """Stand for a linear, computing in ``compute``; ``double`` quantises the quantisation constants, too."""
         super().__init__(like.in_features, like.out_features, bias=False, compute_dtype=compute, device="meta")
         packed = torch.empty((like.weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
         self.weight = Params4bit(packed, compress_statistics=double, quant_type=_KIND, bnb_quantized=True)
         self.bias, self._double = like.bias, double
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply with the weight, which is in the compute format only meanwhile."""
+        """Multiply with the weight, for the time being in the compute format."""
         device = x.device.type
         if torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
@@ -48,7 +43,7 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
 
     @contextlib.contextmanager
     def filling(self, device: torch.device) -> Any:
-        """The whole weight to be filled in the compute format, of which this rank then keeps its part in 4 bits."""
+        """The whole weight to be filled in the compute format; this rank then keeps its part in 4 bits."""
         values = torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device=device)
         yield values
         packed, self.quant_state = quantize_4bit(values, compress_statistics=self._double, quant_type=_KIND)
@@ -57,12 +52,12 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
 
 
 def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype) -> None:
-    """Put linears in 4 bits in the place of those of the blocks of a network on the meta device."""
+    """Replace the linears in the blocks of a network on the meta device by ones in 4 bits."""
     for block in network.blocks(made):
         for path, module in list(block.named_modules()):
             if isinstance(module, nn.Linear):
                 block.set_submodule(path, Linear(module, compute, double=adapter.double_quant))
-    made.is_loaded_in_4bit = True  # By which ``peft`` knows it.
+    made.is_loaded_in_4bit = True  # ``peft`` knows it by this.
 
 
 def access(made: nn.Module, device: torch.device) -> initial.Access:

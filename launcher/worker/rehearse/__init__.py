@@ -1,29 +1,32 @@
-"""What is to be rehearsed, the rank's context, and the document of what it measured."""
+"""One rank of a run, alone, with real tensors and real kernels: ``python -m launcher.worker.rehearse``.
+
+A process group answers for the other ranks (:mod:`.world`), the engine is the worker's own, and memory is followed as
+in a real run. The document is ``launcher.job.rehearsal``. An engine that needs more has a module of its backend's name
+with a function ``rehearse(rehearsal)``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from launcher.base import machine
-from launcher.estimate.memory.moments import Phase
 from launcher.job import versions
 from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.spec import RunSpec
 from launcher.worker import memory, out_of_memory, shortage
 from launcher.worker.beat import Beat
-from launcher.worker.engine import Context, Engine, EngineBuilder
-from launcher.worker.loop import vocabulary_sizes
+from launcher.worker.engine import Context, EngineBuilder
+from launcher.worker.loop import MEASURED_STEPS, vocabulary_sizes
 from launcher.worker.rehearse import world
 from launcher.worker.watch import tokens_of
-
-MEASURED_STEPS = 2
-"""Steps whose memory is followed, as in a real run (``launcher.worker.loop``); the later ones are only timed."""
 
 _METHODS = {
     "cpu": "bytes of live CPU tensors, followed operation by operation, without workspaces inside one operation",
@@ -38,13 +41,13 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What is to be rehearsed.
+    """The request for a rehearsal.
 
     Attributes:
         spec: The run.
         directory: A folder like a run directory: ``spec.json`` and the job's files.
-        rank: Of the run's.
-        steps: To be trained.
+        rank: The rank to rehearse.
+        steps: Steps to train.
         words: Arguments of the run's program, for an engine that has its own.
     """
 
@@ -64,16 +67,14 @@ class Rehearsal:
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
     """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.alone`."""
     with world.alone(rehearsal.spec, rehearsal.rank, backend) as place:
-        pulse, words = Beat(), vocabulary_sizes(rehearsal.spec)
-        cuda = place.device.type == "cuda"
-        tracker = CudaPhases(place.device, pulse.enter, vocabulary=words) if cuda else None
+        pulse, widths = Beat(), vocabulary_sizes(rehearsal.spec)
         context = Context(
             spec=rehearsal.spec,
             directory=rehearsal.directory,
             rank=place.rank,
             world=place.world,
             device=place.device,
-            memory=tracker or memory.MemoryTracker(pulse.enter, vocabulary=words),
+            memory=memory.tracker(place.device, pulse.enter, widths, of_gpus=CudaPhases),
             beat=pulse,
         )
         context.memory.recomputes = rehearsal.spec.checkpointing.mode != "none"
@@ -83,16 +84,10 @@ def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Contex
 
 
 class CudaPhases(memory.CudaTracker):
-    """The tracker of a GPU, which also keeps what the allocator has reserved at the peak of each phase.
+    """The tracker of a GPU, which also keeps the peak of reserved bytes of each phase."""
 
-    Attributes:
-        reserved: The peaks, by phase.
-    """
-
-    def __init__(
-        self, device: torch.device, heard: Callable[[Phase], None] = lambda phase: None, *, vocabulary: frozenset[int]
-    ) -> None:
-        super().__init__(device, heard, vocabulary=vocabulary)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.reserved: dict[str, int] = {}
 
     def _look(self) -> None:
@@ -107,30 +102,33 @@ class CudaPhases(memory.CudaTracker):
         return total - free - torch.cuda.memory_reserved(self._device)
 
 
-def ran_out(rehearsal: Rehearsal, error: BaseException) -> bool:
-    """True if an error says that memory has ended, of which ``oom.json`` then tells all that is known."""
-    if shortage.kind_of(error) is None:
-        return False
-    out_of_memory.write(rehearsal.directory, error)
-    return True
+def measured(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
+    """Train, and return the document of it, to the last step or until memory has ended.
 
-
-def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *, ran_out: bool = False) -> Rehearsed:
-    """What the rank measured.
-
-    Args:
-        rehearsal: What was asked.
-        context: The rank.
-        seconds: Of each step that was only timed.
-        ran_out: True if memory ended first.
+    ``train`` gets a list for the seconds of each step that is only timed; ``oom.json`` then holds all that is known of
+    the end of memory.
     """
+    seconds: list[float] = []
+    try:
+        train(seconds)
+    except Exception as error:
+        if shortage.kind_of(error) is None:
+            raise
+        out_of_memory.write(rehearsal.directory, error)
+        return _document(rehearsal, context, seconds, ran_out=True)
+    return _document(rehearsal, context, seconds, ran_out=False)
+
+
+def _document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *, ran_out: bool) -> Rehearsed:
+    cuda = context.device.type == "cuda"
+    name = torch.cuda.get_device_name(context.device) if cuda else machine.processor()
     return Rehearsed(
         rank=context.rank,
         world=context.world,
         stage=rehearsal.stage,
         layers=rehearsal.spec.model.num_hidden_layers,
         device=context.device.type,
-        device_name=_name(context.device),
+        device_name=name or "cpu",
         method=f"{_METHODS[context.device.type]}; {_ALONE}",
         static_bytes=context.memory.summary()["static_bytes"],
         phases=_phases(context.memory),
@@ -141,53 +139,28 @@ def document(rehearsal: Rehearsal, context: Context, seconds: Sequence[float], *
 
 
 def _phases(tracker: memory.MemoryTracker) -> dict[str, RehearsedPhase]:
-    found = tracker.take().phases
+    peaks = tracker.take().phases.items()
+    found = {name: RehearsedPhase(allocated_bytes=peak.allocated_bytes, piles=peak.piles) for name, peak in peaks}
     if not isinstance(tracker, CudaPhases):
-        return {
-            phase: RehearsedPhase(allocated_bytes=peak.allocated_bytes, piles=peak.piles)
-            for phase, peak in found.items()
-        }
-    around = tracker.around()
+        return found
+    around, reserved = tracker.around(), tracker.reserved
     return {
-        phase: RehearsedPhase(
-            allocated_bytes=peak.allocated_bytes,
-            reserved_bytes=tracker.reserved[phase],
-            device_bytes=tracker.reserved[phase] + around,
-            piles=peak.piles,
-        )
-        for phase, peak in found.items()
+        name: replace(phase, reserved_bytes=reserved[name], device_bytes=reserved[name] + around)
+        for name, phase in found.items()
     }
 
 
-def _name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return machine.processor() or "cpu"
-
-
 def train_alone(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:
-    """Load the rank's part of the model and train it, as ``launcher.worker.loop`` does.
-
-    Args:
-        rehearsal: What is asked.
-        build: Makes the engine.
-    """
+    """Load the rank's part of the model and train it, as ``launcher.worker.loop`` does."""
     with entered(rehearsal) as context:
-        seconds: list[float] = []
-        try:
-            with context.memory.measuring("load"):
-                engine = build(context)
-                context.memory.kept = engine.piles
-            _train(context, engine, rehearsal.steps, seconds)
-        except Exception as error:
-            if not ran_out(rehearsal, error):
-                raise
-            return document(rehearsal, context, seconds, ran_out=True)
-        return document(rehearsal, context, seconds)
+        return measured(rehearsal, context, functools.partial(_train, context, build, rehearsal.steps))
 
 
-def _train(context: Context, engine: Engine, steps: int, seconds: list[float]) -> None:
+def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[float]) -> None:
     tracker = context.memory
+    with tracker.measuring("load"):
+        engine = build(context)
+        tracker.kept = engine.piles
     for step in range(1, steps + 1):
         context.beat.step(step)
         micro_batches = list(_rows(context))
@@ -197,29 +170,23 @@ def _train(context: Context, engine: Engine, steps: int, seconds: list[float]) -
                 engine.train_step(step, micro_batches)
                 tracker.rest(engine.tensors())
         else:
-            seconds.append(_timed(context, engine, step, micro_batches))
+            with timed(context.device, seconds):
+                engine.train_step(step, micro_batches)
         if step == min(steps, MEASURED_STEPS) and context.spec.train.eval_every is not None:
-            _evaluate(context, engine)
+            with tracker.measuring("evaluation", engine.tensors(), summary=False):  # One step's share: all are alike.
+                engine.evaluate(context.beat.each(_rows(context)))
 
 
-def _evaluate(context: Context, engine: Engine) -> None:
-    """One step's share of the evaluation, since each is as the one before."""
-    batches = context.beat.each(_rows(context))
-    with context.memory.measuring("evaluation", engine.tensors(), summary=False):
-        engine.evaluate(batches)
-
-
-def _timed(context: Context, engine: Engine, step: int, micro_batches: list[torch.Tensor]) -> float:
-    _wait(context.device)
-    began = time.perf_counter()
-    engine.train_step(step, micro_batches)
-    _wait(context.device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
+@contextlib.contextmanager
+def timed(device: torch.device, seconds: list[float]) -> Iterator[None]:
+    """Note the seconds that the device works on the code inside."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    yield
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds.append(time.perf_counter() - began)
 
 
 def _rows(context: Context) -> Iterator[torch.Tensor]:

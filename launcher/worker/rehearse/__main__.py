@@ -9,20 +9,19 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from launcher.base.errors import LauncherError
-from launcher.base.files import load_json
+from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.job.memory import Rehearsed
 from launcher.spec.parse import parse
-from launcher.worker import files
 from launcher.worker.rehearse import Rehearsal, train_alone
 
 
-def rehearsed(arguments: Sequence[str]) -> tuple[Path, Mapping[str, Any]]:
+def rehearsed(arguments: Sequence[str]) -> tuple[Path, JsonObject]:
     """The file that the command line names, and its content: what a rank measured, or an error."""
     options = _parser().parse_args(arguments)
     try:
@@ -53,9 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Write the document of the rehearsal, and end."""
     out, content = rehearsed(sys.argv[1:])
-    files.write_json(out, content)
+    write_atomically(out, content)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(2 if "error" in content else 0)  # Frameworks take seconds to tidy up what nobody needs.
+
+
+if __name__ == "__main__":
+    main()

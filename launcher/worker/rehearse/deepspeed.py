@@ -1,4 +1,4 @@
-"""A rank of DeepSpeed, alone: it takes what it has for what the others have, and knows what a stage would send."""
+"""A rank of DeepSpeed, alone: the others are taken to agree with it, and to send hidden states of the known shape."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 
 from launcher.job.memory import Rehearsed
 from launcher.spec import RunSpec
+from launcher.worker import replaced
 from launcher.worker.deepspeed.__main__ import build
 from launcher.worker.engine import Context, Engine
 from launcher.worker.model import initial
-from launcher.worker.rehearse import Rehearsal, answers, train_alone
+from launcher.worker.rehearse import Rehearsal, train_alone, world
 from launcher.worker.trace import shims
 
 
@@ -27,7 +28,6 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
     with contextlib.ExitStack() as stack:
 
         def made(context: Context) -> Engine:
-            """The engine, with the others answered from when DeepSpeed is there until the last step."""
             if importlib.util.find_spec("deepspeed") is not None:
                 stack.enter_context(_answered(context.spec))
             return build(context)
@@ -43,10 +43,10 @@ def _answered(spec: RunSpec) -> Iterator[None]:
     engine, pipe = (importlib.import_module(f"deepspeed.runtime.{name}") for name in ("engine", "pipe.engine"))
     with contextlib.ExitStack() as stack:
         stack.enter_context(shims.agreed())
-        stack.enter_context(shims.replaced(model, "opened", _drawing(model.opened)))
-        stack.enter_context(shims.replaced(pipe.PipelineEngine, "_recv_tensor_meta", _received(spec)))
+        stack.enter_context(replaced(model, "opened", _drawing(model.opened)))
+        stack.enter_context(replaced(pipe.PipelineEngine, "_recv_tensor_meta", _received(spec)))
         if hasattr(engine, "compare_tensors_in_structures"):  # AutoTP asks whether its ranks read the same rows.
-            stack.enter_context(shims.replaced(engine, "compare_tensors_in_structures", lambda *_: True))
+            stack.enter_context(replaced(engine, "compare_tensors_in_structures", lambda *_: True))
         yield
 
 
@@ -57,7 +57,7 @@ def _drawing(opened: initial.Access) -> initial.Access:
     def drawn(parameter: torch.Tensor) -> Iterator[torch.Tensor | initial.Local | None]:
         with opened(parameter) as part:
             if part is None:
-                answers.draw((parameter.data,))
+                world.draw((parameter.data,))
             yield part
 
     return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 from launcher.backends.megatron.translate import environment, translate
 from launcher.job.memory import Rehearsed
 from launcher.spec import edit
-from launcher.worker import TrainingError
-from launcher.worker.data import Batches
-from launcher.worker.data.corpus import Corpus, Synthetic, split
+from launcher.worker import TrainingError, data
+from launcher.worker.data.corpus import Synthetic
 from launcher.worker.engine import Context
 from launcher.worker.megatron import pretraining
-from launcher.worker.rehearse import Rehearsal, document, entered, ran_out
+from launcher.worker.rehearse import Rehearsal, entered, measured
 
 _NEED_PEERS = {
     "tp_comm_overlap": "Transformer Engine's user buffers map the memory of the other ranks",
@@ -25,11 +25,7 @@ _NEED_PEERS = {
 
 
 def rehearse(rehearsal: Rehearsal) -> Rehearsed:
-    """Load and train the rank. Weights are loaded where the run names some; a checkpoint is neither read nor written.
-
-    Raises:
-        TrainingError: The run cannot be rehearsed.
-    """
+    """Load and train the rank, with the weights that the run names; a checkpoint is neither read nor written."""
     if rehearsal.spec.backend.path is not None:
         raise TrainingError(
             f"backend.path={rehearsal.spec.backend.path} trains by the checkout's own pretrain_gpt.py, which no rank "
@@ -53,22 +49,20 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
     args = pretraining.parsed([*words, *_known_here(context, last)])
     refuse(args)
-    batches = _batches(context)
-    follower = megatron_steps.Steps(context, batches, last)
-    try:
-        with megatron_steps.tokens_exchanged():
+    # Made-up rows in the shapes of the run's own data, which need not be on this machine.
+    made_up = Synthetic(context.spec.model.vocab_size, context.spec.sequence_length, context.spec.train.seed)
+    batches = data.batches(context, made_up)
+
+    def train(seconds: list[float]) -> None:
+        follower = megatron_steps.Steps(context, batches, last, seconds)
+        with contextlib.suppress(megatron_steps.Done), megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
-    except megatron_steps.Done:
-        pass
-    except Exception as error:
-        if not ran_out(rehearsal, error):
-            raise
-        return document(rehearsal, context, follower.seconds, ran_out=True)
-    return document(rehearsal, context, follower.seconds)
+
+    return measured(rehearsal, context, train)
 
 
 def _known_here(context: Context, last: int) -> list[str]:
-    """Arguments of a rehearsal, of which Megatron's parser takes the last: values are made up, nothing is saved."""
+    """Arguments of a rehearsal alone; Megatron's parser takes the last of each."""
     words = ["--no-check-for-nan-in-loss-and-grad"]
     if context.spec.train.eval_every is not None:
         words += ["--eval-interval", str(last), "--eval-iters", "1"]
@@ -76,11 +70,7 @@ def _known_here(context: Context, last: int) -> list[str]:
 
 
 def refuse(args: Any) -> None:
-    """Refuse arguments whose code would wait for the other ranks.
-
-    Raises:
-        TrainingError: One was given.
-    """
+    """Refuse arguments whose code would wait for the other ranks."""
     for name, reason in _NEED_PEERS.items():
         if getattr(args, name, False):
             argument = name.replace("_", "-")
@@ -92,12 +82,3 @@ def refuse(args: Any) -> None:
             "--moe-token-dispatcher-type=flex cannot be rehearsed by one rank alone: its kernels write into the memory "
             "of the other ranks; +backend.extra.moe-token-dispatcher-type=alltoall"
         )
-
-
-def _batches(context: Context) -> Batches:
-    """Made-up rows in the shapes of the run's own data, which need not be on this machine."""
-    spec = context.spec
-    whole: Corpus = Synthetic(spec.model.vocab_size, spec.sequence_length, spec.train.seed)
-    if spec.train.eval_every is None:
-        return Batches(context, whole, whole, None)
-    return Batches(context, whole, *split(whole, spec.data.eval_fraction))

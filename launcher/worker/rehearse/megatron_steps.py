@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from megatron.core.transformer.moe import token_dispatcher
 
-from launcher.worker import loop
+from launcher.worker import loop, replaced
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
 from launcher.worker.megatron.follow import Call, Follower
+from launcher.worker.rehearse import timed
 from launcher.worker.watch import MemoryLog
 
 
@@ -22,33 +22,28 @@ class Done(Exception):  # It is no error: Megatron's loop has no other way out t
 
 
 class _Unwritten(MemoryLog):
-    """Leaves what was measured to the document of the rehearsal, and measures no later step."""
+    """Leaves the measurements to the document of the rehearsal, and asks for no later step."""
 
     def __init__(self) -> None:
         pass
 
     def due(self, step: int) -> bool:
-        """Never: the later steps are timed."""
+        """Return False: the later steps are timed."""
         return False
 
     def write(self, step: int, tokens: int | None = None) -> None:
-        """Nothing is taken from the tracker."""
+        """Take nothing from the tracker."""
 
 
 class Steps(Follower):
-    """Follows as in a run, but writes no file, and ends behind the last step of the rehearsal.
+    """Follows as in a run, but writes no file, and ends behind the last step of the rehearsal."""
 
-    Attributes:
-        seconds: Of each step that was only timed.
-    """
-
-    def __init__(self, context: Context, batches: Batches, last: int) -> None:
+    def __init__(self, context: Context, batches: Batches, last: int, seconds: list[float]) -> None:
+        """Begin; ``seconds`` gets the time of each step that is only timed."""
         super().__init__(context, batches)
-        self._end = last
-        self.seconds: list[float] = []
+        self._end, self._seconds = last, seconds
 
     def _begun(self) -> None:
-        """A run would open its metrics here."""
         self._memory = _Unwritten()
 
     def load_checkpoint(self, original: Call, *arguments: Any, **options: Any) -> tuple[int, int]:
@@ -59,15 +54,11 @@ class Steps(Follower):
         """Follow the first steps, and take the time of the others."""
         if self.step < loop.MEASURED_STEPS:
             return super().train_step(original, *arguments, **options)
-        self._wait()
-        began = time.perf_counter()
-        answer = super().train_step(original, *arguments, **options)
-        self._wait()
-        self.seconds.append(time.perf_counter() - began)
-        return answer
+        with timed(self._context.device, self._seconds):
+            return super().train_step(original, *arguments, **options)
 
     def save_checkpoint_and_time(self, original: Call, iteration: int, *rest: Any, **options: Any) -> None:
-        """Nothing is saved: one rank's share of a checkpoint is planned by all of them together."""
+        """Save nothing: one rank's share of a checkpoint is planned by all of them together."""
 
     def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         if evaluate is not None:
@@ -75,14 +66,10 @@ class Steps(Follower):
         if self.step >= self._end:
             raise Done
 
-    def _wait(self) -> None:
-        if self._context.device.type == "cuda":
-            torch.cuda.synchronize(self._context.device)
-
 
 @contextlib.contextmanager
 def tokens_exchanged() -> Iterator[None]:
-    """Let expert parallel ranks tell how many tokens they have for each expert, as if theirs were spread evenly.
+    """Let the other expert parallel ranks have their tokens spread evenly over the experts.
 
     This rank's own tokens go where its router sends them. Otherwise every rank would seem to have just these, and a
     chance of few tokens would be counted once for each rank. (``MoEAlltoAllTokenDispatcher.preprocess``.)
@@ -97,11 +84,8 @@ def tokens_exchanged() -> Iterator[None]:
             rows[:own] = rows[own + 1 :] = _even(tensor)
         return answer
 
-    module.gather_from_sequence_parallel_region = gathered
-    try:
+    with replaced(module, "gather_from_sequence_parallel_region", gathered):
         yield
-    finally:
-        module.gather_from_sequence_parallel_region = gather
 
 
 def _even(tokens: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,19 @@
-"""The world of a rehearsed rank: its place, its device, and groups that are all answered in this process."""
+"""The world of a rehearsed rank: its place, its device, and groups of one process that answers for all other ranks.
+
+They give what memory and control flow need: outputs are filled with finite numbers, nothing is kept, nobody waits.
+Other ranks are taken to have what this rank has: gathered are copies of its own share, a reduced tensor stays as it is,
+and of a tensor to be scattered it takes its own part. A tensor that only another rank has (a broadcast from it, a
+pipeline stage's output) is drawn, since constants would send all tokens to the same experts.
+
+Torch's own "fake" group will not do: its outputs of a reduce-scatter are memory as it was found, where not-a-number
+makes DeepSpeed leave out the optimizer, and its futures are empty, on which DDP waits for ever.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,29 +22,25 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from launcher.spec import RunSpec
-from launcher.worker import TrainingError
+from launcher.worker import TrainingError, replaced
 from launcher.worker.process import RankPlace
-from launcher.worker.rehearse import answers
-from launcher.worker.trace import shims
+
+BACKEND = "rehearsed"  # The name of :class:`Alone` among torch's backends.
+_SPREAD = 0.02  # Standard deviation of drawn values, as of first weights (Hugging Face's ``initializer_range``).
+
+type _Tensors = Sequence[torch.Tensor]
+
+_ProcessGroup: Any = dist.ProcessGroup  # Its overloads are as many as its callers; ours take what any of them gives.
 
 
 @contextlib.contextmanager
 def alone(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[RankPlace]:
-    """Be one rank of a run without the others.
-
-    Args:
-        spec: The run.
-        rank: Of ``spec.gpus``.
-        backend: By whose name the group goes; None is gloo, and on GPUs nccl beside it, as in ``process.group``.
-
-    Raises:
-        TrainingError: The run has no such rank, or is for a GPU and there is none.
-    """
+    """Be one rank of a run without the others; the group goes by the name of ``backend``, as in ``process.group``."""
     if not 0 <= rank < spec.gpus:
         raise TrainingError(f"the run has ranks 0 to {spec.gpus - 1}, and rank {rank} was asked for: --rank 0")
     device = _device(spec)
     os.environ |= _place(spec, rank)
-    answers.register()
+    _register()
     with _every_group_answered():
         backend = backend or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
         dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=spec.gpus)
@@ -45,11 +50,7 @@ def alone(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[Rank
 
 
 def _device(spec: RunSpec) -> torch.device:
-    """The CPU, or the first GPU that is visible, whatever the rank's number on its node.
-
-    Raises:
-        TrainingError: There is none.
-    """
+    """The CPU, or the first GPU that is visible, whatever the rank's number on its node."""
     if spec.hardware.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -63,7 +64,7 @@ def _device(spec: RunSpec) -> torch.device:
 
 
 def _place(spec: RunSpec, rank: int) -> dict[str, str]:
-    """As torchrun tells a rank, but for its number on the node: frameworks take that one's GPU, and it has one."""
+    """Variables as torchrun sets them, but for the number on the node: frameworks take that one's GPU."""
     numbers = {
         "RANK": rank,
         "WORLD_SIZE": spec.gpus,
@@ -78,7 +79,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _every_group_answered() -> Iterator[None]:
-    """Make each group as :class:`answers.Alone`, whatever backend it is asked for.
+    """Make each group as :class:`Alone`, whatever backend it is asked for.
 
     Torch and the frameworks still find the backend's name that they have asked for: some do otherwise under NCCL.
     """
@@ -87,15 +88,186 @@ def _every_group_answered() -> Iterator[None]:
 
     def helper(size: int, rank: int, ranks: list[int], asked: Any, *rest: Any, **options: Any) -> Any:
         options |= {"device_id": None, "backend_options": None}
-        made = real(size, rank, ranks, answers.BACKEND, *rest, **options)
+        made = real(size, rank, ranks, BACKEND, *rest, **options)
         group = made[0]
-        if isinstance(group, answers.Alone):
+        if isinstance(group, Alone):
             c10d._world.pg_map[group] = (str(asked), made[1])
             c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
         return made
 
     with (
-        shims.replaced(c10d, "_new_process_group_helper", helper),
-        shims.replaced(dist, "broadcast_object_list", lambda *_, **__: None),  # A rank's own are as good.
+        replaced(c10d, "_new_process_group_helper", helper),
+        replaced(dist, "broadcast_object_list", lambda *_, **__: None),  # A rank's own are as good.
     ):
         yield
+
+
+class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason above.
+    """The collectives of one rank without the others, by older and newer names of torch."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+
+    def rank(self) -> int:
+        """This rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Ranks of the group."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802  # Torch's C++ asks for this name.
+        """The name under which the group was made."""
+        return BACKEND
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch has given the group: its own class would ask a backend, and there is none."""
+        return str(distributed_c10d._world.pg_names[self])
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    supports_coalescing = False
+    supports_splitting = False
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Collectives of one kernel, as DeepSpeed gathers on a GPU: here each ends by itself."""
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return _done(())
+
+    def allreduce(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+        """Multiply single numbers, on which ranks agree; a kernel over every gradient would cost too much."""
+        if opts is None or opts.reduceOp == dist.ReduceOp.SUM:
+            for tensor in tensors:
+                if tensor.numel() == 1:
+                    tensor.detach().mul_(self._size)
+        return _done(tensors)
+
+    def _leave(self, tensors: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        return _done(tensors)
+
+    allreduce_coalesced = reduce = send = _leave
+
+    def barrier(self, *_: Any, **__: Any) -> dist.Work:
+        """Wait for nobody."""
+        return _done(())
+
+    def broadcast(self, tensors: _Tensors, opts: Any = None, *_: Any, **__: Any) -> dist.Work:
+        """Leave this rank's tensors as they are, and draw another root's."""
+        if opts is None or opts.rootRank != self._rank:
+            draw(tensors)
+        return _done(tensors)
+
+    def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Copy this rank's own tensor for each rank."""
+        for row, mine in zip(outputs, inputs, strict=True):
+            for output in row:
+                _copy(output, mine)
+        return _done(list(outputs))
+
+    def allgather_coalesced(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Gather as :meth:`allgather`; the rows are the ranks."""
+        for row in outputs:
+            for output, mine in zip(row, inputs, strict=True):
+                _copy(output, mine)
+        return _done(list(outputs))
+
+    def _allgather_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
+        for part in output.view(-1).chunk(self._size):
+            _copy(part, mine.reshape(-1))
+        return _done((output,))
+
+    def allgather_into_tensor_coalesced(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Gather several tensors."""
+        for output, mine in zip(outputs, inputs, strict=True):
+            self._allgather_base(output, mine)
+        return _done(outputs)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
+        _copy(output.view(-1), mine.reshape(-1).chunk(self._size)[self._rank])
+        return _done((output,))
+
+    def reduce_scatter_tensor_coalesced(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Take this rank's part of several tensors."""
+        for output, mine in zip(outputs, inputs, strict=True):
+            self._reduce_scatter_base(output, mine)
+        return _done(outputs)
+
+    def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
+        """Take this rank's part of its own tensors."""
+        for output, parts in zip(outputs, inputs, strict=True):
+            _copy(output, parts[self._rank])
+        return _done(outputs)
+
+    def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Copy this rank's own tensor for each rank, where it is the one that gathers."""
+        return self.allgather(outputs, inputs) if outputs else _done(())
+
+    def scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], *_: Any, **__: Any) -> dist.Work:
+        """Take this rank's part, or draw it where another rank scatters."""
+        for number, output in enumerate(outputs):
+            if inputs:
+                _copy(output, inputs[number][self._rank])
+            else:
+                draw((output,))
+        return _done(outputs)
+
+    def alltoall(self, outputs: _Tensors, inputs: _Tensors, *_: Any, **__: Any) -> dist.Work:
+        """Copy this rank's own inputs."""
+        for output, mine in zip(outputs, inputs, strict=True):
+            _copy(output.view(-1), mine.reshape(-1))
+        return _done(outputs)
+
+    def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, *_: Any, **__: Any) -> dist.Work:
+        """Copy this rank's own input, over and over where it is too short."""
+        _copy(output.view(-1), mine.reshape(-1))
+        return _done((output,))
+
+    def recv(self, tensors: _Tensors, *_: Any) -> dist.Work:
+        """Draw the tensors of another rank."""
+        draw(tensors)
+        return _done(tensors)
+
+    recv_anysource = recv
+    all_gather_single = gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
+
+def _register() -> None:
+    """Let torch make groups of this kind, on all devices; once for a process."""
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        made: Callable[..., Alone] = lambda store, rank, size, timeout: Alone(rank, size)  # noqa: E731
+        dist.Backend.register_backend(BACKEND, made, devices=["cpu", "cuda"])
+
+
+def _copy(output: torch.Tensor, mine: torch.Tensor) -> None:
+    flat = mine.detach().view(output.shape) if mine.numel() == output.numel() else mine.detach().reshape(-1)
+    target = output.detach()
+    if flat.shape == target.shape:
+        target.copy_(flat)
+        return
+    target, at = target.view(-1), 0
+    while at < target.numel() and flat.numel():
+        part = min(flat.numel(), target.numel() - at)
+        target[at : at + part].copy_(flat[:part])
+        at += part
+
+
+def draw(tensors: Iterable[torch.Tensor]) -> None:
+    """Fill tensors of numbers with a fraction as a stage's output or first weights would; the others stay."""
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            tensor.detach().normal_(0.0, _SPREAD)
+
+
+def _done(tensors: Any) -> dist.Work:
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(list(tensors))
+    work: dist.Work = torch._C._distributed_c10d._create_work_from_future(future)
+    return work

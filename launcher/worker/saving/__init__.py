@@ -1,4 +1,4 @@
-"""What all ranks do alike when a checkpoint is written: go on, pause saving while the disk is full, or fail.
+"""The agreement of all ranks about each checkpoint: go on, pause saving while the disk is full, or fail.
 
 A rank that cannot write must not leave the others in a collective that it will never come to. So each part of a save
 ends with an agreement: every rank tells whether it has failed, and why, and all of them draw the same conclusion.
@@ -27,23 +27,15 @@ from launcher.worker.engine import Context
 FAILURES = (Exception, CheckpointException)
 """Exceptions of an engine that reads or writes; torch's ``CheckpointException`` is not an ``Exception``."""
 
-_ALMOST_NOTHING = 2**20
-"""Bytes; below this a disk is full, whatever the error says."""
-
-_SHORT_WRITE = "unexpected pos"
-"""Words of torch's zip writer when a file took less than was written, in place of the system's own error."""
+_ALMOST_NOTHING = 2**20  # Bytes; below this a disk is full, whatever the error says.
+_SHORT_WRITE = "unexpected pos"  # torch's zip writer, where a file took less than was written.
 
 
 class Saving:
     """The agreement of all ranks about the checkpoints of one run."""
 
     def __init__(self, context: Context, kept: Callable[[], str | None]) -> None:
-        """Begin without a pause.
-
-        Args:
-            context: This rank.
-            kept: Gives the name of the newest whole checkpoint.
-        """
+        """Begin without a pause; ``kept`` gives the name of the newest whole checkpoint."""
         self._context, self._kept = context, kept
         self._begun: dict[int, float] = {}
         self._blocked: dict[int, float] = {}
@@ -53,21 +45,20 @@ class Saving:
     def together(self, step: int, folder: Path, act: Callable[[], object], *, last: bool) -> bool:
         """Do this rank's part of a save; True if all ranks have done theirs, False where saving is paused.
 
-        Args:
-            step: Of the checkpoint.
-            folder: Removed where a rank has failed.
-            act: This rank's part.
-            last: True if a full disk is an error.
+        Where a rank has failed, ``folder`` is removed; a full disk is an error where it is the ``last`` save.
 
         Raises:
             CheckpointError: On all ranks alike; the checkpoints before this one are intact.
         """
         self._begun.setdefault(step, time.monotonic())
-        failed: BaseException | None = None
         try:
             act()
         except FAILURES as error:
-            failed = error
+            return self.agree(step, folder, error, last=last)
+        return self.agree(step, folder, None, last=last)
+
+    def agree(self, step: int, folder: Path, failed: BaseException | None, *, last: bool) -> bool:
+        """Tell all ranks if this one has failed, and conclude as :meth:`together` does."""
         mine = None if failed is None else why(failed, folder.parent)
         found: list[tuple[bool, str] | None] = [mine] * self._context.world
         if dist.is_initialized():
@@ -75,26 +66,24 @@ class Saving:
         troubles = [trouble for trouble in found if trouble is not None]
         if not troubles:
             return True
-        self._begun.pop(step)  # It may be tried again.
+        self._begun.pop(step, None)  # It may be tried again.
         if self._context.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         # A writer that only hears of another rank's failure does not know the reason.
         full = [text for is_full, text in troubles if is_full]
-        self._conclude(
-            step, folder.parent, full[0] if full else troubles[0][1], pause=bool(full) and not last, of=failed
-        )
+        failure = self.error(step, folder.parent, full[0] if full else troubles[0][1])
+        if last or not full:
+            raise failure from failed
+        if self._context.rank == 0:
+            self._pause(step, f"{full[0]} ({folder.parent})", failure)
         return False
 
-    def _conclude(self, step: int, folder: Path, text: str, *, pause: bool, of: BaseException | None) -> None:
-        error = self.error(step, folder, text)
-        if not pause:
-            raise error from of
-        if self._context.rank == 0:
-            kept = self._kept()
-            newest = f"{kept} is the newest checkpoint" if kept is not None else "there is no checkpoint yet"
-            with contextlib.suppress(OSError):
-                note_pause(self._context.directory, step, f"{text} ({folder}); {newest}")
-            print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
+    def _pause(self, step: int, reason: str, error: CheckpointError) -> None:
+        kept = self._kept()
+        newest = f"{kept} is the newest checkpoint" if kept is not None else "there is no checkpoint yet"
+        with contextlib.suppress(OSError):
+            note_pause(self._context.directory, step, f"{reason}; {newest}")
+        print(f"launch: {error}; training goes on", file=sys.stderr, flush=True)  # noqa: T201
 
     def released(self, step: int) -> None:
         """Note that training goes on while a checkpoint is still being written."""
@@ -110,7 +99,6 @@ class Saving:
         self._begun.pop(step, None)
 
     def _seconds(self, step: int) -> float:
-        """Since the checkpoint of a step was begun."""
         now = time.monotonic()
         return round(now - self._begun.get(step, now), 3)
 
@@ -122,18 +110,12 @@ class Saving:
 
 
 def why(error: BaseException, folder: Path) -> tuple[bool, str]:
-    """Whether a full disk, or a quota or limit, is behind an error of writing, and the reason in one line."""
-    if shortage.is_full(error) or _free(folder) < _ALMOST_NOTHING:
+    """Return True if a full disk, a quota or a limit is behind an error of writing, and the reason in one line."""
+    free = machine.disk_free(folder)
+    if shortage.is_full(error) or (free is not None and free < _ALMOST_NOTHING):
         return True, shortage.FULL
     text = reason(error)
     return text == shortage.SHORT, text
-
-
-def _free(folder: Path) -> float:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return float("inf")
 
 
 def reason(error: BaseException) -> str:

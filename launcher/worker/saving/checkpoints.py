@@ -19,7 +19,6 @@ from typing import Any
 import torch.distributed as dist
 
 from launcher.base.files import load_json
-from launcher.saved import checkpoints
 from launcher.saved import checkpoints as content
 from launcher.saved.checkpoints import STATE, NoCheckpoint, worker_checkpoints
 from launcher.saved.checkpoints import find as find_saved
@@ -39,7 +38,11 @@ class Checkpoints:
         self._folder = context.directory / "checkpoints"
         self._pending: tuple[int, Path, PendingSave] | None = None
         self._start, self.newest = Position(), 0
-        self._saving = Saving(context, lambda: _name(newest(self._folder)))
+        self._saving = Saving(context, self._newest_name)
+
+    def _newest_name(self) -> str | None:
+        path = newest(self._folder)
+        return None if path is None else path.name
 
     @property
     def writing(self) -> bool:
@@ -47,11 +50,7 @@ class Checkpoints:
         return self._pending is not None and not self._pending[2].done()
 
     def restore(self, engine: Engine) -> Position:
-        """Load this run's newest checkpoint, or else ``save.load``; where it is in the data, the start without one.
-
-        Raises:
-            CheckpointError: ``save.load`` holds no checkpoint, or one of another model or of other data.
-        """
+        """Load the run's newest checkpoint, or else ``save.load``; return its place in the data, or the start."""
         source = newest(self._folder)
         if source is None and self._spec.save.load is not None:
             source = find(self._spec.save.load)
@@ -69,11 +68,7 @@ class Checkpoints:
         return self._start
 
     def go_back(self, engine: Engine, spike: spikes.Spike) -> Position:
-        """Load the newest checkpoint once more, and go on behind the samples that the jump has seen.
-
-        Raises:
-            TrainingError: There is none, or the run went back to it too often.
-        """
+        """Load the newest checkpoint once more, and go on behind the samples that the jump has seen, if it may."""
         self.wait()
         directory, to = self._context.directory, self.newest or None
         why = spikes.refused(self._spec, directory, to)
@@ -89,21 +84,14 @@ class Checkpoints:
     def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
         """Write a checkpoint; with ``save.async`` it gets its name later, in :meth:`settle` or :meth:`wait`.
 
-        Args:
-            engine: Writes its files.
-            step: The last one done.
-            last: True if no other will follow, so that a full disk is an error.
-
         Raises:
-            CheckpointError: It cannot be written; the checkpoints before it are intact.
+            CheckpointError: It cannot be written, also for a full disk if it is the last; those before it are intact.
         """
         self.wait()
         partial = self._folder / f"step-{step:08d}.partial"
         pending: list[PendingSave | None] = []
-        begun = self._saving.together(step, partial, lambda: self._begin(partial, step), last=last)
-        if not begun or not self._saving.together(
-            step, partial, lambda: pending.append(engine.save(partial)), last=last
-        ):
+        acts = (lambda: self._begin(partial, step)), (lambda: pending.append(engine.save(partial)))
+        if not all(self._saving.together(step, partial, act, last=last) for act in acts):
             return
         if pending[0] is None:
             self._finish(step, partial, last=last)
@@ -115,11 +103,9 @@ class Checkpoints:
         if self._context.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            (partial / STATE).write_text(json.dumps(self._state(step)))
-
-    def _state(self, step: int) -> dict[str, Any]:
-        samples = self._start.after(step, self._spec.global_batch_size)
-        return content.state_content(self._spec, step, samples=samples, corpus=self._batches.identity())
+            samples = self._start.after(step, self._spec.global_batch_size)
+            state = content.state_content(self._spec, step, samples=samples, corpus=self._batches.identity())
+            (partial / STATE).write_text(json.dumps(state))
 
     def settle(self, *, still_writing: bool) -> None:
         """Give a background write its name, once all ranks have agreed that none is still writing."""
@@ -136,7 +122,7 @@ class Checkpoints:
             self._finish(step, partial, last=last)
 
     def _finish(self, step: int, partial: Path, *, last: bool) -> None:
-        """The name says that every rank's part is there."""
+        """Give the folder its name, which says that every rank's part is there."""
         if self._saving.together(step, partial, lambda: self._named(step, partial), last=last):
             self.newest = step
 
@@ -144,32 +130,19 @@ class Checkpoints:
         if self._context.rank == 0:
             files.finish_directory(partial, partial.with_suffix(""))
             self._saving.note(partial.with_suffix(""), step)
-            checkpoints.end_pause(self._context.directory)
-            for path in complete(self._folder)[: -self._spec.save.keep]:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def complete(folder: Path) -> list[Path]:
-    """The whole checkpoints of a folder, oldest first; a ``.partial`` that a kill left behind is not among them."""
-    return [each.path for each in worker_checkpoints(folder)]
-
-
-def _name(path: Path | None) -> str | None:
-    return None if path is None else path.name
+            content.end_pause(self._context.directory)
+            for old in worker_checkpoints(self._folder)[: -self._spec.save.keep]:
+                shutil.rmtree(old.path, ignore_errors=True)
 
 
 def newest(folder: Path) -> Path | None:
-    """The last whole checkpoint of a folder."""
-    found = complete(folder)
-    return found[-1] if found else None
+    """The last whole checkpoint of a folder; a ``.partial`` that a kill left behind is none."""
+    found = worker_checkpoints(folder)
+    return found[-1].path if found else None
 
 
 def find(word: str) -> Path:
-    """The checkpoint that ``save.load`` means, where planning did not see it: names of runs mean nothing here.
-
-    Raises:
-        CheckpointError: There is none.
-    """
+    """The checkpoint of ``save.load``, or a :class:`CheckpointError`; names of runs mean nothing inside the job."""
     try:
         return find_saved(word, run_of=lambda name: None)
     except NoCheckpoint as error:
@@ -177,11 +150,7 @@ def find(word: str) -> Path:
 
 
 def fits(spec: RunSpec, state: Mapping[str, Any], source: Path, corpus: Mapping[str, Any]) -> None:
-    """Check that a run can go on from a checkpoint: same model and adapter, same samples in the same order.
-
-    Raises:
-        CheckpointError: With what differs.
-    """
+    """Raise a :class:`CheckpointError` for a checkpoint of another model, adapter, samples or order of these."""
     there, here = state["model"], content.sizes(spec)
     differing = [f"{key} is {there.get(key)} there and {here[key]} here" for key in here if there.get(key) != here[key]]
     if differing:

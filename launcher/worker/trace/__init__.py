@@ -1,4 +1,10 @@
-"""The run that is traced in a run's place: the same on every count that memory depends on, and quick."""
+"""Allocations of a run, by the workers' own code under fake tensors: ``python -m launcher.worker.trace``.
+
+No GPU and no peers: tensors have shapes and no values (``FakeTensorMode``), and the process group answers at once
+(torch's "fake" backend). Every storage that the code makes, resizes and drops is followed, and the sequence is played
+back through a model of torch's caching allocator. Here is the run that is traced in a run's place: the same on every
+count that memory depends on, and quick.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +24,7 @@ _MICRO_BATCHES = 2
 
 
 def refuse(spec: RunSpec) -> None:
-    """Refuse a run that cannot be traced.
-
-    Raises:
-        TrainingError: With every reason.
-    """
+    """Refuse a run that cannot be traced, by a :class:`TrainingError` with every reason."""
     if found := "; ".join(_reasons(spec)):
         raise TrainingError(found)
 

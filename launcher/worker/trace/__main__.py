@@ -8,16 +8,15 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 from launcher.base.errors import LauncherError
-from launcher.base.files import MOST_OF_A_RECORD, read_text
+from launcher.base.files import MOST_OF_A_RECORD, JsonObject, read_text
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 from launcher.worker.trace import adapted, depths, refuse
 
 
-def trace(spec: RunSpec, rank: int) -> dict[str, Any]:
+def trace(spec: RunSpec, rank: int) -> JsonObject:
     """The report on one rank of a run.
 
     Raises:

@@ -48,17 +48,9 @@ class _Block:
 
 
 class CachingAllocator:
-    """Hands out blocks of numbered sizes.
+    """Hands out numbered blocks; with a capacity in bytes no more may be reserved.
 
-    Args:
-        expandable: True for ``expandable_segments:True``.
-        capacity: Bytes that it may reserve; None is no limit.
-
-    Attributes:
-        allocated: Bytes handed out.
-        reserved: Bytes of all segments, or of all mapped pages.
-        peak_allocated: The highest ``allocated``.
-        peak_reserved: The highest ``reserved``.
+    ``reserved`` are the bytes of all segments, or of all mapped pages.
     """
 
     def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
@@ -70,16 +62,7 @@ class CachingAllocator:
         self._orders = count()
 
     def allocate(self, number: int, size: int, stream: int = 0) -> None:
-        """Hand out a block.
-
-        Args:
-            number: Names the block until it is released.
-            size: A positive multiple of 512 bytes.
-            stream: Blocks are shared within one stream alone.
-
-        Raises:
-            OutOfMemory: Nothing suits and no more may be reserved.
-        """
+        """Hand out a block of ``size`` bytes, a multiple of 512, from the memory of a stream."""
         pool = (stream, size <= _SMALL)
         block = self._best(pool, size) or self._grown(pool, size)
         self._split(block, size)
@@ -99,20 +82,20 @@ class CachingAllocator:
         self._offer(block)
 
     def _best(self, pool: _Pool, size: int) -> _Block | None:
-        """The smallest free block that is large enough."""
         free = self._free.setdefault(pool, [])
         place = bisect_left(free, (size, -1))
         return free.pop(place)[2] if place < len(free) else None
 
     def _grown(self, pool: _Pool, size: int) -> _Block:
-        """New memory; if there is none, once more after all that is cached has been given back."""
-        for attempt in range(2):
-            found = self._expanded(pool, size) if self._expandable else self._segment(pool, size)
-            if found is not None:
-                return found
-            if attempt == 0:
-                self._release_cached()
-        raise OutOfMemory
+        """Reserve new memory; if there is none, once more after the release of all that is cached."""
+        reserve = self._expanded if self._expandable else self._segment
+        block = reserve(pool, size)
+        if block is None:
+            self._release_cached()
+            block = reserve(pool, size)
+        if block is None:
+            raise OutOfMemory
+        return block
 
     def _reserve(self, size: int) -> bool:
         if self._capacity is not None and self.reserved + size > self._capacity:
@@ -153,14 +136,8 @@ class CachingAllocator:
         rest = block.bytes - size
         if rest < _SMALLEST or (not block.pool[1] and not self._expandable and rest <= _SMALL):
             return
-        other = _Block(
-            pool=block.pool,
-            bytes=rest,
-            segment=block.segment,
-            order=next(self._orders),
-            before=block,
-            after=block.after,
-        )
+        order = next(self._orders)
+        other = _Block(block.pool, rest, block.segment, order, before=block, after=block.after)
         if block.after is not None:
             block.after.before = other
         elif self._expandable:
@@ -169,7 +146,6 @@ class CachingAllocator:
         self._offer(other)
 
     def _merge(self, block: _Block, other: _Block) -> None:
-        """Take a free neighbour in."""
         block.bytes += other.bytes
         if other is block.after:
             block.after = other.after
@@ -203,8 +179,8 @@ class CachingAllocator:
     def _unmap(self, pool: _Pool) -> None:
         """Give the pages of free blocks back.
 
-        A block's place is not kept, so a page counts as free where a block holds it whole from its own start; what is
-        mapped again later is mapped at the end.
+        A block's place is not kept, so a page counts as free where a block holds it whole from its own start; pages
+        that are mapped again are at the end.
         """
         page = _page(pool)
         for entry in list(self._free[pool]):
@@ -245,11 +221,7 @@ def _page(pool: _Pool) -> int:
 
 
 def replay(recording: Recording, *, expandable: bool, capacity: int | None = None) -> CachingAllocator:
-    """Play a recording back.
-
-    Raises:
-        OutOfMemory: The capacity does not suffice.
-    """
+    """Play a recording back; raises :class:`OutOfMemory` where the capacity does not suffice."""
     allocator = CachingAllocator(expandable=expandable, capacity=capacity)
     for event in recording.events:
         if event >= 0:

@@ -3,8 +3,7 @@
 The process group is torch's fake one of the run's own size, in which a rank has no peers and collectives end at once.
 Under fake tensors every operation runs for its shapes alone, and the recorder notes what each would allocate. A run on
 GPUs is traced on the fake CPU, with streams and kernels chosen as a GPU would choose them and sizes rounded as its
-allocator rounds. The engine is the worker's own; its tensors are labelled by purpose where that is known: parameters
-after loading, gradients as the optimizer begins, states after the step.
+allocator rounds. The engine is the worker's own.
 """
 
 from __future__ import annotations
@@ -13,31 +12,32 @@ import contextlib
 import gc
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from launcher.backends.deepspeed import ds_config
 from launcher.estimate.memory.moments import Phase
 from launcher.spec import RunSpec
+from launcher.worker import replaced
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import MemoryTracker
+from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.memory.recording import Recording
 from launcher.worker.trace import shims
-from launcher.worker.trace.recorder import Recorder
-from launcher.worker.trace.shims import replaced
 
-STEPS = 2
-"""The second step is the first that has optimizer states from its start; it is the one that is reported."""
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
 
-_CUDA_GRANULARITY = 512
-"""torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``."""
+STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
+_CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``.
 
 
 class Phases(MemoryTracker):
@@ -57,12 +57,7 @@ class Phases(MemoryTracker):
 
 
 def record(spec: RunSpec, rank: int) -> Recording:
-    """Load and train one rank for two steps.
-
-    Args:
-        spec: The run at the depth that is traced (see ``trace.adapted``).
-        rank: Of ``spec.gpus``.
-    """
+    """Load and train one rank of a run at the traced depth (``trace.adapted``) for two steps."""
     streams, cuda = Streams(), spec.hardware.device == "cuda"
     recorder = Recorder(
         granularity=_CUDA_GRANULARITY if cuda else 1,
@@ -73,7 +68,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
     with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if cuda:
             stack.enter_context(streams.installed())
-            stack.enter_context(of_a_gpu())
+            stack.enter_context(_gpu_kernels())
         context = Context(
             spec=spec,
             directory=Path(folder),
@@ -119,7 +114,7 @@ def _step(context: Context, engine: Engine, recorder: Recorder, step: int) -> No
 
 @contextlib.contextmanager
 def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
-    """Run the preparations that fake tensors do not allow; the function that is yielded makes the engine under them."""
+    """Do the preparations that fake tensors do not allow; the yielded function makes the engine under them."""
     if context.spec.backend.name == "deepspeed":
         with shims.deepspeed(context):
             from launcher.worker.deepspeed.engine import build
@@ -142,7 +137,7 @@ def label(recorder: Recorder, engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def of_a_gpu() -> Iterator[None]:
+def _gpu_kernels() -> Iterator[None]:
     """Attention by the flash kernel of CUDA, also with dropout, where the CPU would fall back to whole scores.
 
     The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Dropout
@@ -197,17 +192,13 @@ class Stream:
     def __init__(self, number: int) -> None:
         self.stream_id = number
 
-    def wait_stream(self, stream: Any) -> None:
-        """Nothing is computed, so nothing is waited for."""
+    def synchronize(self, *_: object) -> None:
+        """Wait for nothing, since nothing is computed."""
 
-    def wait_event(self, event: Any) -> None:
-        """Nothing is computed, so nothing is waited for."""
-
-    def synchronize(self) -> None:
-        """Nothing is computed, so nothing is waited for."""
+    wait_stream = wait_event = synchronize
 
     def record_event(self, event: Any = None) -> Any:
-        """An event that has happened."""
+        """Return an event that has happened."""
         return torch.cpu.Event() if event is None else event
 
 
@@ -225,15 +216,12 @@ class Streams:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Let ``torch.cpu`` hand out these streams."""
-        names = ("Stream", "stream", "current_stream")
-        before = {name: getattr(torch.cpu, name) for name in names}
-        for name, ours in zip(names, (self._made, self._entered, self._now), strict=True):
-            setattr(torch.cpu, name, ours)
-        try:
+        with (
+            replaced(torch.cpu, "Stream", self._made),
+            replaced(torch.cpu, "stream", self._entered),
+            replaced(torch.cpu, "current_stream", self._now),
+        ):
             yield
-        finally:
-            for name, theirs in before.items():
-                setattr(torch.cpu, name, theirs)
 
     def _made(self, *_: object, **__: object) -> Stream:
         self._all.append(Stream(len(self._all)))
@@ -249,3 +237,61 @@ class Streams:
             yield
         finally:
             self._current.pop()
+
+
+class Recorder(LivePiles):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
+    """Follows fake CPU tensors as a rank's own, rounded up as its allocator rounds."""
+
+    def __init__(self, *, granularity: int, vocabulary: frozenset[int], stream: Callable[[], int]) -> None:
+        """Begin with nothing followed; every allocation is a multiple of ``granularity`` bytes."""
+        super().__init__(vocabulary=vocabulary)
+        self._granularity, self._current_stream = granularity, stream
+        self._paused = False
+
+    def __enter__(self) -> Self:
+        self._propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._pausing(self._propagate)  # type: ignore[method-assign]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._propagate  # type: ignore[method-assign]
+        super().__exit__(*error)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Follow an operation; one that asks for a value gets a harmless one."""
+        if func is _ITEM and isinstance(args[0], FakeTensor):
+            return _harmless(args[0])
+        if func is _WAIT:  # Its fake implementation returns a new tensor where the real one returns its argument.
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and not self._paused
+
+    def _set(self, key: int, size: int) -> None:
+        super()._set(key, -(-size // self._granularity) * self._granularity)
+
+    def _stream(self) -> int:
+        return self._current_stream()
+
+    def _pausing(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
+        """DTensor finds out shapes by running operations on fake tensors of the whole size, which hold no memory."""
+
+        def propagated(propagator: ShardingPropagator, *args: Any, **kwargs: Any) -> Any:
+            before, self._paused = self._paused, True
+            try:
+                return propagate(propagator, *args, **kwargs)
+            finally:
+                self._paused = before
+
+        return propagated
+
+
+def _harmless(tensor: torch.Tensor) -> float | int | bool:
+    """One, which as a norm clips nothing away and divides by nothing that is zero; zero as an index; False."""
+    if tensor.dtype.is_floating_point:
+        return 1.0
+    return False if tensor.dtype == torch.bool else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.estimate.memory.terms import PILES
 from launcher.worker.memory.recording import Candidate, Moment, Recording
 from launcher.worker.trace import allocator
@@ -35,7 +35,7 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One depth, or two of which the deeper comes last, for a run of ``layers`` layers."""
+    """One traced depth, or two with the deeper one last, for a run of ``layers`` layers."""
 
     depths: tuple[Depth, ...]
     layers: int
@@ -61,14 +61,8 @@ class Traced:
         return {pile: size for pile, size in found.items() if size > 0}
 
 
-def report(traced: Traced, *, expandable: bool, cuda: bool) -> dict[str, Any]:
-    """The document that the trace engine hands back.
-
-    Args:
-        traced: The recordings.
-        expandable: True if the run's allocator has expandable segments.
-        cuda: True if the run has a caching allocator at all.
-    """
+def report(traced: Traced, *, expandable: bool, cuda: bool) -> JsonObject:
+    """The document of a trace; only a run on ``cuda`` has a caching allocator, perhaps of expandable segments."""
     peaks = traced.peaks()
     worst = max(peaks, key=lambda key: peaks[key])
     phases: dict[str, int] = {}

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.worker import replaced
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
 from launcher.worker.model import LanguageModel
@@ -33,11 +34,11 @@ class _Done:
         self._tensor = tensor
 
     def wait(self) -> bool:
-        """It has ended."""
+        """Return at once."""
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """The tensor as it was given."""
+        """Return the tensor as it was given."""
         return _finished([self._tensor])
 
 
@@ -92,23 +93,12 @@ def deepspeed(context: Context) -> Iterator[None]:
 
 @contextlib.contextmanager
 def agreed() -> Iterator[None]:
-    """Let DeepSpeed's ZeRO 3 go on without having compared its numbers with those of other ranks."""
+    """Let DeepSpeed's ZeRO 3 compare its numbers with no other rank."""
     with contextlib.ExitStack() as stack:
         for name in _AGREEMENTS:
             module = importlib.import_module(f"deepspeed.runtime.zero.{name}")
             stack.enter_context(replaced(module, "assert_ints_same_as_other_ranks", lambda *_, **__: None))
         yield
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put a value in an attribute's place for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _answering(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +122,7 @@ def _replicating(replicate: Callable[..., DistributedDataParallel]) -> Callable[
 
 
 def reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """A hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
+    """Hook for DDP, which takes the reduced bucket from a future that is empty in the fake process group."""
     return _finished(bucket.buffer())
 
 

@@ -1,9 +1,17 @@
-"""``memory.jsonl``: the measured memory of every rank, a line each, by phase and pile, beside the host's.
+"""The watch over a run that trains: the memory of all ranks, and the time of each rank's own work.
 
-A line is of the loading of the model (step 0), of the first two steps, and of every ``train.log_memory_every``-th; the
-first checkpoint and the first evaluation add a line of their own. Rank 0 writes for all. A run that goes on from a
-checkpoint first cuts the lines of steps that it will do again, as it does with ``metrics.jsonl``. Each rank watches its
-own samples for what grows (``launcher.worker.watch.growth``), and rank 0 says so as an event.
+``memory.jsonl`` has a line of every rank for the loading of the model (step 0), for the first two steps, and for every
+``train.log_memory_every``-th; the first checkpoint and the first evaluation add one. Rank 0 writes for all. A run that
+goes on from a checkpoint first cuts the lines of steps that it will do again. Each rank watches its own samples for
+growth (``launcher.worker.watch.growth``), and rank 0 reports it as an event.
+
+Synchronous ranks all take as long as the slowest, so steps tell none apart. Measured are the time in which a rank gets
+its micro-batches, and the forward passes of its blocks, which lie between the collectives of DDP, FSDP, ZeRO 0 to 2 and
+pipelines (``launcher.worker.beat``). Communication inside of a block (tensor, context and expert parallel parts, ZeRO
+3's gathering) counts with it, and with it the wait for its partners: then these are slow together. Backward passes are
+left out: their collectives run beside them. Megatron-LM's loop is not measured. Every ten steps all ranks tell each
+other their mean (``rank_times.jsonl``). A rank is slow that took 20% more than the median of the ranks of its pipeline
+stage over 50 steps, until it no longer does.
 """
 
 from __future__ import annotations
@@ -11,7 +19,10 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import statistics
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -19,9 +30,15 @@ import torch.distributed as dist
 from launcher.base import machine
 from launcher.job import events
 from launcher.job.memory import RECORDS, HostMemory, MemoryRecord
+from launcher.spec import RunSpec
 from launcher.worker import files
 from launcher.worker.engine import Context
-from launcher.worker.watch.growth import Growth, Watch
+from launcher.worker.watch.growth import Growth, Watch, fills_first
+
+FILE = "rank_times.jsonl"
+EVERY = 10
+_STEPS = 50
+_SLOW = 1.2  # A rank that takes a fifth longer, over fifty steps, makes the whole job a fifth slower.
 
 
 class MemoryLog:
@@ -31,7 +48,7 @@ class MemoryLog:
         self._context, self._every = context, context.spec.train.log_memory_every
         self._path = context.directory / RECORDS
         self._watch = Watch()
-        self._said: tuple[str, str] | None = None
+        self._reported: tuple[str, str] | None = None
         self.rewind(resumed_at)
 
     def due(self, step: int) -> bool:
@@ -48,11 +65,9 @@ class MemoryLog:
                 files.cut(self._path, step)
 
     def write(self, step: int, tokens: int | None = None) -> None:
-        """Gather what the ranks have measured since the last call, and write it down.
+        """Gather the ranks' measurements since the last call, and write them down.
 
-        Args:
-            step: That was done; 0 while the model was loaded.
-            tokens: Of this rank's micro-batch.
+        ``step`` is the last one done, 0 while the model was loaded; ``tokens`` are of this rank's micro-batch.
         """
         record = self._context.memory.last = self._record(step, tokens)
         own = (record, [growth for growth in self._watch.add(record) if growth.matters(self._context.spec.steps)])
@@ -69,12 +84,12 @@ class MemoryLog:
             self._warn(step, [growth for _, found in gathered for growth in found[:1]])
 
     def _warn(self, step: int, found: list[Growth]) -> None:
-        """Say what grows, where that is news, and when it no longer does; of several ranks the first that is full."""
-        worst = min(found, key=lambda growth: (growth.full_at is None, growth.full_at or 0), default=None)
+        """Report growth that is news, and its end; of several ranks the one that is full first."""
+        worst = min(found, key=fills_first, default=None)
         key = None if worst is None else (worst.where, worst.pile)
-        if key == self._said:
+        if key == self._reported:
             return
-        directory, self._said = self._context.directory, key
+        directory, self._reported = self._context.directory, key
         if worst is None:
             events.add(directory, "memory_growth", "memory grows no longer", step=step, over=True)
             return
@@ -96,7 +111,7 @@ class MemoryLog:
 
     def _record(self, step: int, tokens: int | None) -> MemoryRecord:
         sample = self._context.memory.take()
-        used, total = device_memory(self._context)
+        used, total = _device_memory(self._context)
         return MemoryRecord(
             step=step,
             rank=self._context.rank,
@@ -112,7 +127,7 @@ class MemoryLog:
         )
 
 
-def device_memory(context: Context) -> tuple[int | None, int | None]:
+def _device_memory(context: Context) -> tuple[int | None, int | None]:
     """Bytes in use on the whole device by all processes, and that a rank may use there; on the CPU its budget alone."""
     if context.device.type == "cpu":
         return None, context.spec.hardware.memory_bytes
@@ -122,16 +137,83 @@ def device_memory(context: Context) -> tuple[int | None, int | None]:
 
 
 def host_memory() -> HostMemory:
-    """Of this process and its node, now; where Linux does not tell, the process's highest."""
+    """Memory of this process and its node, now; where Linux does not tell, the process's highest."""
     own, node = machine.process_memory(), machine.memory_in_use()
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux (getrusage(2)).
-    return HostMemory(
-        rank_bytes=highest if own is None else own,
-        node_used_bytes=None if node is None else node[0],
-        node_bytes=None if node is None else node[1],
-    )
+    used, size = node or (None, None)
+    return HostMemory(rank_bytes=highest if own is None else own, node_used_bytes=used, node_bytes=size)
 
 
 def tokens_of(micro_batches: list[torch.Tensor]) -> int | None:
     """Inputs of the largest micro-batch; each row has one token more, the last label."""
     return max((rows.shape[0] * (rows.shape[1] - 1) for rows in micro_batches), default=None)
+
+
+class Pace:
+    """The times of all ranks; every method is called by all of them together."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._data, self._since = context, 0.0, 0
+        self._recent: deque[list[float]] = deque(maxlen=_STEPS // EVERY)
+        self._slow: set[int] = set()
+        self._hosts = [""] * context.world
+        if context.world > 1:
+            dist.all_gather_object(self._hosts, machine.node())
+
+    def timed[Item](self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Hand on the batches; the time in which this rank gets them is its own."""
+        began = time.perf_counter()
+        for batch in batches:
+            self._data += time.perf_counter() - began
+            yield batch
+            began = time.perf_counter()
+
+    def step(self, step: int) -> None:
+        """Note that a step is done; every ten the ranks tell each other their times, on the host."""
+        self._since += 1
+        if step % EVERY or self._context.world == 1:
+            return
+        times = torch.zeros(self._context.world, dtype=torch.float64)
+        times[self._context.rank] = (self._data + self._context.clock.taken()) / self._since
+        self._data, self._since = 0.0, 0
+        dist.all_reduce(times)
+        if self._context.rank == 0:
+            self._note(step, times.tolist())
+
+    def _note(self, step: int, times: list[float]) -> None:
+        self._recent.append(times)
+        line = json.dumps({"step": step, "seconds": [round(each, 6) for each in times]}) + "\n"
+        path = self._context.directory / FILE
+        with contextlib.suppress(OSError), path.open("a") as file:  # No reason to end a job.
+            file.write(line)
+        if len(self._recent) == self._recent.maxlen:
+            means = [statistics.fmean(each) for each in zip(*self._recent, strict=True)]
+            self._report(step, slow(self._context.spec, means))
+
+    def _report(self, step: int, found: dict[int, float]) -> None:
+        directory = self._context.directory
+        for rank in found.keys() - self._slow:
+            text = (
+                f"rank {rank} on {self._hosts[rank]} is slow: over {_STEPS} steps its own work took "
+                f"{found[rank]:.0%} longer than the median of the ranks beside it"
+            )
+            events.add(directory, "straggler", text, step=step, rank=rank, host=self._hosts[rank])
+        for rank in self._slow - found.keys():
+            text = f"rank {rank} on {self._hosts[rank]} is no longer slow"
+            events.add(directory, "straggler", text, step=step, over=True, rank=rank, host=self._hosts[rank])
+        self._slow = set(found)
+
+
+def slow(spec: RunSpec, means: list[float]) -> dict[int, float]:
+    """Ranks that take 20% longer than the median of their pipeline stage, and by how much, of each rank's seconds.
+
+    The median of an even number is the lower one: of two ranks the other is compared with the faster.
+    """
+    size = len(means) // spec.parallel.pipeline
+    found = {}
+    for rank, mean in enumerate(means):
+        stage = means[rank // size * size :][:size]
+        median = statistics.median_low(stage)
+        if median > 0 and mean > _SLOW * median:
+            found[rank] = mean / median - 1
+    return found

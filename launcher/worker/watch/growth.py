@@ -2,32 +2,27 @@
 
 The rule: of a series' last eighteen samples, or of all of them where they are more, every value of the middle third
 lies above every value of the first, and every value of the last above those of the middle; and the median of the last
-third is more than 1% of what the place holds above that of the first. Eighteen values without a trend come in such an
+third is more than 1% of the place's size above that of the first. Eighteen values without a trend come in such an
 order once in 17 million times (18! / (6!)^3), and more of them less often; a level that is reached and kept never does.
-The rate is what lies between the two medians, by step; the place is full where its newest bytes, going on at that rate,
-reach what it has. The first samples behind a start are no part of it; of a node, which others may use, only what is
-full before the run's end is said.
+The rate is the difference of the two medians, by step; the place is full where its newest bytes, growing at that rate,
+reach its size. The first samples behind a start do not count; of a node, which others may use, only growth that fills
+it before the run's end is reported.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from launcher.base.units import MIB, gib
 from launcher.job.memory import MemoryRecord
 
-_FEWEST = 18
-_MOST = 72
-"""Samples of which a trend is seen at the least, and that are kept; of more every second one goes."""
-
-_WARM_UP = 2
-"""Samples behind a start that do not count: caches of the allocator, of kernels and of the interpreter fill up."""
-
-_SHARE = 0.01
-"""Of what a place holds: less is no growth that anybody has to know of."""
+_FEWEST = 18  # Samples that a trend needs.
+_MOST = 72  # Samples that are kept; of more every second one goes.
+_WARM_UP = 2  # Samples that do not count: caches of the allocator, of kernels and of the interpreter fill up.
+_SHARE = 0.01  # Of the place's size: less is no growth that anybody has to know of.
 
 type Where = Literal["device", "rank", "node"]
 
@@ -38,18 +33,15 @@ class Growth:
 
     Attributes:
         where: On the rank's device, in the rank's part of host memory, or on its node.
-        pile: Of the device; empty elsewhere.
+        pile: The pile of the device; empty elsewhere.
         peak: True if the pile grows at its peak alone and not between steps.
-        bytes_per_step: How fast.
         full_at: The step at which the place is full; None where its size is unknown.
-        rank: Whose it is.
-        node: The name of its machine.
         tokens: Of the micro-batch in the first and the newest sample, where that grew, too.
     """
 
     where: Where
-    pile: str
-    peak: bool
+    pile: str = ""
+    peak: bool = False
     bytes_per_step: int
     full_at: int | None
     rank: int
@@ -61,23 +53,25 @@ class Growth:
         return self.where != "node" or (self.full_at is not None and self.full_at <= steps)
 
     def sentence(self, steps: int) -> str:
-        """For a person.
-
-        Args:
-            steps: The last step of the run.
-        """
+        """Say it to a person; ``steps`` is the last step of the run."""
         what = {
             "device": f"the {self.pile.replace('_', ' ')} pile of rank {self.rank} on {self.node} grows by",
             "rank": f"the host memory of rank {self.rank} on {self.node} grows by",
             "node": f"the host memory in use on {self.node} grows by",
         }[self.where]
-        text = f"{what} {_size(self.bytes_per_step)} a step{' at its peak' if self.peak else ''}"
+        rate = gib(self.bytes_per_step) if self.bytes_per_step >= MIB // 10 else f"{self.bytes_per_step:,} bytes"
+        text = f"{what} {rate} a step{' at its peak' if self.peak else ''}"
         if self.tokens:
             text += f" (micro-batches went from {self.tokens[0]:,} to {self.tokens[1]:,} tokens)"
         if self.full_at is None or self.full_at > steps:
             return text
         place = "its memory" if self.where == "device" else "the node's memory"
         return f"{text}: at step {self.full_at:,} of {steps:,} {place} is full"
+
+
+def fills_first(growth: Growth) -> tuple[bool, int]:
+    """A key that sorts the place that is full first to the front."""
+    return growth.full_at is None, growth.full_at or 0
 
 
 class Watch:
@@ -88,7 +82,7 @@ class Watch:
         self._records: list[MemoryRecord] = []
 
     def add(self, record: MemoryRecord) -> list[Growth]:
-        """What grows, by this sample and those before; the first to fill its place first."""
+        """Return the growth by this sample and earlier ones; the first to fill its place first."""
         if record.static is None:  # A checkpoint or an evaluation.
             return []
         if self._ignored < _WARM_UP:
@@ -101,22 +95,23 @@ class Watch:
         if device is not None and record.device_used_bytes is None:  # A CPU's tensors are host memory themselves.
             return [device]
         found = [growth for growth in (device, self._host("rank"), self._host("node")) if growth]
-        return sorted(found, key=lambda growth: (growth.full_at is None, growth.full_at or 0))
+        return sorted(found, key=fills_first)
 
     def rewind(self) -> None:
-        """The run goes back: what was before is no part of a trend."""
+        """Forget all samples: the run goes back."""
         self._records.clear()
 
     def _device(self) -> Growth | None:
-        """The pile that grows fastest: between steps, or only at its peak."""
+        """Growth of the pile that grows fastest: between steps, or only at its peak."""
         newest = self._records[-1]
         used = newest.device_used_bytes or newest.reserved_bytes or highest(newest)
         total = newest.device_bytes
         if total is None and newest.host is not None:
             used, total = newest.host.node_used_bytes or 0, newest.host.node_bytes
+        static: list[Mapping[str, int]] = [record.static or {} for record in self._records]
         rates = {
             (pile, peak): rate
-            for peak, samples in ((False, self._static()), (True, self._peaks()))
+            for peak, samples in ((False, static), (True, self._peaks()))
             for pile in samples[-1]
             if (rate := self._rate([each.get(pile, 0) for each in samples], highest(newest)))
         }
@@ -126,13 +121,9 @@ class Watch:
         pile, peak = max(still or rates, key=lambda key: rates[key])
         rate, tokens = rates[pile, peak], (self._records[0].tokens, newest.tokens)
         longer = (tokens[0], tokens[1]) if tokens[0] and tokens[1] and tokens[1] > tokens[0] else None
-        return self._growth("device", rate, used, total, pile=pile, peak=peak, tokens=longer)
-
-    def _static(self) -> list[Mapping[str, int]]:
-        return [record.static or {} for record in self._records]
+        return replace(self._growth("device", rate, used, total), pile=pile, peak=peak, tokens=longer)
 
     def _peaks(self) -> list[Mapping[str, int]]:
-        """The highest of each pile over the phases of each sample."""
         return [
             {
                 pile: max(phase.piles.get(pile, 0) for phase in record.phases.values())
@@ -154,64 +145,31 @@ class Watch:
     def _rate(self, values: Sequence[int], holds: int) -> float | None:
         """Bytes a step by the rule, of the last samples or of all; None where there is no growth."""
         steps = [record.step for record in self._records]
-        for start in {max(0, len(values) - _FEWEST), 0}:
-            rate = trend(steps[start:], values[start:], _SHARE * holds)
-            if rate:
-                return rate
-        return None
+        rates = (trend(steps[start:], values[start:], _SHARE * holds) for start in {max(0, len(values) - _FEWEST), 0})
+        return next((rate for rate in rates if rate), None)
 
-    def _growth(
-        self,
-        where: Where,
-        rate: float,
-        used: int,
-        total: int | None,
-        *,
-        pile: str = "",
-        peak: bool = False,
-        tokens: tuple[int, int] | None = None,
-    ) -> Growth:
+    def _growth(self, where: Where, rate: float, used: int, total: int | None) -> Growth:
         newest = self._records[-1]
         return Growth(
             where=where,
-            pile=pile,
-            peak=peak,
             bytes_per_step=max(1, round(rate)),
             full_at=None if total is None else newest.step + max(0, int((total - used) / rate)),
             rank=newest.rank,
             node=newest.node,
-            tokens=tokens,
         )
 
 
 def trend(steps: Sequence[int], values: Sequence[int], least: float) -> float | None:
-    """Bytes a step by which values rise; None where they do not by the rule of this module.
-
-    Args:
-        steps: Of each value.
-        values: Oldest first.
-        least: The smallest rise from the first to the last third that counts.
-    """
+    """Bytes a step of a rise by more than ``least``; None where there is none by the rule of this module."""
     size = len(values) // 3
     if 3 * size < _FEWEST:
         return None
-    thirds = list(_thirds(values, size))
+    thirds = values[:size], values[size:-size], values[-size:]  # A remainder belongs to the middle.
     if not (max(thirds[0]) < min(thirds[1]) and max(thirds[1]) < min(thirds[2])):
         return None
     rise = statistics.median(thirds[2]) - statistics.median(thirds[0])
     apart = statistics.median(steps[-size:]) - statistics.median(steps[:size])
     return rise / apart if rise > least and apart > 0 else None
-
-
-def _thirds(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """The first, the middle and the last; what does not divide by three belongs to the middle."""
-    yield values[:size]
-    yield values[size:-size]
-    yield values[-size:]
-
-
-def _size(size: int) -> str:
-    return gib(size) if size >= MIB // 10 else f"{size:,} bytes"
 
 
 def highest(record: MemoryRecord) -> int:

@@ -3,9 +3,9 @@
 A GPU that is throttled or broken, or a bad link, would hold up every step of all ranks, and is found only when a
 collective times out, if at all. So each rank times matrix products, and then all-reduces with its neighbours: of
 several nodes with all ranks of the next node and of the one before, on one node with the next rank and the one before.
-What counts is the better of the two, so that who merely stands beside a slow one is not taken for it. A rank that takes
-more than ``SLOWER`` of the (lower) median, twice in a row, is named with its node, and the run ends; with two ranks, or
-two nodes, an exchange says nothing about whose fault it is, and the products alone do.
+The better of the two counts, so that a neighbour of a slow one is not taken for it. A rank that takes more than
+``SLOWER`` of the (lower) median, twice in a row, is named with its node, and the run ends; with two ranks, or two
+nodes, an exchange says nothing about whose fault it is, and the products alone do.
 
 No rank waits for another without end: each tells the job's store how far it is, and has a thread that looks there. A
 rank that gets no further for ``LIMIT_S`` ends the job and names the ranks that are furthest behind.
@@ -29,13 +29,10 @@ from launcher.worker import NodeFault, process
 from launcher.worker.engine import Context
 
 LIMIT_S = 60.0
-SLOWER = 1.3
-"""Times the median."""
-
+SLOWER = 1.3  # Times the median.
 _KEY = "launch_probe/{}"
 _LOOK_S = 0.5
-_BATCHES = 3
-"""Of equal products or all-reduces; the median of their times is a rank's."""
+_BATCHES = 3  # Of equal products or all-reduces; the median of their times is a rank's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +53,7 @@ _LOADS = {
 
 
 def probe(context: Context) -> None:
-    """Compare the ranks, if the run says so; called by all ranks together, before anything else takes memory.
-
-    Raises:
-        NodeFault: A rank is slower than the others, on all ranks alike.
-    """
+    """Compare the ranks, if the run says so, before anything else takes memory; a slow one is a :class:`NodeFault`."""
     cluster = context.spec.cluster
     # On one's own machine the cards may well differ, and there is no other node to go to.
     usual = context.device.type == "cuda" and cluster.kind == "slurm"
@@ -104,7 +97,7 @@ class _Watch:
         return [self._told(rank)[1] for rank in range(self._context.world)]
 
     def stage(self, name: str) -> Callable[[str], None]:
-        """Tells what this rank does now, in the words of a stage."""
+        """Return a function that tells the others what this rank does now."""
         return lambda what: self._tell(f"{what} of {name}")
 
     def _tell(self, what: str) -> None:
@@ -142,7 +135,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _slow(context: Context, hosts: Sequence[str], tell: Callable[[str], None]) -> NodeFault | None:
-    """The rank that is slowest beyond the limit, of the same mind on all ranks; None where there is none."""
+    """The error that names the slowest rank beyond the limit, the same on all ranks; None where there is none."""
     load = _LOADS[context.device.type]
     tell("the matrix products")
     mine = {"a matrix product": _product(context.device, load)}

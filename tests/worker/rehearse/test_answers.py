@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher.worker.rehearse.answers import Alone
+from launcher.worker.rehearse.world import Alone
 
 RANK, SIZE = 2, 4
 
