@@ -56,6 +56,23 @@ def test_the_contract_names_every_option_of_a_verb(
     assert options <= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", section("commands", "Commands")))
 
 
+def test_every_option_that_a_page_types_is_one_of_its_verb(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    typed: dict[str, set[str]] = {}
+    for page in DOCUMENTS:
+        for verb, words in re.findall(r"(?:^ {4}\$? ?|`)launch (\w+)([^`#|\n]*)", page.read_text(), re.MULTILINE):
+            options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", words.partition(" -- ")[0])
+            typed.setdefault(verb if verb in VERBS else "run", set()).update(options)
+    assert sum(map(len, typed.values())) > 25
+    for verb, options in typed.items():
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        known = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out)
+        assert options <= {*known}, verb
+
+
 def test_the_contract_names_every_exit_status() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     statuses = {0, errors.INTERRUPTED, *(kind.exit_status for kind in kinds if hasattr(kind, "exit_status"))}
