@@ -63,8 +63,8 @@ def test_every_option_that_a_page_types_is_one_of_its_verb(
     typed: dict[str, set[str]] = {}
     for page in DOCUMENTS:
         for verb, words in re.findall(r"(?:^ {4}\$? ?|`)launch (\w+)([^`#|\n]*)", page.read_text(), re.MULTILINE):
-            options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", words.partition(" -- ")[0])
-            typed.setdefault(verb if verb in VERBS else "run", set()).update(options)
+            found = re.findall(r"(?<=\s)--?[a-z][a-z-]*", words.partition(" -- ")[0])
+            typed.setdefault(verb if verb in VERBS else "run", set()).update(found)
     assert sum(map(len, typed.values())) > 25
     for verb, options in typed.items():
         with pytest.raises(SystemExit):
