@@ -166,7 +166,7 @@ def _some_batches(
 
 
 def _all(path: Path, table: Any) -> Iterable[Any]:
-    """The batches of an Arrow file or stream, which are mapped and not read."""
+    """The batches of an Arrow file or stream; they are mapped and not read."""
     return table if _is_stream(path) else map(table.get_batch, range(table.num_record_batches))
 
 
@@ -176,7 +176,7 @@ def _there(only: Sequence[str] | None, names: Sequence[str]) -> list[str] | None
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    """A reader of the file, mapped into memory; what it raises names the file."""
+    """Open a reader of the file, mapped into memory; its errors name the file."""
     try:
         import pyarrow
         from pyarrow import ipc, parquet

@@ -65,7 +65,7 @@ _UNSET = "text"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of one row, which is the ``row``-th of the data, counted from 1; ``place`` is its file and line."""
+    """The messages of one row; ``row`` is its number in the data, from 1, and ``place`` its file and line."""
 
     messages: Sequence[Message]
     row: int

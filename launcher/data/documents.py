@@ -188,7 +188,7 @@ def pieces(path: Path) -> Iterator[str]:
 
 
 def _end(text: str) -> int:
-    """Where to cut a text in two that are not empty; 0 for not yet."""
+    """The place to cut a text in two that are not empty; 0 for not yet."""
     place = len(text) - 1
     while (place := text.rfind("\n", 1, place)) > 0:
         if not text[place - 1].isspace() and not text[place + 1].isspace():
@@ -207,9 +207,6 @@ def _hub_data_set(data: DataSpec) -> Any:
 
     The Hub is tried for a moment first. Where it does not answer, ``datasets`` would try again for minutes; it is told
     that it is offline instead, and then knows at once whether its cache has the data set.
-
-    Raises:
-        Unusable: There is none of that name, it has no such split, or the Hub does not answer.
     """
     try:
         import datasets

@@ -1,4 +1,4 @@
-"""Conversations as token ids with marks of what is trained, and the first of them as a person sees them.
+"""Conversations as token ids with marks of the trained ones, and the first conversations as a person sees them.
 
 The text that the template has written is tokenised as a whole, as ``transformers`` does it: special tokens are
 recognised wherever they stand in it, in a message's own text too. A token is trained if a part of it lies in what the

@@ -1,4 +1,4 @@
-"""Formats of data files, recognised by what is in them: rows of tables, or plain text.
+"""Formats of data files, recognised by their content: rows of tables, or plain text.
 
 The first bytes tell Parquet and Arrow, and the first value JSON. Text is told from CSV, and broken JSON from text, by
 the suffix alone (``.csv``, ``.tsv``, ``.json``, ``.jsonl``, ``.ndjson``, each also with ``.gz`` or ``.zst`` behind it).
@@ -226,11 +226,7 @@ def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Ro
 
 
 def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
-    """The lines of a file.
-
-    Raises:
-        Unusable: One is longer than a row may be.
-    """
+    """The lines of a file."""
     number = 0
     while line := text.readline(LARGEST_ROW):
         number += 1
@@ -241,7 +237,7 @@ def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
 
 
 def _csv_fields(reader: Iterator[list[str]], path: Path) -> list[str] | Unusable | None:
-    """The next row's fields, or what is wrong with it; None at the end."""
+    """The next row's fields, or the fault in them; None at the end."""
     try:
         return next(reader, None)
     except csv.Error as error:

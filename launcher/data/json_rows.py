@@ -93,7 +93,7 @@ def document(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | No
 
 
 def _values(text: TextIO, path: Path) -> Iterator[tuple[object, str]]:
-    """What a document has in place of rows, with the words for each."""
+    """The values that a document has in place of rows, with the words for each."""
     scan = _Scan(text, path)
     if scan.peek() == "[":
         yield from _elements(scan, path)
@@ -163,11 +163,7 @@ class _Scan:
         self._at += 1
 
     def value(self) -> object:
-        """The next value; more and more is read until it is whole.
-
-        Raises:
-            Unusable: It is broken.
-        """
+        """The next value; more and more is read until it is whole."""
         self.peek()
         size = _CHUNK
         while True:
@@ -184,7 +180,7 @@ class _Scan:
             return value
 
     def _more(self, size: int) -> bool:
-        """Read on, and forget what was passed; False at the end."""
+        """Read on, and forget the part before this place; False at the end."""
         content = self._text.read(size)
         if content:
             self._lines += self._buffer.count("\n", 0, self._at)

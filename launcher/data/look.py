@@ -67,7 +67,7 @@ _KEPT = tuple(
 
 
 def look(data: DataSpec) -> Survey | None:
-    """Look at data; None for those of which nothing is on this machine: synthetic ones, or a name of the Hub.
+    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub.
 
     Raises:
         Unusable: They cannot be used as the settings ask.

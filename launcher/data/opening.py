@@ -138,11 +138,7 @@ class _Frames(io.RawIOBase):
 
 
 def _decompressed(file: io.BufferedIOBase, zstandard: Any) -> Iterator[bytes]:
-    """The content, piece by piece and never an empty one.
-
-    Raises:
-        EOFError: The last frame is not whole, or something is no frame.
-    """
+    """The content, piece by piece and never an empty one."""
     decoder = None
     while chunk := file.read(_FED):
         while chunk:

@@ -46,7 +46,7 @@ _LOOK_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of what is written so far, of rows left out by reason, and the bad ones."""
+    """Counts of documents, bytes and tokens that are written so far, of rows left out by reason, and the bad rows."""
 
     documents: int = 0
     text_bytes: int = 0

@@ -87,7 +87,7 @@ def _outcome(writer: Template, conversation: Conversation, train_on: str) -> Out
 
 
 class _Apart:
-    """Writes in a process of its own, which is started anew where it was ended."""
+    """Writes in a process of its own; one that was ended is started anew."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -106,11 +106,7 @@ class _Apart:
                 self._process = self._process if alone else self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process, once it has compiled the template.
-
-        Raises:
-            Unusable: It is no Jinja, or was ended over it.
-        """
+        """The process, once it has compiled the template."""
         argv = [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(SECONDS)]
         self._process = process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         weakref.finalize(self, _end, process)

@@ -127,7 +127,7 @@ def _is_small(files: Sequence[Path], kind: Kind, *, packed: bool) -> bool:
 
 
 def _kind(files: Sequence[Path]) -> Kind:
-    """The kind of the files, of which many are judged by some: one of each suffix, and more."""
+    """The kind of the files; many are judged by some: one of each suffix, and more."""
     by_suffix = {path.suffix: path for path in files}
     chosen = files if len(files) <= FILES else [*by_suffix.values(), *_spread(files, FILES)]
     return formats.kind_of_all(chosen)

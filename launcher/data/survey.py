@@ -1,4 +1,4 @@
-"""Survey data: rows, columns, tokens, and what is wrong with them, from a sample.
+"""Survey data: rows, columns, tokens, and faults in them, from a sample.
 
 The number of tokens is a ratio estimate: tokens of a sample over the bytes on disk that it stands for, times all bytes.
 Its error is two standard errors of that ratio, from how the blocks of the sample differ (Cochran, Sampling Techniques,
@@ -77,11 +77,7 @@ def _rows(found: Sample) -> int:
 
 
 def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Conversations, each a sample of its own.
-
-    Raises:
-        Unusable: The files hold none, or one cannot be used.
-    """
+    """Conversations, each a sample of its own."""
     bad = BadRows.of(data)
     found = sampling.sample(files, bad)
     if found.kind == "text":
@@ -119,11 +115,7 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
 
 
 def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> list[str]:
-    """The texts of a block, empty ones among them.
-
-    Raises:
-        Unusable: A row has none, and is not left out.
-    """
+    """The texts of a block, empty ones among them."""
     if block.text is not None:
         return [block.text]
     texts = []
@@ -215,11 +207,7 @@ def _ratio(total: float, weights: Sequence[float], values: Sequence[float]) -> t
 
 
 def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
-    """Token ids: their number, and the largest of some.
-
-    Raises:
-        Unusable: A file is cut off within an element, or cannot be read.
-    """
+    """Token ids: their number, and the largest of some."""
     code, width = _TYPES[dtype]
     for path in files:
         with told(path):

@@ -80,6 +80,6 @@ def _weighed(found: Sample) -> Iterator[tuple[float, Row, str]]:
 
 
 def _without_number(error: Unusable) -> Unusable:
-    """Of a sample from the middle of a file nobody knows which row it is."""
+    """The error without the number of its row, which nobody knows in a sample from the middle of a file."""
     finding = error.finding
     return type(error)(finding.path, finding.found, finding.rule.replace("row 0", "a row"), finding.way_out)

@@ -89,7 +89,7 @@ class Template:
         return Written(whole, [self._turn(conversation, place, whole) for place in places])
 
     def _turn(self, conversation: Conversation, place: int, whole: str) -> Span:
-        """Where the turn at a place stands in the whole text."""
+        """The begin and the end of the turn at a place in the whole text."""
         before = self._render(conversation, place, prompt=True)
         upto = whole if place == len(conversation.messages) - 1 else self._render(conversation, place + 1)
         if not (whole.startswith(upto) and upto.startswith(before)):

@@ -71,7 +71,7 @@ class TokenFolder:
 
     @property
     def text(self) -> str:
-        """One line of what it holds."""
+        """Its content in one line."""
         what = "conversations" if self.marked else "documents"
         reasons = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
         bad = f", {self.bad_rows.count} bad rows left out" if self.bad_rows.count else ""
@@ -195,7 +195,7 @@ class Kept:
 
 
 def kept(path: Path) -> Kept:
-    """How much lies in a cache; what is being written counts."""
+    """The content of a cache; folders that are being written count."""
     found = list(_entries(path))
     return Kept(
         path=path, folders=sum(entry.suffix == "" for entry in found), bytes=sum(_size(entry) for entry in found)
@@ -204,7 +204,7 @@ def kept(path: Path) -> Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """What was removed from a cache, and how many folders were left because a process makes them now."""
+    """The folders removed from a cache, and the number of those that were left because a process makes them now."""
 
     removed: Kept
     busy: int

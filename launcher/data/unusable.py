@@ -21,7 +21,7 @@ class Unusable(DataError):
     """The data cannot be used as the settings ask; ``finding`` says which setting, why, and what to type instead."""
 
     def __init__(self, path: str, found: object, rule: str, way_out: Iterable[str] = ()) -> None:
-        """Record the finding; the arguments are those of :class:`ConfigError`."""
+        """Record the finding; the arguments are as for :class:`ConfigError`."""
         self.finding = ConfigError(path, found, rule, tuple(way_out))
         ways = self.finding.way_out
         super().__init__(f"{self.finding.where}: {rule}" + (f"; try {' or '.join(ways)}" if ways else ""))
@@ -87,7 +87,7 @@ class BadRows:
 
     @classmethod
     def read(cls, content: object) -> BadRows:
-        """What :meth:`as_dict` has written; nothing where it is no such thing."""
+        """Read the form of :meth:`as_dict`; no bad rows where it is no such thing."""
         match content:
             case {"rows": int(count), "of": int(rows), "named": list(named)}:
                 return cls(True, rows, count, [str(each) for each in named[:NAMED]])
@@ -100,7 +100,7 @@ class BadRows:
 
     @property
     def place(self) -> str:
-        """Where the newest row is."""
+        """The place of the newest row."""
         file, unit, number = self._place
         return f"{file}, {unit} {number}" if number is not None else f"{file}, a {unit}"
 
@@ -136,12 +136,12 @@ class BadRows:
 
     @property
     def text(self) -> str:
-        """How many they are, in words."""
+        """Their number in words."""
         return f"{self.count:,} of {self.rows:,} rows cannot be used"
 
     @property
     def sentences(self) -> str:
-        """How many they are, and the first of them."""
+        """Their number, and the first of them."""
         more = f" (and {self.count - len(self.named):,} more)" if self.count > len(self.named) else ""
         return f"{self.text} and are left out: {'; '.join(self.named)}{more}"
 

@@ -74,7 +74,7 @@ def put(buffer: bytearray | memoryview, beat: Beat) -> None:
 
 
 def read(path: Path) -> Beat | None:
-    """What a rank has written last; None where it has not, yet."""
+    """The newest heartbeat of a rank; None where it has written none yet."""
     try:
         content = files.read_bytes(path)
     except OSError:

@@ -82,7 +82,7 @@ def kills() -> Kills:
 
 
 def name_of(pid: int) -> str:
-    """What a process is called: its program, and of Python the module or script that it runs."""
+    """The name of a process: its program, and for Python the module or script that it runs."""
     with contextlib.suppress(OSError):
         return _name(_PROC / str(pid))
     return ""
@@ -102,7 +102,7 @@ def _name(folder: Path) -> str:
 
 
 def _processes() -> list[int]:
-    """Those of the node, or of the cgroup whose limit is less than the node has."""
+    """The processes of the node, or of the cgroup whose limit is less than the node has."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limited = [(limit, folder) for folder, limit in _limits() if limit < total]
     if not limited:

@@ -71,12 +71,12 @@ def said_already(key: str, value: object, cluster: ClusterSpec) -> Said | None:
 
 
 def text(value: object) -> str:
-    """A value of ``cluster.extra`` as the ways out take it: a switch, which has none, is ``true``."""
+    """A value of ``cluster.extra`` as the ways out take it: a switch without a value is ``true``."""
     return "true" if value is True else str(value)
 
 
 def _as_it_is(key: str) -> _Ways:
-    """The same text for a key of ours; one of several values stands in quotes, of which the shell takes the outer."""
+    """The same text for a key of ours; several values stand in quotes, and the shell takes the outer ones."""
     return lambda value: [f"""'{key}="{value}"'""" if set(value) & set(",[") else f"{key}={value}"]
 
 

@@ -100,7 +100,7 @@ def unusable(
 
 
 def is_driven(package: str, version: str) -> bool:
-    """True for a version in the range, and for a package of which any will do."""
+    """True for a version in the range, and for a package without a range."""
     found = numbers(version)
     too_new = package in BELOW and found >= numbers(BELOW[package])
     return not too_new and not (package in OLDEST and found < numbers(OLDEST[package]))

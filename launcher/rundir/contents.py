@@ -247,11 +247,7 @@ _NOTHING = object()
 
 
 def _json(path: Path) -> object:
-    """The JSON of a file; ``_NOTHING`` where there is no file.
-
-    Raises:
-        BadRecord: It cannot be read.
-    """
+    """The JSON of a file; ``_NOTHING`` where there is no file."""
     try:
         text = files.read_text(path, files.MOST_OF_A_LOG)
         return json.loads(text)

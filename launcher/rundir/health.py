@@ -1,4 +1,4 @@
-"""What befell a run, in sentences: hangs with the ranks and their stacks, slow ranks, jumps of the loss.
+"""Mishaps of a run, in sentences: hangs with the ranks and their stacks, slow ranks, jumps of the loss.
 
 ``events.jsonl`` holds a line for each (``launcher.job.events``), ``logs/hangs/step-<n>.txt`` the stacks of all ranks. A
 hang and a slow rank are said beside the state of a run that trains until they are over; a restart and a way back to a
@@ -29,12 +29,12 @@ _NAMED = 3
 
 
 def part(directory: Path, step: int, node: int) -> Path:
-    """The file in which a node leaves what it found of its ranks."""
+    """The file in which a node leaves its findings about its ranks."""
     return directory / _FOLDER / f"step-{step}.node{node}.json"
 
 
 def beside(run: Path, word: State, reason: str | None) -> str | None:
-    """The reason of a run's state, and beside it what befell it."""
+    """The reason of a run's state, and the news of the run beside it."""
     if word not in ("running", "finished"):
         return reason
     texts = [line["text"] for line in now(run) if word == "running" or line["kind"] in _STAYS]
@@ -42,7 +42,7 @@ def beside(run: Path, word: State, reason: str | None) -> str | None:
 
 
 def now(run: Path) -> list[dict[str, Any]]:
-    """What holds at this moment: the newest of each kind and rank that is not over."""
+    """The events that hold at this moment: the newest of each kind and rank that is not over."""
     holding: dict[tuple[str, object], dict[str, Any]] = {}
     for line in events.read(run):
         if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
@@ -64,7 +64,7 @@ def stacks(run: Path) -> Path | None:
 
 
 def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> dict[str, Any]:
-    """What is known of one rank that hangs, as plain data.
+    """One rank that hangs, as plain data.
 
     Args:
         rank: Of the job.
@@ -149,7 +149,7 @@ def suspects(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _begun(row: dict[str, Any]) -> int:
-    """How many collectives a rank has begun, added up over its groups."""
+    """The number of collectives that a rank has begun, added up over its groups."""
     numbers: dict[str, int] = {}
     for each in row["collectives"] or ():
         numbers[each["group"]] = max(numbers.get(each["group"], 0), int(each["number"] or 0))
@@ -157,7 +157,7 @@ def _begun(row: dict[str, Any]) -> int:
 
 
 def _one(row: dict[str, Any]) -> str:
-    """A rank that is named: where it is, what it does, its last collective and the innermost frames of its stack."""
+    """A rank that is named: its place and phase, its last collective and the innermost frames of its stack."""
     said = [f"rank {row['rank']} on {row['host']} is {row['state'] + ' ' if row['state'] else ''}in {_phase(row)}"]
     if (last := _last(row)) is not None:
         said.append(f"last collective {last}")
@@ -189,7 +189,7 @@ def _short(frame: str) -> str:
 
 
 def _waiting(others: Sequence[dict[str, Any]]) -> str:
-    """What the other ranks do, counted."""
+    """The other ranks, counted by phase and last collective."""
     doing = Counter((_phase(row), _last(row)) for row in others).most_common(2)
     return " and ".join(
         f"{count} {'rank waits' if count == 1 else 'ranks wait'} in {phase}"

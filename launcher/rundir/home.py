@@ -1,4 +1,4 @@
-"""The home folder of a run, by which a run that was moved or copied is known.
+"""The home folder of a run: it tells whether the run was moved or copied.
 
 ``home.json`` holds the folder's path and inode. A run in another folder with this inode was moved, or is seen under
 another path; with another inode it is a copy: whatever it says of a job that waits or runs is about the original, whose

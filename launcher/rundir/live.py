@@ -1,4 +1,4 @@
-"""What ``launch watch`` shows of a run beside its state: its place in the queue, newest steps, memory, slowest rank.
+"""A run as ``launch watch`` shows it beside its state: its place in the queue, newest steps, memory, slowest rank.
 
 ``launch status --json`` carries the same facts. All of it comes from the ends of the run's files, so that a look costs
 the same after a million steps; Slurm is asked for the place of a run that waits. Whatever a run has not, or not yet, is
@@ -78,7 +78,7 @@ class Slowest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What is known now.
+    """The facts beside the state of a run.
 
     Attributes:
         queue: Where a run that waits for Slurm stands.

@@ -94,11 +94,7 @@ def build(
 
 
 def _require_no_secret(content: Mapping[str, Any]) -> None:
-    """Refuse a lock that would hold a secret; it is made to be shared.
-
-    Raises:
-        ConfigErrors: It would.
-    """
+    """Refuse a lock that would hold a secret; it is made to be shared."""
     state = content["versions"]["git"]
     if state is not None and state["diff"] is not None and (form := secret.held(state["diff"])) is not None:
         rule = f"the difference of tracked files holds {form.title}, and a lock is made to be shared"
@@ -146,7 +142,7 @@ def as_text(content: Mapping[str, Any], losses: Sequence[Mapping[str, Any]] = ()
 
 
 def _section(key: str, value: object) -> str:
-    """One key of the lock; of the specification each group by itself, most of which a sweep's runs share."""
+    """One key of the lock; the specification goes group by group, since a sweep's runs share most of them."""
     if key != "spec" or not isinstance(value, Mapping):
         return _as_yaml(json.dumps({key: value}))
     groups = "".join(_as_yaml(json.dumps({group: content})) for group, content in value.items())

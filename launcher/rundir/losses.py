@@ -1,4 +1,4 @@
-"""Losses of runs: which one a run has come to, whether those of several can be ranked, and the first ones in its lock.
+"""Losses of runs: the last loss of a run, the ranking of several runs by loss, and the first losses in a lock.
 
 Held-out losses are of equal meaning where the data are; losses of training where a step has as many tokens, too, since
 a larger batch sees more of the data in as many steps. A repeated run is compared with the losses of the lock, to the

@@ -1,4 +1,4 @@
-"""The output of a run's processes: the files of its ranks, and those of torchrun and submitit around them.
+"""The output of a run's processes: the files of its ranks, and the files of torchrun and submitit around them.
 
 A run that was resumed or requeued has a folder of ranks' output for every attempt: torchrun names it
 ``<rendezvous id>_<random>``, with one id for all nodes of an attempt. The newest attempt is what a reader asks about;

@@ -127,7 +127,7 @@ def git(folder: Path) -> dict[str, Any] | None:
 
 
 def diff_hash(text: str) -> str:
-    """The hash by which two differences are compared."""
+    """The hash of a difference; two differences are compared by it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -209,7 +209,7 @@ def _revision(name: str) -> str | None:
 
 
 def script_copy(run: Path, script: str) -> Path:
-    """Where a run keeps the copy of its script."""
+    """The copy of its script that a run keeps."""
     return run / FOLDER / Path(script).name
 
 

@@ -136,11 +136,7 @@ def _record(
 
 
 def _make_place(directory: Path) -> None:
-    """Remove a run whose submission failed before there was any job.
-
-    Raises:
-        SubmitError: It is another one, or a launcher is submitting it now.
-    """
+    """Remove a run whose submission failed before there was any job."""
     if not (directory / state.NOT_SUBMITTED).is_file() or status.has_started(directory):
         raise taken(directory)
     aside = directory.with_name(f".{directory.name}.{os.getpid()}.aside")
@@ -152,7 +148,7 @@ def _make_place(directory: Path) -> None:
 
 
 def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
-    """Of a run without a name, remove the same run's folders of earlier times whose submission failed."""
+    """Remove the folders of an unnamed run's earlier tries whose submission failed."""
     if spec.run.name is not None or spec.run.directory is not None:
         return
     digest = spec.hash[:6]
@@ -166,7 +162,7 @@ class Unwritten(SubmitError):
     """A record cannot be written, and nothing of it is there."""
 
     def __init__(self, what: str, error: OSError) -> None:
-        """Say what it is and why."""
+        """Name the record and the reason."""
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             why += f", and the start of a job takes {ROOM_BYTES >> 10} KiB beside its record"
@@ -235,11 +231,7 @@ def _dump(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _keep_script(run: Path, spec: RunSpec) -> None:
-    """Copy the script into a run directory; one that only the job's nodes see stays where it is.
-
-    Raises:
-        OSError: It cannot be copied.
-    """
+    """Copy the script into a run directory; one that only the job's nodes see stays where it is."""
     if spec.script is not None and Path(spec.script).is_file():
         copy = provenance.script_copy(run, spec.script)
         copy.parent.mkdir()
@@ -247,12 +239,7 @@ def _keep_script(run: Path, spec: RunSpec) -> None:
 
 
 def _require_no_secret_in_script(spec: RunSpec) -> None:
-    """Refuse a script that holds a token of a well-known form, since the run keeps a copy of it.
-
-    Raises:
-        ConfigErrors: It does; the error names the line.
-        OSError: It cannot be read.
-    """
+    """Refuse a script that holds a token of a well-known form, since the run keeps a copy of it."""
     if spec.script is None or not Path(spec.script).is_file():
         return
     lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()

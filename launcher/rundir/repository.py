@@ -78,7 +78,7 @@ def state(folder: Path) -> State | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What lies in the folder in place of an entry of the index: its mode, and its bytes; None of a module."""
+    """The file in the folder in place of an entry of the index: its mode, and its bytes; None for a module."""
 
     mode: bytes
     content: bytes | None
@@ -103,7 +103,7 @@ def _changed(root: Path) -> dict[bytes, _File] | None:
 
 
 def _time_of_index(root: Path) -> int:
-    """When the index was written, in nanoseconds: a file that is not older may have changed within the same tick."""
+    """The time of the index in nanoseconds: a file that is not older may have changed within the same tick."""
     path = _git(root, "rev-parse", "--git-path", "index") or b""
     with contextlib.suppress(OSError):
         return (root / os.fsdecode(path.removesuffix(b"\n"))).stat().st_mtime_ns
@@ -111,7 +111,7 @@ def _time_of_index(root: Path) -> int:
 
 
 def _differs(root: Path, entry: re.Match[bytes], written: int, *, keeps_modes: bool) -> _File | None:
-    """What lies in an entry's place; None where it is the same."""
+    """The file in an entry's place; None where it is the same."""
     path = root / os.fsdecode(entry["path"])
     length, mode = len(entry["name"]), entry["mode"]
     if mode == _MODULE:
@@ -137,7 +137,7 @@ def _differs(root: Path, entry: re.Match[bytes], written: int, *, keeps_modes: b
 
 
 def _bytes_of(path: Path, facts: os.stat_result) -> bytes | None:
-    """The content of a file or link; None of what is neither."""
+    """The content of a file or link; None for anything else."""
     try:
         if stat.S_ISLNK(facts.st_mode):
             return os.fsencode(path.readlink())
@@ -159,7 +159,7 @@ def _module(path: Path, entry: re.Match[bytes]) -> _File | None:
 
 
 def _staged(root: Path) -> Iterator[bytes]:
-    """The names of files of which the index differs from the commit."""
+    """The names of files whose entry in the index differs from the commit."""
     listed = _git(root, "diff-index", "--cached", "--no-renames", "--name-only", "-z", "HEAD") or b""
     yield from (path for path in listed.split(b"\0") if path)
 
@@ -206,7 +206,7 @@ def _put(objects: Path, name: str, content: bytes) -> None:
 
 
 def _git(folder: Path, *words: str, asked: bytes = b"", variables: Mapping[str, str] | None = None) -> bytes | None:
-    """What git says; None where it fails, or is not there."""
+    """The answer of git; None where it fails, or is not there."""
     try:
         done = subprocess.run(
             ["git", *_NOTHING_ELSE, *words],

@@ -64,7 +64,7 @@ def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = No
 
 
 def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
-    """The lines from which a run's speed is taken; the arguments are those of :func:`speed`."""
+    """The lines from which a run's speed is taken; the arguments are as for :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if typed.is_number(row.get("tokens_per_second"))]
     half = known[len(known) // 2 :]
@@ -144,7 +144,7 @@ _RECENT = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a run; what is not known, or not yet, is None.
+    """The progress of a run; None stands for a figure that is not known, or not yet.
 
     Attributes:
         step: The newest step with a line of metrics.

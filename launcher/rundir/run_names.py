@@ -170,7 +170,7 @@ def name_of(run: Path, folder: Path) -> str:
 
 
 def remember(run: Path) -> None:
-    """Note where a run or sweep of this user lies, for :func:`find` from other folders, and what it would start.
+    """Note the place of a run or sweep of this user, for :func:`find` from other folders, and its signature.
 
     A list that cannot be kept is no reason to fail.
     """

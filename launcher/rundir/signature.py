@@ -1,4 +1,4 @@
-"""Signatures of records: a record whose files that say what is started were changed is no longer the user's own.
+"""Signatures of records: a record that would start something else than it did is no longer the user's own.
 
 Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed by ``launch
 resume``, or trusted. The list lies in the user's state folder, never in the record, which could bring it along. A
