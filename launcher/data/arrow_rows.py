@@ -26,11 +26,7 @@ _PLACES = 8
 
 
 def columns(path: Path) -> tuple[str, ...]:
-    """The names of the columns.
-
-    Raises:
-        Unusable: The file is broken, or pyarrow is not installed.
-    """
+    """The names of the columns."""
     with _open(path) as table:
         schema = table.schema_arrow if _is_parquet(path) else table.schema
         return tuple(schema.names)
@@ -42,10 +38,7 @@ def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = No
     Args:
         path: The file.
         only: Columns that are wanted; None is all, and so are columns that the file has none of, to tell what it has.
-        bad: What becomes of a row with a text that is no UTF-8; None: it is an error.
-
-    Raises:
-        Unusable: As :func:`columns`, or for such a row.
+        bad: Leaves out a row with a text that is no UTF-8; None: it is an error.
     """
     bad, first = bad or BadRows(), 1
     with _open(path) as table:
@@ -99,11 +92,7 @@ def _one_by_one(
 
 
 def count(path: Path) -> int:
-    """The number of rows, without reading them.
-
-    Raises:
-        Unusable: As :func:`columns`.
-    """
+    """The number of rows, without reading them."""
     with _open(path) as table:
         return int(table.metadata.num_rows) if _is_parquet(path) else sum(batch.num_rows for batch in _all(path, table))
 
@@ -123,11 +112,8 @@ def pieces(
         spread: Takes so many of some items.
         size: Rows of one place.
         only: As for :func:`rows`.
-        bad: As there.
+        bad: As for :func:`rows`.
         most: Bytes of texts of one place, beyond which it is left.
-
-    Raises:
-        Unusable: As for :func:`rows`.
     """
     with _open(path) as table:
         for batch in _some_batches(path, table, spread, size, only):

@@ -81,13 +81,10 @@ class Conversation:
 def conversations(
     rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Conversation]:
-    """The conversations of the rows.
+    """The conversations of rows, each row given as values by column.
 
-    Args:
-        rows: Values by their column.
-        data: ``column`` and ``train_on`` are read.
-        skipped: Counts the rows that are left out, by the reason.
-        bad: What becomes of a row that cannot be understood; whoever reads the rows tells it where they are.
+    ``skipped`` counts rows with nothing to learn from, by the reason; ``bad`` leaves out rows that cannot be
+    understood, and whoever reads the rows tells it where they are.
 
     Raises:
         Unusable: A row cannot be understood, and is not left out, or none is left.
@@ -137,17 +134,7 @@ def empty(conversation: Conversation, train_on: str) -> str | None:
 
 
 def conversation(row: Mapping[str, object], number: int, column: str | None, place: str = "") -> Conversation:
-    """One row as a conversation.
-
-    Args:
-        row: Values by their column.
-        number: The row's, from 1.
-        column: ``data.column``.
-        place: Its file and line.
-
-    Raises:
-        Unusable: It cannot be understood.
-    """
+    """One row, with its number from 1, as a conversation by ``data.column``; ``place`` is its file and line."""
     messages = [_message(each, number) for each in _messages(row, number, column)]
     system = row.get("system")
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":

@@ -36,14 +36,8 @@ class Unfinished(str):
 def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
     """The texts of ``data=text`` and ``data=huggingface``, in order; rows without a text are left out.
 
-    A long file of plain text comes in pieces, each but its last one :class:`Unfinished`.
-
-    Args:
-        data: The run's data.
-        bad: What becomes of a row that cannot be used; None is as ``data.on_bad_row`` says.
-
-    Raises:
-        Unusable: The data cannot be read, or ``data.column`` is no text.
+    A long file of plain text comes in pieces, each but its last one :class:`Unfinished`. ``bad`` leaves out rows that
+    cannot be used; None is as ``data.on_bad_row`` says.
     """
     files, bad = files_of(data), bad or BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
@@ -75,22 +69,14 @@ def _is_whole(path: Path, bad: BadRows) -> bool:
 
 
 def table_rows(data: DataSpec, bad: BadRows | None = None) -> Iterator[Row]:
-    """The rows of all files in order, or of a data set of the Hugging Face Hub; ``bad`` as for :func:`documents`.
-
-    Raises:
-        Unusable: They cannot be read, or are plain text.
-    """
+    """The rows of all files in order, or of a data set of the Hugging Face Hub; ``bad`` as for :func:`documents`."""
     bad = bad or BadRows.of(data)
     yield from _rows(data, files_of(data), bad)
     bad.require_few()
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """The identity of the content: column, paths, sizes and times, or the fingerprint of the Hub's data set.
-
-    Raises:
-        Unusable: There are none.
-    """
+    """The identity of the content: column, paths, sizes and times, or the fingerprint of the Hub's data set."""
     files = files_of(data)
     if not files:
         return [data.column, str(_hub_data_set(data)._fingerprint)]
@@ -109,16 +95,7 @@ def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[st
 
 
 def text_of(row: Row, data: DataSpec, which: str) -> str:
-    """The text of a row; nothing where it is null.
-
-    Args:
-        row: The row.
-        data: Says which column.
-        which: The row, for messages.
-
-    Raises:
-        Unusable: The column is missing, or holds something else than text.
-    """
+    """The text of a row in ``data.column``; nothing where it is null. ``which`` names the row in messages."""
     if data.column not in row:
         raise _missing(row, data, which)
     value = row[data.column]
@@ -168,9 +145,6 @@ def pieces(path: Path) -> Iterator[str]:
     The tokenizers in use split words from lines first, so that a line feed between two other characters always ends a
     token (GPT-2's and Llama 3's patterns; SentencePiece has its own mark of a word's start, which a piece begins with
     anew). Where there is none a piece ends before a space, and without spaces after 16 MiB.
-
-    Raises:
-        Unusable: It is no UTF-8 text, or cannot be read.
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with opened(path) as file:

@@ -41,18 +41,7 @@ class Encoded:
 def encode_rows(
     rows: Iterable[Mapping[str, object]], data: DataSpec, words: Tokenizer, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Encoded]:
-    """Encode each conversation of the rows, with its marks.
-
-    Args:
-        rows: Values by their column.
-        data: The run's data.
-        words: Its tokenizer.
-        skipped: Counts the rows that are left out, by the reason.
-        bad: What becomes of a row that cannot be used.
-
-    Raises:
-        Unusable: A row or the template cannot be used, or no row is left.
-    """
+    """Encode each conversation of the rows, with its marks; ``skipped`` and ``bad`` as for :func:`conversations`."""
     template = writer(data)
     for some in batched(conversations(rows, data, skipped, bad), _BATCH):
         texts = []
@@ -151,11 +140,7 @@ class Preview:
 
 
 def previews(data: DataSpec, length: int) -> list[Preview]:
-    """The first ``data.preview`` conversations of a run, cut to ``length`` + 1 tokens as its samples are.
-
-    Raises:
-        DataError: The data, the tokenizer or the template cannot be used.
-    """
+    """The first ``data.preview`` conversations of a run, cut to ``length`` + 1 tokens as its samples are."""
     template, words, bad = writer(data), tokenizer(data.tokenizer), BadRows.of(data)
     found: list[Preview] = []
     for one in conversations(table_rows(data, bad), data, Counter(), bad):

@@ -57,9 +57,6 @@ def local_files(data: DataSpec) -> list[Path]:
     """The files of a data source that this machine has; none where ``data.path`` matches nothing here.
 
     ``data=text`` and ``data=tokens`` read all of them; of a data set's folder, those of ``data.split``.
-
-    Raises:
-        Unusable: The folder has no such split.
     """
     pattern = data.path or ""
     folder = files.expanded(pattern)
@@ -191,11 +188,7 @@ def indexed_tokens(prefix: Path) -> Path | None:
 
 
 def check_token_type(tokens: Path, dtype: str) -> None:
-    """See whether the index beside a file of ids, where there is one, agrees with ``data.token_dtype``.
-
-    Raises:
-        Unusable: It does not, or it is no index.
-    """
+    """See whether the index beside a file of ids, where there is one, agrees with ``data.token_dtype``."""
     index = tokens.with_suffix(".idx")
     if tokens.suffix != ".bin" or not index.is_file():
         return

@@ -41,11 +41,7 @@ _ROWS_LOOKED_AT = 100
 
 
 def kind_of(path: Path) -> Kind:
-    """The kind of a file's content.
-
-    Raises:
-        Unusable: It cannot be read, or is nothing that can be trained on.
-    """
+    """The kind of a file's content."""
     with opened(path) as file:
         start = file.read(_START)
     if not start:
@@ -61,11 +57,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def kind_of_all(files: Sequence[Path]) -> Kind:
-    """The kind of the files' content, which must be of one kind.
-
-    Raises:
-        Unusable: They are not, or one cannot be read.
-    """
+    """The kind of the files' content, which must be of one kind."""
     seen: dict[Kind, Path] = {}
     for path in files:
         seen.setdefault(kind_of(path), path)
@@ -100,13 +92,7 @@ def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
 
 
 def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:
-    """The kind of a text by its start.
-
-    Args:
-        text: The start.
-        ending: The suffix of its file.
-        whole: True if nothing follows.
-    """
+    """The kind of a text by its start and the suffix of its file; ``whole`` where nothing follows."""
     named = _SUFFIXES.get(ending, "text")
     if _LIST.match(text):
         return "json"
@@ -131,11 +117,7 @@ def _is_object(text: str) -> bool:
 
 
 def rows(
-    path: Path,
-    *,
-    only: Sequence[str] | None = None,
-    raw: io.BufferedReader | None = None,
-    bad: BadRows | None = None,
+    path: Path, *, only: Sequence[str] | None = None, raw: io.BufferedReader | None = None, bad: BadRows | None = None
 ) -> Generator[Row]:
     """The rows of a table, one after the other; a text has none.
 
@@ -144,9 +126,6 @@ def rows(
         only: Columns that are wanted, for formats that can leave the others unread.
         raw: The same file, opened by a caller who wants to know how much of it was read.
         bad: Leaves out, or refuses, what is no row; it is told where each row is. None: such a row is an error.
-
-    Raises:
-        Unusable: It is broken, cut off, or no table; what reads it is not installed.
     """
     kind = kind_of(path)
     if kind == "jsonl":
@@ -162,11 +141,7 @@ def rows(
 
 
 def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
-    """The names of the columns; in JSON, of the first hundred rows that ``bad`` lets pass, or of some large ones.
-
-    Raises:
-        Unusable: As :func:`rows`.
-    """
+    """The names of the columns; in JSON, of the first hundred rows that ``bad`` lets pass, or of some large ones."""
     kind = kind_of(path)
     if kind in ("parquet", "arrow"):
         return arrow_rows.columns(path)
@@ -180,11 +155,7 @@ def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
 
 
 def text(path: Path) -> str:
-    """A text as a whole.
-
-    Raises:
-        Unusable: It is no UTF-8 text.
-    """
+    """A text as a whole."""
     with opened(path) as file:
         content = file.read().decode()
     if "\0" in content:

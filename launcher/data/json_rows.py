@@ -44,10 +44,7 @@ def parsed(
         file: The lines; None is one that is too long.
         path: Their file.
         first: The number of the first line; None where it is not known.
-        bad: What becomes of a line that is no JSON, or no object; None: it is an error.
-
-    Raises:
-        Unusable: There is such a line, and it is not left out.
+        bad: Leaves out a line that is no JSON, or no object; None: it is an error.
     """
     bad = bad or BadRows()
     for number, line in enumerate(file, first or 1):

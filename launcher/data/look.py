@@ -67,11 +67,7 @@ _KEPT = tuple(
 
 
 def look(data: DataSpec) -> Survey | None:
-    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub.
-
-    Raises:
-        Unusable: They cannot be used as the settings ask.
-    """
+    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub."""
     if data.source == "synthetic" or data.path is None:
         return None
     files = files_of(data)

@@ -27,14 +27,9 @@ _FED = 1 << 11
 
 @contextlib.contextmanager
 def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.BufferedIOBase]:
-    """The content of a file; whatever goes wrong while it is read inside of the ``with`` names the file.
+    """The content of a file; an error while it is read inside of the ``with`` names the file.
 
-    Args:
-        path: The file.
-        raw: The same file, opened by the caller who wants to know how much of it was read.
-
-    Raises:
-        Unusable: It cannot be read, or is cut off.
+    ``raw`` is the same file, opened by a caller who wants to know how much of it was read.
     """
     with told(path), contextlib.ExitStack() as stack:
         file = raw if raw is not None else stack.enter_context(files.opened(path))
@@ -55,9 +50,6 @@ def opened_text(
     """The content of a file as text, as :func:`opened`, with ``newline`` of ``open``; a byte order mark is skipped.
 
     With ``lenient`` a byte that is no UTF-8 becomes half of a surrogate pair, by which its row is known as a bad one.
-
-    Raises:
-        Unusable: As :func:`opened`, or it is no UTF-8.
     """
     with (
         opened(path, raw=raw) as file,
@@ -73,11 +65,7 @@ def opened_text(
 
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Turn what a reader raises into a finding that names the file.
-
-    Raises:
-        Unusable: The file cannot be read, is cut off, or is no UTF-8.
-    """
+    """Turn the errors of a reader into an :class:`Unusable` that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -91,11 +79,7 @@ def told(path: Path) -> Iterator[None]:
 
 
 def holds_at_most(path: Path, size: int) -> bool:
-    """True if the content of a file is so many bytes or fewer once it is decompressed.
-
-    Raises:
-        Unusable: As :func:`opened`.
-    """
+    """True if the content of a file is so many bytes or fewer once it is decompressed."""
     with opened(path) as file:
         while size >= 0 and (chunk := file.read(min(_CHUNK, size + 1))):
             size -= len(chunk)
@@ -103,11 +87,7 @@ def holds_at_most(path: Path, size: int) -> bool:
 
 
 def is_compressed(path: Path) -> bool:
-    """True if a file is gzip or Zstandard by its first bytes.
-
-    Raises:
-        Unusable: It cannot be read.
-    """
+    """True if a file is gzip or Zstandard by its first bytes."""
     with told(path), files.opened(path) as file:
         start = file.read(len(ZSTANDARD))
     return start.startswith(GZIP) or start == ZSTANDARD

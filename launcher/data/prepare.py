@@ -61,13 +61,10 @@ type Tell = Callable[[Progress], None]
 def prepared(
     data: DataSpec, root: Path, *, tell: Tell | None = None, waits: Callable[[], None] | None = None
 ) -> TokenFolder:
-    """The folder of the token ids of some data: found in a cache, or made there.
+    """The folder of the token ids of some data: found in the cache ``root``, or made there.
 
-    Args:
-        data: The data.
-        root: The cache.
-        tell: Is told of the progress some times a second.
-        waits: Called once if another process makes the same folder at this moment.
+    ``tell`` is told of the progress some times a second; ``waits`` is called once if another process makes the same
+    folder at this moment.
 
     Raises:
         DataError: The data are missing, empty, or cannot be read as they should.

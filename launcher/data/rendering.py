@@ -45,22 +45,14 @@ class Writer(Protocol):
 
 
 def written(outcome: Outcome) -> Written:
-    """The text.
-
-    Raises:
-        Unusable: There is none.
-    """
+    """The text of an outcome; an error is raised."""
     if isinstance(outcome, Unusable):
         raise outcome
     return outcome
 
 
 def writer(data: DataSpec) -> Writer:
-    """A writer for the chat template of a run.
-
-    Raises:
-        Unusable: There is no such template, or it is no Jinja.
-    """
+    """A writer for the chat template of a run."""
     found = template(data)
     if is_shipped(found):
         found.require()

@@ -81,16 +81,7 @@ class Sample:
 
 
 def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = None) -> Sample:
-    """Read some of the files.
-
-    Args:
-        files: Files with content, of one kind.
-        bad: What becomes of rows that are none.
-        only: Columns that are wanted; None is all.
-
-    Raises:
-        Unusable: They are of several kinds, or one that was read is broken.
-    """
+    """Read some of the files, which have content and are of one kind; ``only`` and ``bad`` as for ``formats.rows``."""
     kind = _kind(files)
     sizes = [path.stat().st_size for path in files]
     packed = any(map(is_compressed, _spread(files, FILES)))

@@ -35,11 +35,7 @@ _NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parqu
 
 
 def survey(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Survey the files of some data.
-
-    Raises:
-        Unusable: They cannot be used as the settings ask.
-    """
+    """Survey the files of some data."""
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
     if data.marked:

@@ -39,11 +39,7 @@ class EncodedRows:
 
 
 def encoded(found: Sample, data: DataSpec, bad: BadRows) -> EncodedRows:
-    """Encode the rows of a sample, or some at equal distances where they are many; ``bad`` has those that cannot be.
-
-    Raises:
-        Unusable: A row, the template or the tokenizer cannot be used.
-    """
+    """Encode the rows of a sample, or some at equal distances where they are many; ``bad`` has those that cannot be."""
     words = quick_tokenizer(data.tokenizer)
     encode = row_encoder(data, words)
     rows = list(_weighed(found))

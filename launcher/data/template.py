@@ -101,11 +101,7 @@ class Template:
         return len(before), len(upto)
 
     def require(self) -> None:
-        """See that it is a template, by compiling it.
-
-        Raises:
-            Unusable: It is no Jinja.
-        """
+        """See that it is a template, by compiling it."""
         try:
             _compiled(self.text)
         except Unusable:
@@ -166,11 +162,7 @@ def is_shipped(found: Template) -> bool:
 
 
 def template(data: DataSpec) -> Template:
-    """The chat template of a run.
-
-    Raises:
-        Unusable: There is no such template.
-    """
+    """The chat template of a run."""
     folder = None if data.tokenizer == "bytes" else Path(data.tokenizer)
     tokens = {} if folder is None else _special_tokens(folder)
     own = None if folder is None or data.template is not None else _own(folder)

@@ -101,13 +101,7 @@ def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path
     """The folder that keeps token ids of all runs, or, where nodes are known to share nothing else, the run's own.
 
     ``LAUNCH_CACHE`` comes first; a run on this machine then takes the user's cache folder, a job
-    ``cluster.shared_folder``, which a container does not see.
-
-    Args:
-        spec: The run.
-        environment: The job's.
-        working: The folder that the run was started from.
-        run: The run directory; None where there is no run yet.
+    ``cluster.shared_folder``, which a container does not see; ``run`` is None where there is no run directory yet.
 
     Raises:
         ConfigErrors: The nodes of a job share no folder that is known, and there is no run yet.

@@ -135,23 +135,12 @@ def _end_token(folder: Path) -> str | None:
 
 
 def tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that ``data.tokenizer`` names.
-
-    Raises:
-        NotHere: There is no such folder.
-        Unusable: There is no tokenizer in it.
-    """
+    """The tokenizer that ``data.tokenizer`` names."""
     return Bytes() if name == "bytes" else Folder(name)
 
 
 def quick_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible.
-
-    Raises:
-        NotHere: There is no such folder.
-        PackageMissing: What reads it is not installed.
-        Unusable: There is no tokenizer in it.
-    """
+    """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible."""
     if name == "bytes":
         return Bytes()
     folder = Path(name)

@@ -105,15 +105,10 @@ class BadRows:
         return f"{file}, {unit} {number}" if number is not None else f"{file}, a {unit}"
 
     def refuse(self, error: Unusable, place: str | None = None, rows: int = 1) -> None:
-        """Leave a row out.
-
-        Args:
-            error: Why.
-            place: Where it is; the newest row's place where None.
-            rows: Rows that are lost with it.
+        """Leave out the row at ``place`` (None: the newest) and the ``rows`` that are lost with it.
 
         Raises:
-            Unusable: Bad rows are errors, it is no fault of the row's, or there are too many.
+            Unusable: The error, where bad rows are errors or it is no fault of the row's; or there are too many.
         """
         if not self.skips or isinstance(error, PackageMissing):
             raise error from None
@@ -124,11 +119,7 @@ class BadRows:
         self.require_few(max(self.rows, _EARLIEST))
 
     def require_few(self, rows: int | None = None) -> None:
-        """See that not too many were left out of so many rows, or of those that were read.
-
-        Raises:
-            Unusable: There were.
-        """
+        """See that not too many were left out of so many rows, or of those that were read."""
         most = max(NAMED, SHARE * (self.rows if rows is None else rows))
         if self.count > most:
             rule = f"{self.text}, which is more than {SHARE:.0%} and no accident; the first: {self.named[0]}"

@@ -38,7 +38,7 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
 
     Args:
         directory: The run directory.
-        kind: What it is.
+        kind: Of the event.
         text: For a person.
         step: During or after which it was.
         over: True where it ends what an earlier line of this kind, and of the same ``rank``, has said.

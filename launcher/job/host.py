@@ -50,12 +50,7 @@ def memory() -> HostMemory | None:
 def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[dict[str, Any], ...]:
     """The processes with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``.
 
-    Args:
-        without: Processes to leave out.
-        count: How many.
-
-    Returns:
-        Those of this node, or of this process's cgroup where that has a limit.
+    They are those of this node, or of this process's cgroup where that has a limit.
     """
     found: list[dict[str, Any]] = []
     for pid in _processes():

@@ -28,14 +28,9 @@ ENVIRONMENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_S)}
 def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """The argv that starts all ranks of one node.
 
-    ``--`` stands before the program because torchrun's parser also reads the program's arguments: without it
-    ``--start 5`` is "ambiguous option: --start could match --start-method". Restarts are the launcher's business.
-
-    Args:
-        spec: The run.
-        python: The interpreter of the job.
-        program: ``("-m", "launcher.worker.fsdp")`` or ``("{run}/run_script.py",)``.
-        arguments: The program's own arguments.
+    ``program`` is ``("-m", "launcher.worker.fsdp")`` or ``("{run}/run_script.py",)``. ``--`` stands before it because
+    torchrun's parser also reads the program's arguments: without it ``--start 5`` is "ambiguous option: --start could
+    match --start-method". Restarts are the launcher's business.
     """
     module = ("-m",) if program[0] == "-m" else ()
     return (

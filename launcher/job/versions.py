@@ -79,7 +79,7 @@ def unusable(
     Args:
         spec: The run; a script of the user's own asks nothing of these.
         packages: Those that the run imports.
-        needs: What the run's backend says of them.
+        needs: The needs of the run's backend.
         there: The packages of the Python that runs the job; those of this one where it is not given.
     """
     at = there if there is not None else here()

@@ -39,7 +39,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
     Args:
         run: The run directory.
         plan: The run as it is from now on.
-        changes: What differs.
+        changes: The differences.
         words: The overrides that say so; they stand behind those that the run was made of.
         step: The step that the run goes on from.
 
@@ -118,11 +118,8 @@ _ADAPTER = {
 def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object]) -> Iterator[ConfigError]:
     """Changes that a resumed run cannot make, each with the reason and the way out.
 
-    Args:
-        before: The run as its newest checkpoint was written.
-        after: The run as it is to go on.
-        step: The checkpoint's.
-        there: The checkpoint's ``state.json``.
+    ``before`` is the run as its newest checkpoint was written, in ``step``; ``there`` is that checkpoint's
+    ``state.json``.
     """
     found = list(obstacles(after, there))
     if before.backend.name == after.backend.name:

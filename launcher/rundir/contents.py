@@ -76,12 +76,7 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {
     },
     state.SUBMISSION: {"kind": _Cluster, "job_id": str | None, "comment": str, "index": int, "process": Process},
     state.NOT_SUBMITTED: {"reason": str},
-    state.SWEEP: {
-        "overrides": _Texts,
-        "forced": bool,
-        "points": tuple[_Object, ...],
-        "measurement": _Object | None,
-    },
+    state.SWEEP: {"overrides": _Texts, "forced": bool, "points": tuple[_Object, ...], "measurement": _Object | None},
     "changes.json": {"changes": tuple[_Object, ...]},
     "attempts.json": {
         **dict.fromkeys(("count", "fruitless", "checkpoint"), int),
@@ -185,11 +180,7 @@ def require_no_links(run: Path) -> None:
 
 
 def check_kind(run: Path, name: str) -> None:
-    """See whether a file that grows is one, where it is there.
-
-    Raises:
-        BadRecord: It is a folder, a pipe, a socket or a device.
-    """
+    """Raise :class:`BadRecord` where a file that grows is there and is a folder, a pipe, a socket or a device."""
     try:
         files.check_kind(run / name)
     except IsADirectoryError:
@@ -201,11 +192,7 @@ def check_kind(run: Path, name: str) -> None:
 
 
 def spec_of(run: Path) -> RunSpec:
-    """The specification of a run.
-
-    Raises:
-        BadRecord: There is none, or this version cannot read it.
-    """
+    """The specification of a run; :class:`BadRecord` where there is none, or none that can be read."""
     content = read(run, SPEC)
     if content is None:
         raise BadRecord(run / SPEC, "there is no such file")

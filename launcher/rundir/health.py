@@ -89,13 +89,7 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> di
 
 
 def say_hang(directory: Path, step: int, ranks: Sequence[dict[str, Any]]) -> str:
-    """Write the file with all stacks and the event; the sentence.
-
-    Args:
-        directory: The run directory.
-        step: That hangs.
-        ranks: A row for each (:func:`rank_row`).
-    """
+    """Write the file with all stacks and the event, from a row for each rank (:func:`rank_row`); the sentence."""
     path = _FOLDER / f"step-{step}.txt"
     text = f"{_sentence(step, ranks)}; stacks of all ranks: {path}"
     files.write_text_atomically(directory / path, "\n".join([text, *(line for row in ranks for line in _page(row))]))

@@ -22,11 +22,7 @@ FILE = "home.json"
 
 
 def write(folder: Path, directory: Path) -> None:
-    """Note in a run directory, which may still have another name, where it will lie.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Note in a run directory, which may still have another name, where it will lie."""
     files.write_atomically(folder / FILE, {"directory": str(directory), "inode": folder.stat().st_ino})
 
 
@@ -67,9 +63,6 @@ def working_folder(run: Path) -> Path:
     """The folder that the run's job starts in, from which relative paths are looked at.
 
     Where it is gone, and the run lies as it did in another folder (``runs/a`` of a project that was moved), it is that.
-
-    Raises:
-        BadRecord: The job cannot be read.
     """
     was = Path(contents.job_of(run)["working_directory"])
     there = recorded(run)
@@ -83,10 +76,6 @@ def settle(run: Path) -> None:
     """Make a run that lies elsewhere than it was recorded for at home where it is; the caller holds its lock.
 
     A copy gives up the job of its original: its state, its submission, and what was counted of its attempts.
-
-    Raises:
-        BadRecord: The job cannot be read.
-        OSError: A file cannot be written.
     """
     there = recorded(run)
     if there is None or there == run:

@@ -38,10 +38,7 @@ _NEVER = "the process that was to keep the job on this machine is gone, and had 
 def state_of(run: Path, content: Mapping[str, Any] | None, submission: Mapping[str, Any]) -> tuple[State, str] | None:
     """State and reason of a run on a machine where its files do not tell; None where what they say holds.
 
-    Args:
-        run: The run directory.
-        content: ``state.json``, where the run has one.
-        submission: ``submission.json``; empty where the run was not submitted.
+    ``content`` is ``state.json``, where the run has one; ``submission`` is empty where the run was not submitted.
     """
     if content is None:
         is_local = submission.get("kind") == "local"

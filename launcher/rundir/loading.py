@@ -39,12 +39,7 @@ class Loading:
 
 
 def resolved(spec: RunSpec, folder: Path) -> Loading:
-    """Find the checkpoint that a run starts from, and compare it, and the weights that it starts from, with the run.
-
-    Args:
-        spec: The run.
-        folder: The working folder.
-    """
+    """Find the checkpoint that a run starts from; compare it, and the weights that it starts from, with the run."""
     if spec.script is not None:
         return Loading(spec=spec)
     found = _checkpoint(spec, folder) if spec.save.load is not None else Loading(spec=spec)

@@ -108,9 +108,7 @@ def _require_no_secret(content: Mapping[str, Any]) -> None:
 def here(data: DataSpec, *, with_diff: bool = False) -> dict[str, Any]:
     """Ingredients of a run on this data if it were started now, on this machine and in this folder.
 
-    Args:
-        data: The data.
-        with_diff: True to hold the difference of tracked files itself (``run.record_diff``).
+    ``with_diff`` holds the difference of tracked files itself (``run.record_diff``).
     """
     return {
         "versions": {**provenance.versions(with_diff=with_diff), **provenance.software()},
@@ -124,9 +122,6 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a lock; the losses come later, when the run has some (:func:`launcher.rundir.losses.add_losses`).
 
     It is noted as the user's own before; where that cannot be done, it is asked about where it is repeated elsewhere.
-
-    Raises:
-        OSError: It cannot be written.
     """
     text = as_text(content)
     with contextlib.suppress(ConfigErrors):
@@ -223,12 +218,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
 
 
 def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: str) -> None:
-    """Set single keys in a specification as data.
-
-    Args:
-        content: The specification; it is changed.
-        overrides: The keys with plain values.
-        over: What they are set over, for the message.
+    """Set single keys in a specification as data, in place; ``over`` names it in the message.
 
     Raises:
         ConfigErrors: A value is not plain.

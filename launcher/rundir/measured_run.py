@@ -33,12 +33,8 @@ _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers"
 def enter(run: Path, *, finished: bool = True) -> None:
     """Add a run that has ended to the file of measured runs; not a script of the user's own, which trains as it likes.
 
-    Whatever goes wrong, a fault of ours included, is said on stderr: the run has ended.
-
-    Args:
-        run: Its directory.
-        finished: False for one that ended otherwise: it is added where it wrote checkpoints and is not there yet, and
-            only they count.
+    One that did not finish is added where it wrote checkpoints and is not there yet, and only they count. Whatever goes
+    wrong, a fault of ours included, is said on stderr: the run has ended.
     """
     try:
         spec = contents.spec_of(run)
@@ -58,12 +54,7 @@ def _is_there(path: Path, row: Row) -> bool:
 
 
 def row_of(run: Path, spec: RunSpec) -> Row:
-    """A finished run as a row.
-
-    Args:
-        run: Its directory.
-        spec: Its specification.
-    """
+    """A finished run as a row."""
     execution = backends.of(spec).execution(spec)
     card = spec.hardware.card or spec.hardware.name
     framework = spec.backend.name if execution is None else execution.framework

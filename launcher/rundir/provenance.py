@@ -53,11 +53,7 @@ _FILES_LISTED = 200
 
 
 def versions(*, with_diff: bool = False) -> dict[str, Any]:
-    """Python, the packages that matter and the state of the working folder's git repository.
-
-    Args:
-        with_diff: True to hold the difference of its tracked files itself, beside the hash of it.
-    """
+    """Python, the packages that matter and the state of the working folder's git repository, as :func:`git` has it."""
     found, state = installed(), git(Path.cwd())
     if state is not None and not with_diff:
         state = {**state, "diff": None}
@@ -225,13 +221,7 @@ def kept_script(run: Path, script: str | None) -> dict[str, Any] | None:
 
 
 def is_script_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
-    """True if the script was edited, or removed, since the run was recorded.
-
-    Args:
-        run: The run directory.
-        spec: The run.
-        folder: The working folder of the job, from which the script's path starts.
-    """
+    """True if the script, whose path starts from the job's folder, was edited or removed since the run was recorded."""
     if spec.script is None:
         return False
     copy = _script_hash(script_copy(run, spec.script))

@@ -182,28 +182,17 @@ def taken(directory: Path) -> Taken:
 
 
 def require_no_secret(spec: RunSpec, job: Job) -> None:
-    """Refuse a run with a secret in one of the files that are generated or copied for it.
-
-    Raises:
-        ConfigErrors: There is one.
-        OSError: The script cannot be read.
-    """
+    """Refuse a run with a secret in one of the files that are generated or copied for it."""
     for name, text in job.files.items():
         secrecy.require_none(text, name)
     _require_no_secret_in_script(spec)
 
 
 def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
-    """Write what a run is, beside its lock: its specification, the plan, the job with its files.
+    """Write the settings of a run beside its lock: its specification, the plan, the job with its files.
 
     The job keeps ``{run}``, so that the record holds wherever it lies; engines read the generated files as they are.
-
-    Args:
-        folder: Where the files are written.
-        run: The run directory, in which they will lie.
-        plan: The run.
-        overrides: The command line, as typed.
-        forced: True if it may start although it does not fit.
+    The files are written in ``folder`` and will lie in ``run``.
     """
     _dump(folder / contents.SPEC, to_dict(plan.spec))
     _dump(folder / contents.PLAN, {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})

@@ -52,12 +52,8 @@ def is_number(value: object) -> bool:
 def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> float | None:
     """Tokens a second of all ranks together, the median of the second half of the lines: it knows no warm-up.
 
-    None where the lines say nothing of it.
-
-    Args:
-        found: The lines.
-        predicted: What it is compared with: of a run that went on with other settings only lines with this prediction
-            count, where there are some.
+    None where the lines say nothing of it. Of a run that went on with other settings only lines with the prediction
+    that it is compared with count, where there are some.
     """
     known = second_half(found, predicted)
     return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None

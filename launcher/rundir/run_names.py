@@ -98,13 +98,7 @@ class Ambiguous(LookupError):
 def find(words: Sequence[str], folder: Path) -> list[Path]:
     """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
 
-    Args:
-        words: Each is looked up as by :func:`places`.
-        folder: The working folder.
-
-    Raises:
-        FileNotFoundError: With the name that is no run.
-        Ambiguous: With the name that is several.
+    Each word is looked up as by :func:`places`.
     """
     root = folder / "runs"
     if not words and not root.is_dir():

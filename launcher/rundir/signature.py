@@ -73,11 +73,7 @@ def is_as_shown(record: Path) -> bool:
 
 
 def append_line(path: Path, line: str, most_bytes: int, lives: Callable[[str], bool]) -> None:
-    """Append a line to a list of the user's; of a list that is longer than so many bytes only lines that live stay.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Append a line to a list of the user's; of a list longer than so many bytes only lines that live stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() and path.stat().st_size > most_bytes:
         kept = "".join(f"{each}\n" for each in read_lines(path) if lives(each))

@@ -14,16 +14,7 @@ if TYPE_CHECKING:
     pass  # It reads records, which reads the names of files from here.
 
 type State = Literal[
-    "prepared",
-    "queued",
-    "running",
-    "requeued",
-    "finished",
-    "failed",
-    "cancelled",
-    "lost",
-    "not_visible",
-    "unreadable",
+    "prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost", "not_visible", "unreadable"
 ]
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
