@@ -85,7 +85,7 @@ def _machine(here: machine.Machine) -> dict[str, Any]:
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in here.gpus],
         "host_memory_bytes": here.host_memory_bytes,
         "cpus": here.cpus,
-        "token_ids": token_folder.kept(token_folder.root_here(os.environ, folder())).as_dict(),
+        "token_ids": token_folder.cache_use(token_folder.root_here(os.environ, folder())).as_dict(),
     }
 
 

@@ -45,7 +45,12 @@ def _cleared(spec: RunSpec) -> dict[str, Any]:
     say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
     if cleared.busy:
         say(f"launch: kept {cleared.busy} that another process makes now: `launch prepare --clear` again removes them")
-    return {"made": False, "folder": None, "busy": cleared.busy, "cache": token_folder.kept(removed.path).as_dict()}
+    return {
+        "made": False,
+        "folder": None,
+        "busy": cleared.busy,
+        "cache": token_folder.cache_use(removed.path).as_dict(),
+    }
 
 
 def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
@@ -56,7 +61,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
     began = time.monotonic()
     found, made = run_data.make_token_ids(spec, quiet=quiet)
     seconds = time.monotonic() - began
-    kept = token_folder.kept(found.path.parent)
+    kept = token_folder.cache_use(found.path.parent)
     if not quiet:
         print(found.text)
         if found.bad_rows.count:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files, package
-from launcher.data.opening import told
+from launcher.data.opening import errors_named
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 
 PARQUET = b"PAR1"
@@ -169,7 +169,7 @@ def _open(path: Path) -> Iterator[Any]:
     except ImportError:
         rule = "Parquet and Arrow need pyarrow, not installed for this Python"
         raise PackageMissing("data.path", str(path), rule, [package.install(package.TRAINING)]) from None
-    with told(path):
+    with errors_named(path):
         try:
             if _is_parquet(path):
                 with parquet.ParquetFile(path, memory_map=True) as table:

@@ -154,17 +154,6 @@ def columns(path: Path, bad: BadRows | None = None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def text(path: Path) -> str:
-    """A text as a whole."""
-    with opened(path) as file:
-        content = file.read().decode()
-    if "\0" in content:
-        raise Unusable(
-            "data.path", str(path), "it holds zero bytes, so it is no text", [f"data=tokens data.path={path}"]
-        )
-    return content
-
-
 def delimiter(header: str) -> str:
     """The delimiter of a CSV file: of comma, semicolon, tab and bar, the one that its header has most."""
     return max(",;\t|", key=header.count)

@@ -31,7 +31,7 @@ def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.B
 
     ``raw`` is the same file, opened by a caller who wants to know how much of it was read.
     """
-    with told(path), contextlib.ExitStack() as stack:
+    with errors_named(path), contextlib.ExitStack() as stack:
         file = raw if raw is not None else stack.enter_context(files.opened(path))
         start = file.read(len(ZSTANDARD))
         file.seek(0)
@@ -64,7 +64,7 @@ def opened_text(
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def errors_named(path: Path) -> Iterator[None]:
     """Turn the errors of a reader into an :class:`Unusable` that names the file."""
     try:
         yield
@@ -88,7 +88,7 @@ def holds_at_most(path: Path, size: int) -> bool:
 
 def is_compressed(path: Path) -> bool:
     """True if a file is gzip or Zstandard by its first bytes."""
-    with told(path), files.opened(path) as file:
+    with errors_named(path), files.opened(path) as file:
         start = file.read(len(ZSTANDARD))
     return start.startswith(GZIP) or start == ZSTANDARD
 

@@ -90,21 +90,10 @@ def prepared(
 
 def digest_of(data: DataSpec) -> str:
     """A name for the ids: by path, size and time of the data's files, the tokenizer's content, and the settings."""
-    content = [FORMAT, tokenizer_fingerprint(data), documents.fingerprint(data), token_folder.settings(data)]
+    content = [FORMAT, fingerprint(data.tokenizer), documents.fingerprint(data), token_folder.settings(data)]
     if data.marked:
         content.append(template.fingerprint(data))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def tokenizer_fingerprint(data: DataSpec) -> str:
-    """The tokenizer by its content.
-
-    Raises:
-        DataError: There is no such folder.
-    """
-    if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
-        tokenizer(data.tokenizer)
-    return fingerprint(data.tokenizer)
 
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files as regular
-from launcher.data import arrow_rows, formats, json_rows
+from launcher.data import arrow_rows, documents, formats, json_rows
 from launcher.data.formats import Kind, Row
-from launcher.data.opening import holds_at_most, is_compressed, opened, told
+from launcher.data.opening import errors_named, holds_at_most, is_compressed, opened
 from launcher.data.unusable import BadRows, Unusable
 
 WHOLE = 4 << 20
@@ -141,8 +142,7 @@ def _of_text(path: Path, size: int, bad: BadRows) -> Block:
     """A document as a whole; nothing where it is a bad one."""
     bad.at(path, "document", 1)
     try:
-        with told(path):
-            return Block(weight=size, text=formats.text(path), documents=1)
+        return Block(weight=size, text="".join(documents.pieces(path)), documents=1)
     except Unusable as error:
         bad.refuse(error)
         return Block(weight=size, text="", documents=0)
@@ -165,7 +165,7 @@ def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, 
 
 def _piece(path: Path, size: int, offset: int, kind: Kind, bad: BadRows) -> Block:
     """A block from an offset on, or from the next row behind it."""
-    with told(path), regular.opened(path) as file:
+    with errors_named(path), regular.opened(path) as file:
         file.seek(max(0, offset - 1))
         if offset and kind == "jsonl":
             file.readline()
@@ -189,7 +189,7 @@ def _text(content: bytes, path: Path, offset: int) -> str:
     """The whole characters of a piece; at its ends they may be cut."""
     while offset and content and content[0] & 0xC0 == 0x80:
         content = content[1:]
-    with told(path):
+    with errors_named(path):
         return codecs.getincrementaldecoder("utf-8")().decode(content)
 
 
@@ -221,7 +221,7 @@ class _Short(io.BufferedReader):
 
 def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Iterator[Block]:
     """Blocks from the start of a file, of about so many characters."""
-    with told(path), _Short(io.FileIO(regular.descriptor(path, os.O_RDONLY))) as raw:
+    with errors_named(path), _Short(io.FileIO(regular.descriptor(path, os.O_RDONLY))) as raw:
         if kind == "text":
             with opened(path, raw=raw) as file:
                 text = codecs.getincrementaldecoder("utf-8")().decode(file.read(chars))
@@ -251,3 +251,20 @@ def _groups(rows: Iterator[tuple[Row, str]], chars: int) -> Iterator[list[tuple[
             return
     if group:
         yield group
+
+
+def ratio_estimate(total: float, weights: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The sum over everything, from samples of some weights; and two standard errors of it.
+
+    With r = sum(y) / sum(x) the variance of r X is about X^2 (1 - f) n / (n - 1) sum((y - r x)^2) / sum(x)^2, where f
+    is the part that was sampled. Of a single sample nothing is known: its error is the whole.
+    """
+    sampled, count = sum(weights), len(weights)
+    if not sampled:
+        return 0.0, 0.0
+    ratio = sum(values) / sampled
+    if count < 2:
+        return total * ratio, total * ratio
+    spread = sum((value - ratio * weight) ** 2 for weight, value in zip(weights, values, strict=True))
+    left = max(0.0, 1 - sampled / total)
+    return total * ratio, 2 * total / sampled * math.sqrt(left * count / (count - 1) * spread)

@@ -19,7 +19,7 @@ from launcher.base import files as regular
 from launcher.data import documents, formats, sampling
 from launcher.data.files import check_token_type
 from launcher.data.look import Survey
-from launcher.data.opening import told
+from launcher.data.opening import errors_named
 from launcher.data.sampling import Block, Sample
 from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
@@ -49,27 +49,13 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     whole = found.whole or found.kind != "text"
     read = [text for block, each in zip(found.blocks, texts, strict=True) if whole or block.documents for text in each]
     full = [text for text in read if text.strip()]
-    survey = Survey(
-        format=_NAMED.get(found.kind, found.kind),
-        files=len(files),
-        bytes=round(found.weight),
-        columns=columns,
-        rows=found.rows if found.rows is not None else _rows(found),
-        rows_exact=found.rows is not None,
+    survey = replace(
+        _of_sample(found, files, columns, bad),
         seen=len(read),
         empty=len(read) - len(full),
         duplicates=len(full) - len(set(map(hash, full))),
-        whole=found.whole,
-        bad=bad,
     )
     return _with_tokens(survey, found, texts, data)
-
-
-def _rows(found: Sample) -> int:
-    """The estimated number of rows."""
-    return round(
-        _ratio(found.weight, [block.weight for block in found.blocks], [block.documents for block in found.blocks])[0]
-    )
 
 
 def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
@@ -79,34 +65,29 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     if found.kind == "text":
         raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
     rows = [str(row) for block in found.blocks for row in block.rows]
-    survey = Survey(
-        format=_NAMED[found.kind],
-        files=len(files),
-        bytes=round(found.weight),
-        columns=formats.columns(files[0], BadRows.of(data)),
-        rows=found.rows if found.rows is not None else _rows(found),
-        rows_exact=found.rows is not None,
-        seen=len(rows),
-        duplicates=len(rows) - len(set(rows)),
-        whole=found.whole,
-        bad=bad,
-    )
-    from launcher.data.survey_chat import encoded  # Late, because few runs train on conversations.
+    survey = _of_sample(found, files, formats.columns(files[0], BadRows.of(data)), bad)
+    survey = replace(survey, seen=len(rows), duplicates=len(rows) - len(set(rows)))
+    from launcher.data import survey_chat  # Late, because few runs train on conversations.
 
     try:
-        those = encoded(found, data, bad)
-        bad.require_few()
+        return survey_chat.with_tokens(survey, found, data, bad)
     except PackageMissing as missing:
         return replace(survey, missing=missing)
-    tokens, error_of_tokens = _ratio(found.weight, those.weights, [float(number) for number in those.tokens])
-    return replace(
-        survey,
-        tokens=round(tokens),
-        tokens_error=0 if found.whole and those.whole else max(1, math.ceil(error_of_tokens)),
-        vocabulary=those.vocabulary,
-        largest=those.largest,
-        empty=those.tokens.count(0),
-        samples=tuple((number, label) for number, label in zip(those.tokens, those.labels, strict=True) if number),
+
+
+def _of_sample(found: Sample, files: Sequence[Path], columns: Sequence[str], bad: BadRows) -> Survey:
+    """The figures of any sample; the number of its rows is estimated where it is not known."""
+    blocks = found.blocks
+    rows, _ = sampling.ratio_estimate(found.weight, [b.weight for b in blocks], [b.documents for b in blocks])
+    return Survey(
+        format=_NAMED.get(found.kind, found.kind),
+        files=len(files),
+        bytes=round(found.weight),
+        columns=tuple(columns),
+        rows=found.rows if found.rows is not None else round(rows),
+        rows_exact=found.rows is not None,
+        whole=found.whole,
+        bad=bad,
     )
 
 
@@ -131,7 +112,9 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
     bytes_alone = isinstance(words, Bytes)
     units = list(_units(found.blocks, texts, whole=bytes_alone))
     counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
-    tokens, error = _ratio(found.weight, [unit.weight for unit in units], [float(each.tokens) for each in counted])
+    tokens, error = sampling.ratio_estimate(
+        found.weight, [unit.weight for unit in units], [each.tokens for each in counted]
+    )
     exact = found.whole and all(unit.exact for unit in units)
     if bytes_alone and found.kind == "text" and not found.packed:
         tokens, exact = found.weight, True
@@ -185,28 +168,11 @@ def _pieces(block: Block, texts: Sequence[str]) -> Iterator[_Unit]:
         yield _Unit(block.weight * size / chars, group, ends, exact=False)
 
 
-def _ratio(total: float, weights: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The sum over everything, from samples of some weights; and two standard errors of it.
-
-    With r = sum(y) / sum(x) the variance of r X is about X^2 (1 - f) n / (n - 1) sum((y - r x)^2) / sum(x)^2, where f
-    is the part that was sampled. Of a single sample nothing is known: its error is the whole.
-    """
-    sampled, count = sum(weights), len(weights)
-    if not sampled:
-        return 0.0, 0.0
-    ratio = sum(values) / sampled
-    if count < 2:
-        return total * ratio, total * ratio
-    spread = sum((value - ratio * weight) ** 2 for weight, value in zip(weights, values, strict=True))
-    left = max(0.0, 1 - sampled / total)
-    return total * ratio, 2 * total / sampled * math.sqrt(left * count / (count - 1) * spread)
-
-
 def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
     """Token ids: their number, and the largest of some."""
     code, width = _TYPES[dtype]
     for path in files:
-        with told(path):
+        with errors_named(path):
             check_token_type(path, dtype)
     sizes = [path.stat().st_size for path in files]
     largest = -1
@@ -216,7 +182,7 @@ def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
             rule = f"{path} has {size} bytes, which is no multiple of the {width} of data.token_dtype={dtype}"
             raise Unusable("data.path", str(path), rule, [f"data.token_dtype={other}"] if other else ())
     for path, size, offset in sampling.places(files, sizes):
-        with told(path), regular.opened(path) as file:
+        with errors_named(path), regular.opened(path) as file:
             file.seek(offset - offset % width)
             ids = array.array(code, file.read(min(_IDS, size) // width * width))
         if sys.byteorder == "big":

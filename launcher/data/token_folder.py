@@ -80,7 +80,7 @@ class TokenFolder:
     @property
     def bytes(self) -> int:
         """Bytes on disk."""
-        return _size(self.path)
+        return files.bytes_in(self.path)
 
 
 def is_tokenised(spec: RunSpec) -> bool:
@@ -176,7 +176,7 @@ def _asked(data: DataSpec) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CacheUse:
     """All that a cache holds."""
 
     path: Path
@@ -188,11 +188,13 @@ class Kept:
         return {"path": str(self.path), "folders": self.folders, "bytes": self.bytes}
 
 
-def kept(path: Path) -> Kept:
+def cache_use(path: Path) -> CacheUse:
     """The content of a cache; folders that are being written count."""
     found = list(_entries(path))
-    return Kept(
-        path=path, folders=sum(entry.suffix == "" for entry in found), bytes=sum(_size(entry) for entry in found)
+    return CacheUse(
+        path=path,
+        folders=sum(entry.suffix == "" for entry in found),
+        bytes=sum(files.bytes_in(entry) for entry in found),
     )
 
 
@@ -200,7 +202,7 @@ def kept(path: Path) -> Kept:
 class Cleared:
     """The folders removed from a cache, and the number of those that were left because a process makes them now."""
 
-    removed: Kept
+    removed: CacheUse
     busy: int
 
 
@@ -219,11 +221,11 @@ def clear(path: Path) -> Cleared:
         with _held(path / f"{name}.lock") as held:
             mine = [entry for entry in found if held or (held is None and entry.suffix == "")]
             folders += sum(entry.suffix == "" for entry in mine)
-            size += sum(_size(entry) for entry in mine)
+            size += sum(files.bytes_in(entry) for entry in mine)
             busy += mine != found
             for entry in mine:
                 shutil.rmtree(entry, ignore_errors=True)
-    return Cleared(removed=Kept(path=path, folders=folders, bytes=size), busy=busy)
+    return Cleared(removed=CacheUse(path=path, folders=folders, bytes=size), busy=busy)
 
 
 @contextlib.contextmanager
@@ -243,11 +245,3 @@ def _entries(path: Path) -> Iterator[Path]:
     """Entries of the cache: folders of token ids, half ones of processes that were killed, and locks."""
     with contextlib.suppress(OSError):
         yield from (entry for entry in path.iterdir() if _NAME.fullmatch(entry.name))
-
-
-def _size(path: Path) -> int:
-    total = 0
-    for file in path.iterdir() if path.is_dir() else ():
-        with contextlib.suppress(OSError):
-            total += file.stat().st_size
-    return total

@@ -64,8 +64,7 @@ class Folder:
     def __init__(self, path: str) -> None:
         from transformers import AutoTokenizer
 
-        if not path or not Path(path).is_dir():
-            raise NotHere("data.tokenizer", path, "there is no such folder", ["data.tokenizer=bytes"])
+        _require_folder(path)
         try:
             self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
@@ -191,11 +190,17 @@ def fingerprint(name: str) -> str:
     """A hash of the tokenizer that ``data.tokenizer`` names: of the files of its folder, wherever that lies."""
     if name == "bytes":
         return name
+    _require_folder(name)
     content = hashlib.sha256()
     for path in sorted(path for path in Path(name).glob("*") if _decides_ids(path)):
         content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         content.update(files.read_bytes(path, files.MOST_OF_A_LOG))
     return content.hexdigest()
+
+
+def _require_folder(name: str) -> None:
+    if not name or not Path(name).is_dir():
+        raise NotHere("data.tokenizer", name, "there is no such folder", ["data.tokenizer=bytes"])
 
 
 def _decides_ids(path: Path) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from launcher.data import formats
+from launcher.data import documents, formats
 from launcher.data.unusable import Unusable
 
 ROWS = [{"text": f"row {number}, äöü\n", "source": "a"} for number in range(5)]
@@ -82,7 +82,7 @@ def test_text_stays_text(name: str, content: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(content)
     assert formats.kind_of(path) == "text"
-    assert formats.text(path) == content
+    assert "".join(documents.pieces(path)) == content
     with pytest.raises(Unusable, match="it is plain text, without rows and columns; try data=text"):
         next(formats.rows(path))
 

@@ -97,9 +97,9 @@ def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Pat
         other = threading.Thread(target=prepared, args=(data, cache), kwargs={"waits": waited.set})
         other.start()
         assert waited.wait(300)
-        assert token_folder.kept(cache).folders == 0
+        assert token_folder.cache_use(cache).folders == 0
     other.join(300)
-    assert token_folder.kept(cache).folders == 1
+    assert token_folder.cache_use(cache).folders == 1
 
 
 def test_without_locks_the_first_to_finish_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
