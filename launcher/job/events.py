@@ -23,7 +23,10 @@ type Milestone = Literal["queued", "running", "start", "save", "end"]
 type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows"]
 
 type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
-"""The cause of an end, in a rank's ``error.rank<r>.json`` and in ``state.json``; ``error`` is any other."""
+"""The cause of a failure, in a rank's ``error.rank<r>.json``; ``error`` is any other."""
+
+type EndCause = Literal[FailureKind, "time_limit", "preempted"]
+"""The cause of an end, in ``state.json`` and by Slurm's state of a job."""
 
 MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
 """``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;

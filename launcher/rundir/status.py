@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.base import files, secret
 from launcher.base.errors import SubmitError
@@ -36,13 +37,18 @@ _GROWING = (results.METRICS, events.FILE)
 _FULL_BYTES = 1 << 16
 """Of a disk with less than this left, a file of state or a log may not have been written."""
 
-type _Judged = tuple[State, str | None]
-"""A state and its reason."""
+
+class _Judged(NamedTuple):
+    """A state, its reason, and the cause of an end where it is known."""
+
+    state: State
+    reason: str | None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """One run as ``launch status`` shows it."""
+    """One run as ``launch status`` shows it, with the cause of its end where that is known."""
 
     id: str
     directory: str
@@ -50,6 +56,7 @@ class RunState:
     job_id: str | None
     progress: Progress
     reason: str | None
+    cause: str | None = None
 
     def as_dict(self) -> JsonObject:
         """The row of ``status --json``; a time that is left is of a run that trains."""
@@ -92,12 +99,12 @@ def read_all(directories: Sequence[Path]) -> list[RunState]:
     rows = []
     for run in directories:
         # Files first: what they know is shown also where Slurm is silent or has forgotten the job.
-        word, reason = by_files[run].word, by_files[run].reason
+        found = _Judged(by_files[run].word, by_files[run].reason, by_files[run].cause)
         if run in open_runs and silent is not None:
-            word, reason = keeper.without_slurm(run, word, silent)
+            found = _Judged(*keeper.without_slurm(run, found.state, silent))
         elif ids.get(run) is not None:
-            word, reason = _from_slurm(run, by_files[run].content, known.get(str(ids[run])))
-        rows.append(_row(run, word, reason))
+            found = _from_slurm(run, by_files[run].content, known.get(str(ids[run])))
+        rows.append(_row(run, found))
     return rows
 
 
@@ -142,20 +149,28 @@ def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) ->
     """State and reason by Slurm of a run that no file says has ended; the file's reason for a stop is kept beside."""
     content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
     if content is not None and content["state"] in state.ENDED:
-        return content["state"], content.get("reason")
+        return _kept(content)
     if job is None and keeper.is_fresh(run):  # Another cluster's Slurm may see this folder, too.
-        return keeper.from_elsewhere(run, "queued" if content is None else content["state"])
+        return _Judged(*keeper.from_elsewhere(run, "queued" if content is None else content["state"]))
     if job is None:
-        return "lost", "Slurm no longer knows the job, and the run directory does not say how it ended"
-    word, reason = states.translate(job, started=content is not None)
+        return _Judged("lost", "Slurm no longer knows the job, and the run directory does not say how it ended")
+    cause: str | None
+    word, reason, cause = states.translate(job, started=content is not None)
     if job.state == "OUT_OF_MEMORY":
         failure.note_out_of_memory_of_slurm(run)
     if job.state == "FAILED":
         reason = output.not_started(_log_of_srun(run)) or reason
     if word == "running" and content is not None and content["state"] == "requeued":
         word = "requeued"
-    before = (content or {}).get("reason")
-    return word, "; ".join(text for text in (before, reason) if text) or None
+    before = _Judged(word, None) if content is None else _kept(content)
+    if word == "requeued":
+        cause = before.cause
+    return _Judged(word, "; ".join(text for text in (before.reason, reason) if text) or None, cause)
+
+
+def _kept(content: JsonObject) -> _Judged:
+    """State, reason and cause that ``state.json`` has."""
+    return _Judged(content["state"], content.get("reason"), content.get("cause"))
 
 
 def _log_of_srun(run: Path) -> Path:
@@ -163,7 +178,8 @@ def _log_of_srun(run: Path) -> Path:
     return home.here(run, Path(submission.get("comment", ""))) / f"{submission.get('job_id')}_0_log.err"
 
 
-def _row(run: Path, word: State, reason: str | None) -> RunState:
+def _row(run: Path, found: _Judged) -> RunState:
+    word, reason, cause = found
     claimed = home.original(run) is None
     if word == "running" and (now := checkpoints.pause_text(run)) is not None:
         reason = now if reason is None else f"{reason}; {now}"
@@ -175,6 +191,7 @@ def _row(run: Path, word: State, reason: str | None) -> RunState:
         job_id=contents.known(run, state.SUBMISSION).get("job_id") if claimed else None,
         progress=results.read_progress(run),
         reason=None if told is None else secret.hidden(told),
+        cause=cause,
     )
 
 
@@ -185,12 +202,14 @@ class StateByFiles:
     Attributes:
         word: The state.
         reason: Why it is so.
+        cause: The cause of an end; None is unknown.
         content: ``state.json``, where there is one.
         on_slurm: True if Slurm knows more.
     """
 
     word: State
     reason: str | None
+    cause: str | None = None
     content: JsonObject | None = None
     on_slurm: bool = False
 
@@ -209,12 +228,12 @@ def read_files(run: Path) -> StateByFiles:
         there = None if _has_ended(content) else home.original(run)
         if there is not None and (content or submission):
             return StateByFiles(word="prepared", reason=_copied(run, there, content))
-        word, reason = _by_files(run, content, submission)
+        word, reason, cause = _by_files(run, content, submission)
     except contents.BadRecord as bad:
         return StateByFiles(word="unreadable", reason=bad.short)
     on_slurm = not _has_ended(content) and submission.get("kind") == "slurm"
     reason = "; ".join(text for text in (reason, damage(run)) if text) or None
-    return StateByFiles(word=word, reason=reason, content=content, on_slurm=on_slurm)
+    return StateByFiles(word=word, reason=reason, cause=cause, content=content, on_slurm=on_slurm)
 
 
 def damage(run: Path) -> str | None:
@@ -244,13 +263,14 @@ def _by_files(run: Path, content: JsonObject | None, submission: JsonObject) -> 
         reason = output.never_began(run) if content is None else kept[1]
         free = shutil.disk_usage(run).free  # A process on a full disk could not write why it ended.
         full = f"; the disk is full: it has {free >> 10} KiB left" if free < _FULL_BYTES else ""
-        return "lost", f"{reason}{full}"
+        return _Judged("lost", f"{reason}{full}", "disk" if full else "rank_killed")
     if kept is not None:
-        return kept
+        return _Judged(*kept)
     if content is not None:
-        return content["state"], content.get("reason")
+        return _kept(content)
     if submission.get("job_id") is not None:
-        return "queued", None
+        return _Judged("queued", None)
     if (failed := contents.read(run, state.NOT_SUBMITTED)) is not None:
-        return "failed", f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run_names.typed(run))}"
-    return "prepared", _NOT_SUBMITTED.format(run_names.typed(run)) if submission else None
+        reason = f"its submission failed: {failed['reason']}; {_TAKES_ITS_PLACE.format(run_names.typed(run))}"
+        return _Judged("failed", reason)
+    return _Judged("prepared", _NOT_SUBMITTED.format(run_names.typed(run)) if submission else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from launcher.job.events import EndCause
 from launcher.slurm.jobs import QueuedJob
 
 type Word = Literal["queued", "running", "requeued", "finished", "failed", "cancelled"]
@@ -70,13 +71,16 @@ _LIMITED = {
 """Parts of the names of limits, the more special first; their capitals differ, as in ``QOSMaxCpuPerUserLimit`` and
 ``AssocGrpCPUMinutesLimit``."""
 
-_ENDED = {
-    "TIMEOUT": "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
-    "OUT_OF_MEMORY": "the kernel killed it: out of host memory",
-    "PREEMPTED": "preempted, and its partition or cluster.requeues does not put it back into the queue",
-    "DEADLINE": "its deadline passed",
-    "BOOT_FAIL": "a node did not boot",
-    "COMPLETED": "the job ended without saying how",
+_ENDED: dict[str, tuple[str, EndCause]] = {
+    "TIMEOUT": (
+        "its time limit ended it before it had saved; raise cluster.save_margin_s or cluster.time_limit_min",
+        "time_limit",
+    ),
+    "OUT_OF_MEMORY": ("the kernel killed it: out of host memory", "out_of_memory"),
+    "PREEMPTED": ("preempted, and its partition or cluster.requeues does not put it back into the queue", "preempted"),
+    "DEADLINE": ("its deadline passed", "error"),
+    "BOOT_FAIL": ("a node did not boot", "rank_killed"),
+    "COMPLETED": ("the job ended without saying how", "error"),
 }
 NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
 """Pattern of srun's messages that Slurm has not started any program on the nodes."""
@@ -85,8 +89,8 @@ _NO_OUTPUT = "0:53"
 """``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
 
 
-def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
-    """Our word for a job's state, and its reason.
+def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCause | None]:
+    """Our word for a job's state, its reason, and the cause of its end where Slurm tells it.
 
     Args:
         job: As Slurm describes it.
@@ -94,17 +98,24 @@ def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None]:
     """
     if job.state in _WAITING:
         reasons = (_waits_for(job.reason), job.start and f"Slurm expects it to start at {job.start}")
-        return "requeued" if started else "queued", "; ".join(text for text in reasons if text) or None
+        reason = "; ".join(text for text in reasons if text) or None
+        return "requeued" if started else "queued", reason, None
     if job.state in _LIVE:
-        return "running", None
+        return "running", None, None
     if job.state == "CANCELLED":
-        return "cancelled", "cancelled by scancel"
+        return "cancelled", "cancelled by scancel", None
     if job.state == "NODE_FAIL":
-        return "failed", f"a node failed ({job.nodes or 'unknown'}), and the job was not requeued"
+        return "failed", f"a node failed ({job.nodes or 'unknown'}), and the job was not requeued", "rank_killed"
     if job.exit_code == _NO_OUTPUT and not started:
         where = f" ({job.nodes})" if job.nodes else ""
-        return "failed", f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder"
-    return "failed", _ENDED.get(job.state, f"Slurm says {job.state}, exit status {job.exit_code or 'unknown'}")
+        return (
+            "failed",
+            f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder",
+            "error",
+        )
+    if job.state in _ENDED:
+        return "failed", *_ENDED[job.state]
+    return "failed", f"Slurm says {job.state}, exit status {job.exit_code or 'unknown'}", None
 
 
 def _waits_for(reason: str) -> str | None:

@@ -1,8 +1,7 @@
 """Ends that are none of memory: a signal, a hang, a loss that is no number, a limit, a preemption, an error.
 
-Each function takes the run and gives the answer, or None where it was something else. The cause is that which the
-job's node has kept in ``state.json``; of records that have none it is read again from what the last attempt left, and
-of ends that Slurm alone knows from the reason of the state.
+Each function takes the run and gives the answer, or None where it was something else. The cause comes
+with the state: from ``state.json``, from Slurm, or from a process that is gone; else from what the last attempt left.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from launcher.base import files, typed
 from launcher.base.files import JsonObject
@@ -22,39 +21,13 @@ from launcher.why import host
 from launcher.why.answer import Answer, Cause, Evidence, Way, Where
 from launcher.why.subject import Subject
 
-_REASONS: tuple[tuple[str, Cause], ...] = (
-    (r"time limit", "time_limit"),
-    (r"\bpreempted\b", "preempted"),
-    (r"(?<!may have been )out of (host )?memory|OUT_OF_MEMORY|oom_kill", "out_of_memory"),
-    (r"has hung|timeout in a collective|NCCL timeout", "hang"),
-    (r"the loss of step \d+ (is|jumped)", "nan"),
-    (
-        r"was ended by SIG|is gone$|its process ended before|a node failed|did not boot|which ended the run",
-        "rank_killed",
-    ),
-    (r"No space left|Disk quota|disk is full", "disk"),
-)
-"""Our own words in the reason of a state, by the cause; the first that fits counts."""
-
 _STEP = re.compile(r"\bstep (\d+)")
 
 
-def cause_of(run: Subject) -> Cause:
-    """The cause of a run that has failed, or waits to begin again after an end."""
-    known: tuple[Cause, ...] = get_args(Cause.__value__)
-    kept = next((cause for cause in known if cause == run.content.get("cause")), None)
-    if kept is not None and run.content.get("reason") and run.content["reason"] in run.reason:
-        return kept
-    by_files = run.failure.kind if run.failure.text and run.failure.text in run.reason else None
-    if by_files not in (None, "error"):
-        return by_files
-    return next((cause for pattern, cause in _REASONS if re.search(pattern, run.reason)), "error")
-
-
 def answer(run: Subject) -> Answer:
-    """The answer about a run that has ended otherwise than by its memory."""
-    found = _ANSWERS.get(cause_of(run), _error)
-    return found(run)
+    """The answer about a run that has failed otherwise than by its memory, or waits to begin again after an end."""
+    by_files = run.failure.kind if run.failure.text and run.failure.text in run.reason else "error"
+    return _ANSWERS[run.row.cause if run.row.cause in _ANSWERS else by_files](run)
 
 
 def _killed(run: Subject) -> Answer:

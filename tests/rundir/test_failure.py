@@ -50,8 +50,8 @@ NCCL = (
 
 
 def test_what_slurm_calls_out_of_memory_is_noted_for_launch_why(tmp_path: Path) -> None:
-    word, reason = status._from_slurm(tmp_path, None, QueuedJob(state="OUT_OF_MEMORY"))
-    assert (word, reason) == ("failed", "the kernel killed it: out of host memory")
+    ended = status._from_slurm(tmp_path, None, QueuedJob(state="OUT_OF_MEMORY"))
+    assert ended == ("failed", "the kernel killed it: out of host memory", "out_of_memory")
     found = ran_out(tmp_path)
     assert found is not None
     assert found.kind == "slurm"
@@ -246,9 +246,17 @@ def test_a_gpu_that_is_broken_is_no_mistake_of_the_program(tmp_path: Path) -> No
     ids=lambda value: value.state if isinstance(value, QueuedJob) else "",
 )
 def test_slurms_words_in_ours(job: QueuedJob, started: bool, word: str, reason: str | None) -> None:
-    found, said = translate(job, started=started)
+    found, said, _ = translate(job, started=started)
     assert found == word
     assert said == reason if reason is None else str(said).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("word", "cause"),
+    [("TIMEOUT", "time_limit"), ("PREEMPTED", "preempted"), ("NODE_FAIL", "rank_killed"), ("FAILED", None)],
+)
+def test_slurms_words_tell_the_cause_of_an_end(word: str, cause: str | None) -> None:
+    assert translate(QueuedJob(state=word), started=True)[2] == cause
 
 
 def test_the_cause_is_the_one_that_the_rank_has_written(tmp_path: Path) -> None:

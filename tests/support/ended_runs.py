@@ -21,10 +21,17 @@ GPUS = ("model=llama3_8b", "parallel=fsdp", "hardware=h100_80g", "cluster.gpus_p
 GIB = 2**30
 
 
-def failed(run: Path, *words: str, reason: str = "rank 0: no", cause: str | None = None, **facts: Any) -> Path:
+def failed(
+    run: Path,
+    *words: str,
+    reason: str = "rank 0: no",
+    cause: str | None = None,
+    rank: int | None = None,
+    **facts: Any,
+) -> Path:
     """A run that has failed for this reason; ``facts`` are those of :func:`recorded`."""
     recorded(run, *words, **facts)
-    state.put(run, "failed", reason=reason, cause=cause)
+    state.put(run, "failed", reason=reason, cause=cause, rank=rank)
     return run
 
 
@@ -87,10 +94,19 @@ def write_records(run: Path, sizes: Sequence[int], *, pile: str = "temporary", t
     (run / "memory.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def write_error(run: Path, message: str, *, kind: str = "RuntimeError", rank: int = 0, traceback: str = "") -> None:
+def write_error(
+    run: Path,
+    message: str,
+    *,
+    kind: str = "RuntimeError",
+    rank: int = 0,
+    traceback: str = "",
+    cause: str | None = None,
+) -> None:
     """The error that a rank leaves."""
     path = run / "logs" / f"error.rank{rank}.json"
-    path.write_text(json.dumps({"type": kind, "message": message, "traceback": traceback, "node": "gpu07"}))
+    content = {"type": kind, "message": message, "traceback": traceback, "node": "gpu07", "kind": cause}
+    path.write_text(json.dumps(content))
     os.utime(path, ns=(rank, rank))
 
 

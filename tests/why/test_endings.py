@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.base.process import Process
 from launcher.job import events
 from launcher.rundir import health, state
 from launcher.why.answer import Answer, Cause
@@ -61,7 +63,8 @@ def test_an_error_of_a_script_names_its_line_from_the_log_of_the_rank_that_faile
 
 
 def test_a_killed_rank_has_the_line_of_torchruns_report(folder: Path) -> None:
-    run = failed(folder / "runs" / "a", "data.workers=2", reason="rank 1 was ended by SIGKILL: the kernel may ...")
+    reason = "rank 1 was ended by SIGKILL: ..."
+    run = failed(folder / "runs" / "a", "data.workers=2", reason=reason, cause="rank_killed")
     report = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 9)\n"
     (run / "logs" / "node.err").write_text(report)
     found = why(run)
@@ -89,7 +92,9 @@ def test_a_hang_names_the_rank_that_the_others_wait_for_and_the_stacks(folder: P
 
 def test_a_loss_that_is_no_number_has_the_last_one_before_and_calmer_settings(folder: Path) -> None:
     said = "the loss of step 9 is nan: training has diverged; try a lower optimizer.lr"
-    run = failed(folder / "runs" / "a", "optimizer.clip=0", reason=f"rank 0: {said}", steps=[line(8, 5.25)])
+    run = failed(
+        folder / "runs" / "a", "optimizer.clip=0", reason=f"rank 0: {said}", cause="nan", steps=[line(8, 5.25)]
+    )
     write_error(run, said, kind="TrainingError")
     found = why(run)
     assert (found.cause, found.where.step) == ("nan", 9)
@@ -116,15 +121,17 @@ def test_a_loss_that_is_no_number_has_the_last_one_before_and_calmer_settings(fo
 def test_the_update_before_a_loss_that_is_no_number_is_told_as_far_as_it_is_known(
     folder: Path, update: dict[str, float | None], said: str
 ) -> None:
-    run = failed(folder / "runs" / "a", reason="rank 0: the loss of step 3 is nan")
+    run = failed(folder / "runs" / "a", reason="rank 0: the loss of step 3 is nan", cause="nan")
     (run / "metrics.jsonl").write_text(json.dumps({"step": 2, "loss": 5.545178, **update}) + "\n")
     assert why(run).said[1] == f"the last loss before was 5.545 in step 2{said}"
 
 
 def test_only_the_kernels_word_makes_it_the_kernels_kill(folder: Path) -> None:
-    own = why(failed(folder / "runs" / "a", reason="rank 1: out of host memory in forward of step 3, layer 2"))
-    assert (own.cause, own.said[0]) == ("out_of_memory", "rank 1: out of host memory in forward of step 3, layer 2")
-    killed = why(failed(folder / "runs" / "b", reason="rank 1 was ended by the kernel: out of host memory"))
+    reason = "rank 1: out of host memory in forward of step 3, layer 2"
+    own = why(failed(folder / "runs" / "a", reason=reason, cause="out_of_memory", rank=1))
+    assert (own.cause, own.said[0]) == ("out_of_memory", reason)
+    reason = "rank 1 was ended by the kernel: out of host memory"
+    killed = why(failed(folder / "runs" / "b", reason=reason, cause="out_of_memory", rank=1))
     assert killed.said[0].startswith("the kernel killed rank 1 for want of host memory")
 
 
@@ -148,9 +155,8 @@ def test_limits_and_preemptions_say_what_lets_the_run_go_on(
 
 
 def test_a_longer_limit_is_offered_where_there_is_one(folder: Path) -> None:
-    run = failed(
-        folder / "runs" / "a", "cluster.time_limit_min=30", reason="its time limit ended it before it had saved"
-    )
+    reason = "its time limit ended it before it had saved"
+    run = failed(folder / "runs" / "a", "cluster.time_limit_min=30", reason=reason, cause="time_limit")
     assert "launch resume a cluster.time_limit_min=60" in commands(why(run))
 
 
@@ -164,7 +170,8 @@ def test_a_run_that_was_put_back_needs_nothing(folder: Path) -> None:
 
 def test_a_full_disk_is_told_with_what_checkpoints_take(folder: Path) -> None:
     said = "OSError: [Errno 28] No space left on device: '/data/runs/a/checkpoints/step-4.partial/x'"
-    run = failed(folder / "runs" / "a", "save.keep=5", "save.every=2", reason=f"rank 0: {said}", steps=[line(3, 5.0)])
+    words = ("save.keep=5", "save.every=2")
+    run = failed(folder / "runs" / "a", *words, reason=f"rank 0: {said}", cause="disk", steps=[line(3, 5.0)])
     (run / "checkpoints" / "step-00000002").mkdir()
     (run / "checkpoints" / "step-00000002" / "model.pt").write_bytes(bytes(2**20))
     write_error(run, said, kind="OSError")
@@ -175,21 +182,12 @@ def test_a_full_disk_is_told_with_what_checkpoints_take(folder: Path) -> None:
     assert commands(found)[-1] == "launch resume a"
 
 
-def test_a_run_without_a_cause_in_its_state_is_read_from_its_files_and_its_reason(folder: Path) -> None:
-    causes: dict[str, Cause] = {
-        "rank 1 was ended by SIGSEGV": "rank_killed",
-        "the process that kept the job on this machine is gone": "rank_killed",
-        "a node failed (n3), and the job was not requeued": "rank_killed",
-        "NCCL timeout in ALLREDUCE after 600 s (train.timeout_s)": "hang",
-        "timeout in a collective: rank 2 did not arrive while 2 waited (train.timeout_s)": "hang",
-        "preempted, and its partition or cluster.requeues does not put it back into the queue": "preempted",
-        "its time limit ended it before it had saved; raise cluster.save_margin_s": "time_limit",
-        "rank 1 was ended by SIGKILL: the kernel may have been out of memory": "rank_killed",
-        "the kernel killed it: out of host memory": "out_of_memory",
-        "something else": "error",
-    }
-    for number, (reason, cause) in enumerate(causes.items()):
-        assert why(failed(folder / "runs" / str(number), reason=reason)).cause == cause, reason
+def test_a_run_whose_keeper_is_gone_was_killed(folder: Path) -> None:
+    run = failed(folder / "runs" / "a")
+    state.put(run, "running", keeper=replace(Process.here(), pid=2**30).as_dict())
+    found = why(run)
+    assert (found.state, found.cause) == ("lost", "rank_killed")
+    assert found.said[0] == "the process that kept the job on this machine is gone"
 
 
 def test_the_causes_that_a_job_keeps_are_those_of_the_answer() -> None:
@@ -198,8 +196,9 @@ def test_the_causes_that_a_job_keeps_are_those_of_the_answer() -> None:
     assert set(get_args(events.FailureKind.__value__)) <= set(get_args(Cause.__value__))
 
 
-def test_a_cause_that_no_version_knows_is_read_again(folder: Path) -> None:
-    run = failed(folder / "runs" / "a", reason="rank 1 was ended by SIGSEGV")
-    content = json.loads((run / "state.json").read_text())
-    (run / "state.json").write_text(json.dumps({**content, "cause": "of tomorrow", "rank": "x"}))
-    assert (why(run).cause, why(run).where.rank) == ("rank_killed", 1)
+@pytest.mark.parametrize("cause", [None, "of tomorrow"])
+def test_a_cause_that_is_not_known_is_read_from_the_files(folder: Path, cause: str | None) -> None:
+    run = failed(folder / "runs" / "a", reason="rank 1: the disk is full", cause=cause)
+    assert why(run).cause == "error"
+    write_error(run, "the disk is full", kind="TrainingError", rank=1, cause="disk")
+    assert (why(run).cause, why(run).where.rank) == ("disk", 1)
