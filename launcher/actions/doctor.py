@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest(JudgeRequest):
-    """What ``launch doctor`` is asked.
+    """Options of ``launch doctor``.
 
     Attributes:
         wait: Seconds for a node to answer; 0 asks none.

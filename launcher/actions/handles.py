@@ -76,7 +76,7 @@ class Run:
         return _frame(self.steps(), "Run.steps()")
 
     def logs(self, *, lines: int = 20, rank: int | None = None) -> str:
-        """The last lines of each of its files, those of errors first.
+        """The last lines of each of its files, errors first.
 
         Raises:
             ConfigErrors: There is no such rank.

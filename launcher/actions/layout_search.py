@@ -139,7 +139,7 @@ def _best_text(found: Found) -> str:
 
 
 def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
-    """Words without ``plan=best``, with those of the best layout behind them; where nothing fits, as they are typed.
+    """The words of a run with its best layout behind them; as they are typed where nothing fits.
 
     Args:
         words: The words without ``plan=best``.

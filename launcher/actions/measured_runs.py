@@ -119,7 +119,7 @@ def _row(row: Row) -> Iterator[str]:
 
 
 def _constants(rows: tuple[Row, ...]) -> Iterator[str]:
-    """A line a key of which any run counts; and the measured peaks beside the predicted ones, which changes nothing."""
+    """A line for each key that a run counts for, and the measured peaks beside the predicted ones."""
     own = constants.of_rows(rows)
     layouts: dict[Key, set[str]] = {}
     for row in filter(constants.counts, rows):

@@ -149,7 +149,7 @@ class Search:
         self._judge = Preflight(own_runs(request, question))
 
     def answer(self) -> Answer:
-        """Search, and answer what is asked beside the layouts, with the seconds that the command has taken so far."""
+        """Search the layouts, and answer the other questions; with the seconds of the command so far."""
         found = self._answer()
         return replace(found, plan=replace(found.plan, seconds=clock() - self._began))
 

@@ -128,7 +128,7 @@ def memory_engine(engine: Engine) -> Refinement | None:
 
 
 def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
-    """The measured runs of the user, with those of a cluster where one is given; None where they are not wanted."""
+    """The user's measured runs, and the cluster's where one is given; None unless they are wanted."""
     own = Measured() if wanted else None
     if own is not None and cluster is not None:
         own.read(cluster)
@@ -137,7 +137,7 @@ def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Mea
 
 
 def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
-    """Judge a request and look at its data; errors of its words stand first, those of this machine last.
+    """Judge a request and look at its data; errors of its words stand first, obstacles of this machine last.
 
     Args:
         found: The request.
@@ -164,7 +164,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
 
 
 def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
-    """A run with the checkpoint that ``save.load`` means, which is reported; and the errors of its words."""
+    """A run with the checkpoint that ``save.load`` means, and the reasons why it cannot start from that."""
     if spec.save.load is None and spec.model.weights is None:
         return spec, ()
     from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.

@@ -28,7 +28,7 @@ def stop(directory: Path, how: signal.Signals) -> bool:
 
 
 def stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
-    """:func:`stop` of many runs, for all of which Slurm is asked once and told once."""
+    """Stop many runs by :func:`stop`, with one question and one command to Slurm for all."""
     rows = status.read_all(directories)
     live = dict.fromkeys(row for row in rows if row.state not in (*state.ENDED, "prepared"))
     on_slurm = [row for row in live if status.kind(Path(row.directory)) == "slurm"]
@@ -72,7 +72,7 @@ def _stop_jobs(rows: Sequence[RunState]) -> None:
         _request(Path(row.directory))
     try:
         refused = jobs.signal_jobs((str(row.job_id) for row in rows if row in save), "USR2")
-        refused |= jobs.end_jobs(str(row.job_id) for row in rows if row not in save)
+        refused |= jobs.cancel([str(row.job_id) for row in rows if row not in save])
     except SubmitError as error:
         if not all(row in train and keeper.is_fresh(Path(row.directory)) for row in rows):
             raise

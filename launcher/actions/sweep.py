@@ -187,7 +187,7 @@ def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
 
 
 def _go(asked: Sweep, directory: Path, points: list[Point], *, show: Show | None) -> int:
-    """Start the recorded runs that have not finished, then the points of a sampler, which are added to ``points``."""
+    """Start the recorded runs that have not finished, then the points of a sampler, and add these to ``points``."""
     exit_status = _started(asked, directory, _waiting(directory, points), show=show)
     if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
         return exit_status

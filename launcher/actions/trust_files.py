@@ -82,7 +82,7 @@ def _trust_origin(place: Path) -> Output:
 
 
 def _acting_here() -> list[_Acts]:
-    """What acts in the recipes and configuration groups of the working folder; a broken recipe acts in no way."""
+    """The settings that act in recipes and configuration groups of the working folder; none of a broken recipe."""
     catalog, found = Catalog(folder=folder()), list[_Acts]()
     for path in (path for place in catalog.recipes[:-1] for path in sorted(place.glob("*.yaml"))):
         try:

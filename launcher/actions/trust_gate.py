@@ -63,7 +63,7 @@ def _sources(line: CommandLine) -> list[Source]:
 def careful_validator(
     line: CommandLine, imported: Sequence[Source], typed: Sequence[str]
 ) -> Callable[[RunSpec], Judgement]:
-    """The engine's own validator, which is handed nothing that a file from elsewhere could load code by.
+    """The engine's own validator, kept from settings by which a file from elsewhere could load code.
 
     Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.
 
@@ -86,7 +86,7 @@ def careful_validator(
 
 
 def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> job_python.Asking:
-    """How a check finds out the packages of the job's Python: a program that a foreign file names is not started."""
+    """A reader of the packages of the job's Python, which starts no program that a foreign file names."""
     if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
         return job_python.asked
 

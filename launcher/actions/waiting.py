@@ -26,7 +26,7 @@ AFTER_S = 1.0
 
 
 class _Sign:
-    """A line that says what is waited for, from when it is shown."""
+    """A line on a terminal that names the work and its seconds, from when it is shown."""
 
     def __init__(self, text: str, stream: TextIO) -> None:
         self._text, self._stream = text, stream
@@ -34,13 +34,11 @@ class _Sign:
         self.shown = contextlib.ExitStack()
 
     def say(self, text: str) -> None:
-        """Say that something else is waited for from now on."""
         self._text, bar = text, self._bar
         if bar is not None:
             bar.update(bar.task_ids[0], description=text, refresh=True)
 
     def show(self) -> None:
-        """Begin to show it; ``shown`` ends that."""
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -54,12 +52,9 @@ class _Sign:
 
 @contextlib.contextmanager
 def sign(text: str) -> Iterator[Callable[[str], None]]:
-    """A line with what is waited for and for how long, shown until the block ends if that takes longer than a second.
+    """Show the work of a block and its seconds on a terminal, once it has taken longer than a second.
 
     The block gets a function that changes the text.
-
-    Args:
-        text: What is waited for.
     """
     stream = terminal.raw(sys.stderr)
     if not is_heard_on_stderr() or not stream.isatty():

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from launcher.base.errors import SubmitError
 
 _TIMEOUT_S = 60
+"""Seconds for one command: Slurm's own messages time out after 10 (``MessageTimeout`` of slurm.conf(5))."""
+
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect")
 _UNKNOWN = "Could not establish a configuration source"
 _BETWEEN_S = 0.5
+"""Seconds between two tries while the controller is away."""
 
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 """Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
@@ -83,5 +86,5 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def leaks(name: str) -> bool:
-    """True if a variable belongs to a surrounding job; those by which Slurm is found do not."""
+    """True if a variable belongs to a surrounding job; ``SLURM_CONF``, which names the cluster, does not."""
     return name != "SLURM_CONF" and (name.startswith(LEAKS) or name in RANKS)

@@ -4,6 +4,10 @@ squeue knows jobs that wait or run and, for ``MinJobAge``, those that have ended
 cluster keeps it; scontrol adds the exit code of a failed one. A controller should not be asked once for each of a
 thousand runs, so ids go in batches. A command that refuses some of many jobs has gone on with the others, and its
 message says which: such refusals are returned by job, not raised.
+
+Slurm 22.05 takes ``ExcNodeList`` of a job that waits and refuses it of one that runs ("Job is no longer pending
+execution"), so a job is kept off a node between ``scontrol requeue`` and its next start, which Slurm delays by the life
+of a credential (two minutes, ``cred_expire`` of slurm.conf(5)).
 """
 
 from __future__ import annotations
@@ -20,6 +24,12 @@ from launcher.slurm.client import SlurmRefused, ask
 
 _MOST_AT_ONCE = 500
 """Job ids in one command line."""
+
+
+_NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
+"""Beginnings of the states of sinfo(1), "NODE STATE CODES", in which a node takes no job."""
+
+_NONE = ("", "(null)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +66,7 @@ def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
         found |= _accounted(missing)
     for job, facts in found.items():
         if facts.state in ("FAILED", "NODE_FAIL") and not facts.exit_code:
-            found[job] = _shown(job) or facts
+            found[job] = _described(job) or facts
     return found
 
 
@@ -106,16 +116,7 @@ def jobs_by_comment() -> dict[str, str]:
         SubmitError: Slurm does not answer.
     """
     rows = [line.partition("|") for line in ask("squeue", "-h", "-a", "--states=all", "-o", "%i|%k").splitlines()]
-    return {comment: job for job, _, comment in sorted(rows, key=lambda row: _number(row[0]))}
-
-
-def end_jobs(ids: Iterable[str]) -> dict[str, str]:
-    """End jobs; return Slurm's words about each that it refused.
-
-    Raises:
-        SubmitError: Slurm does not answer.
-    """
-    return _cancelled(list(ids))
+    return {comment: job for job, _, comment in sorted(rows, key=lambda row: int(re.split(r"\D", row[0])[0]))}
 
 
 def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
@@ -135,10 +136,15 @@ def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
                 job, _, number = step.partition(".")
                 if number.isdigit():  # Neither the batch script nor what Slurm calls extern.
                     steps[job] = step
-    return _cancelled(list(steps.values()), f"--signal={signal}")
+    return cancel(list(steps.values()), f"--signal={signal}")
 
 
-def _cancelled(names: Sequence[str], *options: str) -> dict[str, str]:
+def cancel(names: Sequence[str], *options: str) -> dict[str, str]:
+    """Call scancel for jobs or steps; return Slurm's words about each that it refused.
+
+    Raises:
+        SubmitError: Slurm does not answer.
+    """
     refused: dict[str, str] = {}
     for some in itertools.batched(names, _MOST_AT_ONCE):
         try:
@@ -160,10 +166,6 @@ def seconds_left(job: str) -> float | None:
         return 0 if text == "INVALID" else None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _number(job: str) -> int:
-    return int(re.match(r"\d+", job)[0])  # type: ignore[index]
 
 
 def _queued(ids: list[str]) -> dict[str, QueuedJob]:
@@ -198,12 +200,15 @@ def _accounted(ids: list[str]) -> dict[str, QueuedJob]:
     }
 
 
-def _shown(job: str) -> QueuedJob | None:
+def _facts(job: str, patience_s: float = 0) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "-o", "show", "job", job, patience_s=patience_s)))
+
+
+def _described(job: str) -> QueuedJob | None:
     try:
-        text = ask("scontrol", "-o", "show", "job", job)
+        facts = _facts(job)
     except SlurmRefused:
         return None
-    facts = dict(re.findall(r"(\w+)=(\S*)", text))
     return QueuedJob(
         state=facts.get("JobState", "FAILED"),
         reason=_word(facts.get("Reason", "")),
@@ -216,16 +221,10 @@ def _word(text: str) -> str:
     return "" if text in ("None", "(null)", "None assigned") else text
 
 
-_NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
-"""Beginnings of the states of sinfo(1), "NODE STATE CODES", in which a node takes no job."""
-
-_NONE = ("", "(null)")
-
-
 def obstacle(job: str, bad: Sequence[str]) -> str | None:
-    """Why a job cannot do without nodes; None where it can.
+    """The reason why a job cannot do without nodes; None where it can.
 
-    Counted are the nodes of its partition that are up; whether each has what the job asks for is Slurm's to say.
+    The nodes of its partition that are up are counted; whether each has what the job asks for is Slurm's to say.
     """
     try:
         facts = _facts(job)
@@ -255,10 +254,6 @@ def exclude(job: str, bad: Sequence[str], *, patience_s: float = 0) -> None:
     before = _facts(job, patience_s).get("ExcNodeList", "")
     every = ",".join([*([] if before in _NONE else [before]), *bad])
     ask("scontrol", "update", f"JobId={job}", f"ExcNodeList={every}", patience_s=patience_s)
-
-
-def _facts(job: str, patience_s: float = 0) -> dict[str, str]:
-    return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "-o", "show", "job", job, patience_s=patience_s)))
 
 
 def _names(nodes: str) -> list[str]:

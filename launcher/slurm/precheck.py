@@ -1,4 +1,4 @@
-"""Asked of Slurm before a submission: would it take the job, and could the job ever start?
+"""Check before a submission: whether Slurm would take the job, and whether the job could ever start.
 
 First the profile is compared with the partitions: time, nodes, CPUs, memory, GPUs. Slurm takes many a job over a
 partition's limits and never starts it, and each such finding names a key with the value that would do. Then
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError
 from launcher.slurm.client import SlurmRefused, ask
-from launcher.slurm.survey import Partition, partitions
+from launcher.slurm.survey import NodeKind, Partition, partitions
 from launcher.spec import ClusterSpec
 
 _REFUSALS = {
@@ -39,10 +39,14 @@ _LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "de
 """Keys without which Slurm takes its own default, or asks for nothing."""
 
 _WAYS = 4
+"""Accounts or qualities of service that a message names."""
 
 _UNAVAILABLE = "Requested node configuration is not available"
+"""sbatch's words for nodes that are too small, and for those that have not answered yet."""
+
 _BETWEEN_S = 0.5
 _IN_MEMORY = ("tmpfs", "ramfs")
+"""File systems as stat(1) names them that no other machine sees."""
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
@@ -135,40 +139,39 @@ def _errors(cluster: ClusterSpec, known: list[Partition]) -> Iterator[ConfigErro
     wanted = cluster.partition.split(",") if cluster.partition else []
     chosen = [part for part in known if part.name in wanted or (not wanted and part.default)]
     missing = sorted(set(wanted) - {part.name for part in known})
+    ups = [part for part in chosen if part.up]
+    rule = "the partition is down, so the job would wait for ever"
     if missing or not chosen:
         rule = f"Slurm has no partition {', '.join(missing)}" if missing else "Slurm has no default partition: name one"
-        yield ConfigError("cluster.partition", cluster.partition, rule, [_way(part) for part in known if part.up])
+    if missing or not ups:
+        ways = [f"cluster.partition={part.name}" for part in known if part.up]
+        yield ConfigError("cluster.partition", cluster.partition, rule, ways)
         return
-    ups = [part for part in chosen if part.up]
-    if not ups:
-        rule = "the partition is down, so the job would wait for ever"
-        yield ConfigError("cluster.partition", cluster.partition, rule, [_way(part) for part in known if part.up])
-        return
-    yield from _limits(cluster, ups)
-    yield from _host(cluster, ups)
-    yield from _hardware(cluster, ups)
+    names, kinds = ", ".join(part.name for part in ups), [kind for part in ups for kind in part.kinds]
+    yield from _limits(cluster, ups, names)
+    yield from _host(cluster, kinds, names)
+    yield from _gpus(cluster, kinds, names)
 
 
-def _way(part: Partition) -> str:
-    return f"cluster.partition={part.name}"
+def _at_most(cluster: ClusterSpec, key: str, most: int, rule: str) -> Iterator[ConfigError]:
+    value = getattr(cluster, key)
+    if value is not None and value > most:
+        yield ConfigError(f"cluster.{key}", value, rule, [f"cluster.{key}={most}"])
 
 
-def _limits(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
-    limits = [part.max_minutes for part in chosen]
-    longest = None if None in limits else max(limit for limit in limits if limit is not None)
-    names = ", ".join(part.name for part in chosen)
-    if cluster.time_limit_min is not None and longest is not None and cluster.time_limit_min > longest:
+def _limits(cluster: ClusterSpec, chosen: list[Partition], names: str) -> Iterator[ConfigError]:
+    limits = [part.max_minutes for part in chosen if part.max_minutes is not None]
+    if len(limits) == len(chosen):
+        longest = max(limits)
         rule = f"partition {names} ends jobs after {longest} minutes, so Slurm would take the job and never start it"
-        yield ConfigError("cluster.time_limit_min", cluster.time_limit_min, rule, [f"cluster.time_limit_min={longest}"])
+        yield from _at_most(cluster, "time_limit_min", longest, rule)
     yield from _margin(cluster, chosen)
     nodes = max(part.nodes if part.max_nodes is None else min(part.nodes, part.max_nodes) for part in chosen)
-    if cluster.nodes > nodes:
-        rule = f"partition {names} gives a job at most {nodes} nodes"
-        yield ConfigError("cluster.nodes", cluster.nodes, rule, [f"cluster.nodes={nodes}"])
+    yield from _at_most(cluster, "nodes", nodes, f"partition {names} gives a job at most {nodes} nodes")
 
 
 def _margin(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
-    """A margin to save in that is as long as the limit of a job that names none: that of the partition."""
+    """Refuse a save margin as long as the partition's limit for jobs that name none."""
     limited = [part for part in chosen if part.default_minutes is not None]
     if cluster.time_limit_min is not None or not limited:
         return
@@ -184,13 +187,9 @@ def _margin(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigErr
     yield ConfigError("cluster.save_margin_s", margin, rule, ways)
 
 
-def _host(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
-    kinds = [kind for part in chosen for kind in part.kinds]
-    names = ", ".join(part.name for part in chosen)
+def _host(cluster: ClusterSpec, kinds: list[NodeKind], names: str) -> Iterator[ConfigError]:
     cpus = max((kind.cpus for kind in kinds), default=0)
-    if cluster.cpus_per_node is not None and cluster.cpus_per_node > cpus:
-        rule = f"a node of partition {names} has at most {cpus} CPUs"
-        yield ConfigError("cluster.cpus_per_node", cluster.cpus_per_node, rule, [f"cluster.cpus_per_node={cpus}"])
+    yield from _at_most(cluster, "cpus_per_node", cpus, f"a node of partition {names} has at most {cpus} CPUs")
     wanted, most = _mib(cluster.memory), max((kind.memory_mib for kind in kinds), default=0)
     if cluster.memory_request == "mem" and wanted is not None and wanted > most:
         rule = f"a node of partition {names} has at most {most} MiB"
@@ -203,24 +202,18 @@ def _mib(memory: str | None) -> float | None:
     return None if found is None else int(found[1]) * 1024.0 ** ("KMGT".index(found[2].upper() or "M") - 1)
 
 
-def _hardware(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
+def _gpus(cluster: ClusterSpec, kinds: list[NodeKind], names: str) -> Iterator[ConfigError]:
     if cluster.gpu_request == "none":
         return
-    kinds = [kind for part in chosen for kind in part.kinds]
     types = sorted({name for kind in kinds for name, _ in kind.gpus if name})
-    names = ", ".join(part.name for part in chosen)
     if cluster.gpu_type is not None and cluster.gpu_type not in types:
         rule = f"the nodes of partition {names} have {', '.join(types) or 'no typed'} GPUs"
         yield ConfigError("cluster.gpu_type", cluster.gpu_type, rule, [f"cluster.gpu_type={name}" for name in types])
         return
-    most = max((_count(kind.gpus, cluster.gpu_type) for kind in kinds), default=0)
+    fitting = (sum(count for name, count in kind.gpus if cluster.gpu_type in (None, name)) for kind in kinds)
+    most = max(fitting, default=0)
     if most == 0:
         rule = f"the nodes of partition {names} have no GPUs"
         yield ConfigError("cluster.gpu_request", cluster.gpu_request, rule, ["cluster.gpu_request=none"])
-    elif cluster.gpus_per_node > most:
-        rule = f"a node of partition {names} has at most {most} GPUs"
-        yield ConfigError("cluster.gpus_per_node", cluster.gpus_per_node, rule, [f"cluster.gpus_per_node={most}"])
-
-
-def _count(gpus: tuple[tuple[str, int], ...], wanted: str | None) -> int:
-    return sum(count for name, count in gpus if wanted in (None, name))
+    else:
+        yield from _at_most(cluster, "gpus_per_node", most, f"a node of partition {names} has at most {most} GPUs")

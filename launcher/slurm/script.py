@@ -66,7 +66,7 @@ def escape_percent(text: str, folder: str) -> str:
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """The words by which the script calls Python; in a container its own (with pyxis srun brings the container).
+    """The command that starts Python in the script; in a container its own (with pyxis srun brings the container).
 
     With ``-P``: the working folder, from which the job was submitted, is no place to import submitit or us from.
     """
@@ -128,11 +128,9 @@ def _srun(directory: str, cluster: ClusterSpec) -> list[str]:
 
 
 def _dependency(cluster: ClusterSpec, wait_for: Sequence[str]) -> dict[str, str]:
-    """Both what the user asks for and what the sweep needs; Slurm takes them as one list, all of which must hold."""
-    if not wait_for:
-        return {}
-    own = cluster.dependency or cluster.extra.get("dependency")  # There in runs recorded before it was a key.
-    return {"dependency": ",".join([*([str(own)] if own else []), f"afterany:{':'.join(wait_for)}"])}
+    """The user's dependency and the sweep's in one list: Slurm waits for all of it."""
+    own = [] if cluster.dependency is None else [cluster.dependency]
+    return {"dependency": ",".join([*own, f"afterany:{':'.join(wait_for)}"])} if wait_for else {}
 
 
 def _additional(cluster: ClusterSpec) -> dict[str, Any]:

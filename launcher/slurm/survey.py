@@ -58,12 +58,12 @@ def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
     """
     config = dict(re.findall(r"^(\S+)\s*= (.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
     known = tuple(partitions())
-    node, problem = _asked(cluster, folder, wait_s) if wait_s else (None, "no node was asked")
+    node, problem = _ask_node(cluster, folder, wait_s) if wait_s else (None, "no node was asked")
     return Survey(config=config, partitions=known, node=node, problem=problem)
 
 
-def _asked(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
-    """Let one node answer through the shared folder; its answer, or why there is none."""
+def _ask_node(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
+    """Let one node answer through the shared folder; its answer, or the reason why there is none."""
     try:
         place = Path(tempfile.mkdtemp(prefix=".launch-doctor-", dir=folder))
     except OSError as error:
@@ -83,8 +83,7 @@ def _options(cluster: ClusterSpec, place: Path) -> list[str]:
     chosen = {key: getattr(cluster, key) for key in ("partition", "account", "qos", "constraint", "reservation")}
     options = [f"--{key}={value}" for key, value in chosen.items() if value is not None]
     if cluster.gpu_request != "none":
-        name = "gpus-per-node" if cluster.gpu_request == "gpus_per_node" else "gres"
-        options.append(f"--{name}=1" if name == "gpus-per-node" else f"--{name}=gpu:1")
+        options.append("--gpus-per-node=1" if cluster.gpu_request == "gpus_per_node" else "--gres=gpu:1")
     return [*options, "--nodes=1", "--ntasks=1", "--time=2", "--job-name=launch-doctor", f"--output={place}/out"]
 
 
@@ -105,10 +104,10 @@ def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None
     if state in _ENOUGH:
         ask("scancel", job)
         return None, f"no node answered within {wait_s:.0f} s (job {state.lower()}: {reason})"
-    said = files.last_lines(place / "out")[-2:]
-    if not said:
+    printed = files.last_lines(place / "out")[-2:]
+    if not printed:
         return None, f"a node cannot write to {place.parent}: it is not shared, or not writable there"
-    return None, f"the job ended as {state}: {' '.join(said).strip()}"
+    return None, f"the job ended as {state}: {' '.join(printed).strip()}"
 
 
 def lacks(found: Survey) -> Iterator[str]:
@@ -121,11 +120,8 @@ def lacks(found: Survey) -> Iterator[str]:
         yield f"no accounting: what Slurm itself knows of a job is gone {age} after its end"
     if found.problem is not None:
         yield found.problem
-    elif found.node is not None:
-        yield from _lacks_of_node(found.node)
-
-
-def _lacks_of_node(node: Mapping[str, Any]) -> Iterator[str]:
+    if (node := found.node) is None:
+        return
     missing = [name for name in ("torch", "submitit") if name not in node["packages"]]
     if missing:
         yield f"the job's Python on {node['host']} lacks {', '.join(missing)}: see cluster.python, .modules, .container"
@@ -251,4 +247,4 @@ def minutes(text: str) -> int | None:
 
 
 def _number(text: str) -> int:
-    return int(re.match(r"\d+", text)[0])  # type: ignore[index]
+    return int(text.rstrip("+"))  # sinfo's mark of nodes that differ.

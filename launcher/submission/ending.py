@@ -1,4 +1,4 @@
-"""How a job ended: by the worker's outcome, by who asked for the stop, else by ``launcher.rundir.failure``.
+"""The end of a job, judged by the worker's outcome, by who asked for the stop, else by ``launcher.rundir.failure``.
 
 Finished, cancelled, failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A job
 is put back without a node that has failed twice, or whose GPU is found to be broken.
@@ -24,6 +24,7 @@ _HEARD_S = 5.0
 """Seconds in which the other nodes' parts, whose ranks have lost a peer, end and leave what tells who failed first."""
 
 _POLL_S = 0.1
+
 _MOST_FAILURES = 2
 """Of one node; then the job is put back without it."""
 
@@ -48,17 +49,17 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
         return None
     measured_run.enter(directory, finished=False)
     if place is not None and (stopped or place.told_to_save.is_set() or place.told_to_end.is_set()):
-        return _told(directory, outcome, place)
+        return _stopped(directory, outcome, place)
     if place is not None:
         _hear_others(directory, place)
     found = failure.explain(directory, returncode, () if place is None else place.hosts)
     if place is not None and found.transient:
-        return _fallen(directory, found, place)
+        return _requeue_failed(directory, found, place)
     state.put(directory, "failed", reason=found.text, **facts, **found.facts)
     return found.text
 
 
-def _told(directory: Path, outcome: dict[str, Any], place: SlurmPlace) -> str | None:
+def _stopped(directory: Path, outcome: dict[str, Any], place: SlurmPlace) -> str | None:
     """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""
     if place.told_to_save.is_set():
@@ -75,14 +76,13 @@ def _leave_to_slurm(directory: Path, reason: str, place: SlurmPlace) -> None:
 
 
 def _hear_others(directory: Path, place: SlurmPlace) -> None:
-    """Wait a moment for the ends of the other nodes' parts."""
     deadline = time.monotonic() + _HEARD_S
     others = [directory / "logs" / f"node{number}.{place.attempt}.failed" for number in range(1, len(place.hosts))]
     while not all(path.exists() for path in others) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
 
-def _fallen(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
+def _requeue_failed(directory: Path, found: failure.Failure, place: SlurmPlace) -> str | None:
     """Requeue a job that its surroundings have ended, without the node that is to blame if it may be avoided."""
     if found.node is None:
         return _put_back(directory, found.text, place, found.facts)
@@ -105,13 +105,7 @@ def _put_back(
 ) -> str | None:
     """Requeue the job, unless that has led nowhere too often; the reason where it is given up.
 
-    Args:
-        directory: The run directory.
-        reason: Why it has ended.
-        place: The node's part in the job.
-        facts: What the state says beside the reason.
-        without: A node to be left out, if the job can do without.
-        because: What that node did.
+    ``without`` is a node to be left out, if the job can do without it, ``because`` of its failures.
     """
     limit, record = requeues(directory), attempts.recorded(directory)
     fruitless = 1 if record is None else record.fruitless_now(directory)

@@ -36,6 +36,8 @@ from launcher.submission.processes import SlurmPlace
 from launcher.submission.stacks import Rank
 
 _LOOK_S = 0.5
+"""Seconds between two looks at the heartbeats: short beside the shortest timeout."""
+
 _GATHER_S = 8.0
 """Seconds in which the other nodes have looked at their ranks, too."""
 
@@ -43,12 +45,7 @@ _NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, 
 
 
 def watches(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
-    """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it.
-
-    Args:
-        directory: The run directory.
-        place: The node's part in a Slurm job; None on this machine.
-    """
+    """A watch for each start of the job on this node: one, and on this machine one after each hang that restarts it."""
     with _memory() as folder:
         watch = Watch(directory, place, folder)
         if place is None and watch.on_hang == "restart":
@@ -84,14 +81,6 @@ class Watch:
     """
 
     def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
-        """Watch ranks that are about to be started.
-
-        Args:
-            directory: The run directory.
-            place: The node's part in a Slurm job; None on this machine.
-            folder: Of the ranks' heartbeats.
-            number: Of starts before this one on this machine.
-        """
         self._directory, self._place, self.number = directory, place, number
         self.folder = folder / str(number)
         self.folder.mkdir()
@@ -108,7 +97,7 @@ class Watch:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What tells the ranks where their heartbeats are looked at."""
+        """The variable that names the folder of heartbeats to the ranks."""
         return {beat.FOLDER: str(self.folder)}
 
     def look(self, process: subprocess.Popen[bytes]) -> None:
@@ -188,10 +177,9 @@ class Watch:
         return now - now_at.began > long or now - now_at.entered > max(now_at.usual, self._timeout)
 
     def _report(self, ranks: list[Rank], process: subprocess.Popen[bytes], now: float) -> None:
-        """Leave what is found of this node's ranks; the first node says it of all, and what follows."""
-        scripted = self._lines is not None
-        asked = [replace(each, beat=None) for each in ranks] if scripted else ranks
-        found = stacks.take_stacks(self.folder, asked, self._program)
+        """Write down the state of this node's ranks; the first node reports all nodes', and acts on it."""
+        known = ranks if self._lines is None else [replace(each, beat=None) for each in ranks]
+        found = stacks.take_stacks(self.folder, known, self._program)
         rows = [
             health.rank_row(each.rank, each.beat or _NOT_BEGUN, found[each.rank], now, begun=each.beat is not None)
             for each in ranks
@@ -211,7 +199,7 @@ class Watch:
         process.kill()
 
     def _parts(self, step: int) -> list[dict[str, Any]]:
-        """What all nodes have found of this hang; a node that does not answer has none."""
+        """The rows of all nodes' ranks in this hang; none of a node that does not answer."""
         paths = [health.part(self._directory, step, number) for number in range(self._nodes)]
         until = time.monotonic() + _GATHER_S
         while True:
@@ -243,7 +231,7 @@ class _Lines:
             return 0
 
     def beat(self, now: float) -> Beat | None:
-        """What has come since the last line, once there were two of them to compare."""
+        """The heartbeat that new lines make, once there were two of them to compare."""
         size = self._now()
         if size != self._size:
             self._seconds = [*self._seconds[-31:], now - self._began] if self._began else []

@@ -39,7 +39,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Noted:
-    """What this process has been sent and has begun; a signal handler has no other place for it."""
+    """The signals and starts of this process: state of the process, since a signal handler has no other place."""
 
     def __init__(self) -> None:
         self.depth = 0

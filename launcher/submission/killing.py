@@ -30,7 +30,10 @@ _NEARLY_FULL = 0.8
 _OF_SLURM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
 _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d+)kB")
 _LOGGED_S = 5
+"""Seconds for dmesg, which answers at once or, where the log is forbidden, not at all."""
+
 _LONGEST = 1000
+"""Characters of a message that the record keeps."""
 
 
 class Killing:
@@ -38,7 +41,7 @@ class Killing:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._looked = directory, 0.0
-        self._said = {path: path.stat().st_size for path in _outputs(directory)}
+        self._sizes = {path: path.stat().st_size for path in _outputs(directory)}
         self._before = host.kills()
         self._memory: HostMemory | None = None
         self._beats: dict[int, beat.Beat] = {}
@@ -82,14 +85,14 @@ class Killing:
         killed: list[tuple[int | None, int | None]] = [*output.killed(report, signal.SIGKILL)]
         if not killed and agent.returncode == -signal.SIGKILL:
             killed = [(None, agent.pid)]
-        found = self._who_said_so() if killed else None
+        found = self._killer() if killed else None
         if found is None:
             return
         kind, message = found
         rank, pid = killed[0]
         last = None if rank is None else _last(self._directory, rank)
         logged, doing = _logged(pid), None if rank is None else self._beats.get(rank)
-        told = OutOfMemory(
+        record = OutOfMemory(
             kind=kind,
             place="host",
             time=time.time(),
@@ -103,7 +106,7 @@ class Killing:
             phase=None if doing is None else beat.MEMORY_PHASES.get(doing.phase),
             message=logged or message,
         )
-        content = json.dumps(told.as_dict())
+        content = json.dumps(record.as_dict())
         files.write_new(self._directory / OUT_OF_MEMORY, f"{content}\n".encode())
 
     def _others(self) -> tuple[dict[str, Any], ...]:
@@ -120,10 +123,10 @@ class Killing:
             resident = last.host.rank_bytes
         return replace(self._memory, rank_bytes=resident)
 
-    def _who_said_so(self) -> tuple[Kind, str] | None:
-        """Who has killed a process for want of memory since the start; None where nobody has."""
+    def _killer(self) -> tuple[Kind, str] | None:
+        """The killer of a process for want of memory since the start, and a message; None where there is none."""
         now, before = host.kills(), self._before
-        if (line := self._slurms()) is not None:
+        if (line := self._slurm_line()) is not None:
             return "slurm", line
         if now.group > before.group and now.limit > before.limit:
             return "cgroup", "the cgroup of the job met its limit, and the kernel killed a process in it (oom_kill)"
@@ -131,11 +134,11 @@ class Killing:
             return "host_killer", "the node was out of memory, and the kernel killed a process (oom_kill)"
         return None
 
-    def _slurms(self) -> str | None:
-        """What Slurm's step daemon has printed since into the job's output about processes that were killed."""
+    def _slurm_line(self) -> str | None:
+        """The new line of Slurm's step daemon in the job's output about a process that was killed."""
         for path in _outputs(self._directory):
             with contextlib.suppress(OSError), files.opened(path) as file:
-                file.seek(self._said.get(path, 0))
+                file.seek(self._sizes.get(path, 0))
                 if found := _OF_SLURM.search(file.read(files.MOST_OF_A_LOG).decode(errors="replace")):
                     return found[0].strip()[:_LONGEST]
         return None
@@ -150,8 +153,8 @@ def _logged(pid: int | None) -> str | None:
     if pid is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", timeout=_LOGGED_S)
-        lines = [line for line in said.stdout.splitlines() if f"Killed process {pid} " in line]
+        log = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", timeout=_LOGGED_S)
+        lines = [line for line in log.stdout.splitlines() if f"Killed process {pid} " in line]
         return lines[-1].strip()[:_LONGEST] if lines else None
     return None
 

@@ -84,22 +84,28 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
             return ending.conclude(directory, process.returncode, place)
-    superseded, killing = False, Killing(directory)
+    returncode = _ranks(directory, job, facts, place)
+    return None if returncode is None else ending.conclude(directory, returncode, place)
+
+
+def _ranks(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None) -> int | None:
+    """Run this node's ranks to their end; the agent's exit status, None where the job has begun again elsewhere."""
+    superseded, killing, is_first = False, Killing(directory), place is None or place.number == 0
     for watch in hanging.watches(directory, place):
         with processes.start_agent(directory, job, facts, place, watch.environment) as process:
-            _running(directory, process, place)
+            if is_first:
+                _running(directory, process, place)
             superseded = _wait(process, directory, place, watch, killing)
             killing.read(watch.folder)
         processes.end_leftovers(directory)
     if process.returncode and not superseded:
-        killing.tell(directory / "logs" / "node.err", process)
-    return None if superseded else ending.conclude(directory, process.returncode, place)
+        killing.tell(directory / "logs" / f"{processes.log_name(place)}.err", process)
+    return None if superseded else process.returncode
 
 
 def _running(
     directory: Path, process: subprocess.Popen[bytes], place: SlurmPlace | None, reason: str | None = None
 ) -> None:
-    """Write down what runs now."""
     if place is not None:
         state.put(directory, "running", reason=reason, job_id=place.job_id)
         return
@@ -131,16 +137,9 @@ def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not preparing.wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
-    superseded, killing = False, Killing(directory)
-    for watch in hanging.watches(directory, place):
-        with processes.start_agent(directory, job, facts, place, watch.environment) as process:
-            superseded = _wait(process, directory, place, watch, killing)
-            killing.read(watch.folder)
-        processes.end_leftovers(directory)
-    if process.returncode and not superseded:
-        killing.tell(directory / "logs" / f"node{place.number}.err", process)
+    if returncode := _ranks(directory, job, facts, place):
         name = f"node{place.number}.{place.attempt}.failed"
-        files.write_atomically(directory / "logs" / name, {"returncode": process.returncode})
+        files.write_atomically(directory / "logs" / name, {"returncode": returncode})
 
 
 def _wait(
@@ -197,7 +196,7 @@ def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
 
 
 def _forget_last_attempt(directory: Path) -> None:
-    """Remove the files of the last attempt, by which a resumed run must not be judged."""
+    """Remove the files of the last attempt: they would be taken for signs of this one."""
     logs = directory / "logs"
     # What another node prints is its own to remove: it may have begun before us.
     old = [*logs.glob("error.rank*.json"), *logs.glob("node*.failed"), logs / "outcome.json", logs / "node.err"]

@@ -45,6 +45,11 @@ class SlurmPlace:
     hosts: Sequence[str] = ()
 
 
+def log_name(place: SlurmPlace | None) -> str:
+    """The name of the files in ``logs/`` that hold the output of this node's agent, without suffix."""
+    return f"node{place.number}" if place is not None and place.number else "node"
+
+
 @contextlib.contextmanager
 def start_agent(
     directory: Path,
@@ -53,16 +58,16 @@ def start_agent(
     place: SlurmPlace | None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The recorded command of this node, started; its output goes to ``logs/node*.out`` and ``.err``.
+    """Start the recorded command of this node; its output goes to ``logs/node*.out`` and ``.err``.
 
     Args:
         directory: The run directory.
-        job: What was recorded.
+        job: The recorded job.
         facts: Values for placeholders.
         place: The node's part in a Slurm job; None on this machine.
         environment: Variables beside the job's own.
     """
-    name = f"node{place.number}" if place is not None and place.number else "node"
+    name = log_name(place)
     with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
         yield subprocess.Popen(
             [_fill(text, facts) for text in job["argv"]],
@@ -92,7 +97,7 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 
 def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
-    """Send our own ranks SIGUSR2; torchrun sends those of a user's script SIGTERM."""
+    """Ask ranks to save: our own by SIGUSR2, a user's script by torchrun's SIGTERM."""
     if not own:
         process.terminate()
         return
@@ -101,7 +106,7 @@ def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
 
 
 def end_leftovers(directory: Path) -> None:
-    """Kill what is left of the job: it has lost its agent.
+    """Kill the processes of the job that have outlived its agent.
 
     Its processes are known by the variable that the job gave them. Torchrun gives each rank a session of its own, and
     the number of its own process group is free for others to take once it has been waited for.

@@ -47,29 +47,55 @@ class NoJob(SubmitError):
 
 
 def submit_run(directory: Path, cluster: ClusterSpec) -> str:
-    """Submit once, whatever happened before: a job whose id was never written down is found by its comment."""
+    """Submit one run, whatever happened before: a job whose id was never written down is found by its comment."""
     found = status.adopted(directory)
     if found is not None:
         return found
     forget_tasks(directory)
-    folder = directory / "logs" / "submitit"
-    parameters = script.parameters(directory.name, str(folder), str(directory), cluster)
+    [job_id] = _hand_over(directory / "logs" / "submitit", directory, [directory], cluster)
+    return job_id
+
+
+def _hand_over(
+    folder: Path,
+    place: Path,
+    runs: Sequence[Path],
+    cluster: ClusterSpec,
+    at_once: int | None = None,
+    wait_for: Sequence[str] = (),
+) -> list[str]:
+    """Queue one run, or an array, and note its job ids.
+
+    Args:
+        folder: Submitit's, and the job's comment, by which a launcher that was killed finds it again.
+        place: The directory of the run, or of the sweep, which a container sees.
+        runs: The run directories.
+        cluster: The profile.
+        at_once: Jobs of an array that may run at once.
+        wait_for: Jobs that must have ended before.
+    """
+    parameters = script.parameters(place.name, str(folder), str(place), cluster, wait_for=wait_for)
     with interrupts.let_through():
-        precheck.check(cluster, _script(parameters, cluster, folder, directory), patience_s=_PATIENCE_S)
-        precheck.check_folder(directory)
+        precheck.check(cluster, _script(parameters, cluster, folder, place), patience_s=_PATIENCE_S)
+        precheck.check_folder(place)
+    limit = {} if at_once is None else {"array_parallelism": at_once}
+    # Noted before sbatch is called, so that a job whose id is never noted is found by this comment.
     intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
     with interrupts.shielded():
-        attempts.forget(directory)
-        files.write_atomically(directory / state.SUBMISSION, intent)
+        for index, run in enumerate(runs):
+            attempts.forget(run)
+            files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(runs) > 1 else {}))
         try:
-            [job_id] = _submitted(folder, directory, parameters, cluster, [str(directory)])
+            ids = _submitted(folder, place, {**parameters, **limit}, cluster, [str(run) for run in runs])
         except NoJob:
-            (directory / state.SUBMISSION).unlink()
+            for run in runs:
+                (run / state.SUBMISSION).unlink()
             raise
-        files.write_atomically(directory / state.SUBMISSION, {**intent, "job_id": job_id})
-        events.add(directory, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-        interrupts.note_begun(run_names.name_of(directory, Path.cwd()))
-    return job_id
+        for run, job_id in zip(runs, ids, strict=True):
+            files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
+            events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
+        interrupts.note_begun(run_names.name_of(place, Path.cwd()))
+    return ids
 
 
 def forget_tasks(directory: Path) -> None:
@@ -104,37 +130,13 @@ def submit_arrays(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | N
     return jobs_of
 
 
-def _submit_array(recorded: Sequence[Path], cluster: ClusterSpec, at_once: int, wait_for: Sequence[str]) -> str:
-    """One array, begun when the jobs have ended that it waits for.
-
-    Its folder is its comment, by which a launcher that was killed finds it again.
-    """
-    sweep = recorded[0].parent
+def _submit_array(runs: Sequence[Path], cluster: ClusterSpec, at_once: int, wait_for: Sequence[str]) -> str:
+    sweep = runs[0].parent
     try:
         (sweep / "submitit").mkdir(exist_ok=True)
         number = itertools.count(len(list((sweep / "submitit").iterdir())))
         folder = next(path for each in number if not (path := sweep / "submitit" / str(each)).exists())
-        parameters = script.parameters(sweep.name, str(folder), str(sweep), cluster, wait_for=wait_for)
-        precheck.check(cluster, _script(parameters, cluster, folder, sweep), patience_s=_PATIENCE_S)
-        precheck.check_folder(sweep)
-        # Before sbatch is called, so that a job whose id is never noted is found by this comment.
-        intent = {"kind": "slurm", "job_id": None, "comment": str(folder)}
-        with interrupts.held():
-            for index, run in enumerate(recorded):
-                attempts.forget(run)
-                files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(recorded) > 1 else {}))
-        parameters["array_parallelism"] = at_once
-        with interrupts.shielded():
-            try:
-                ids = _submitted(folder, sweep, parameters, cluster, [str(run) for run in recorded])
-            except NoJob:
-                for run in recorded:
-                    (run / state.SUBMISSION).unlink()
-                raise
-            for run, job_id in zip(recorded, ids, strict=True):
-                files.write_atomically(run / state.SUBMISSION, {**intent, "job_id": job_id})
-                events.add(run, "queued", f"submitted as job {job_id}", step=None, job_id=job_id)
-            interrupts.note_begun(run_names.name_of(sweep, Path.cwd()))
+        ids = _hand_over(folder, sweep, runs, cluster, at_once, wait_for)
     except OSError as error:
         raise SubmitError(f"the sweep's folder {sweep} cannot be written: {error.strerror or error}") from None
     return ids[0].partition("_")[0]

@@ -27,7 +27,11 @@ from launcher.job import beat
 from launcher.job.beat import Beat
 
 _PATIENCE_S = 4.0
+"""Seconds for a rank's own answers, which take milliseconds where it can answer at all."""
+
 _PYSPY_S = 8.0
+"""Seconds for py-spy, which reads the symbols of every library of the process."""
+
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
 _PYSPY = re.compile(r"^ {4}(?P<function>.+) \((?P<file>[^():]+):(?P<line>\d+)\)$")
 _FRAMES = 40
@@ -51,7 +55,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """What was found of one rank.
+    """One rank's state, stacks and collectives.
 
     Attributes:
         state: Why the process cannot go on, where the kernel says so.
@@ -130,7 +134,7 @@ def _collectives(folder: Path, rank: int, asked: int | None) -> list[dict[str, A
 
 
 def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str, str]:
-    """Where the stacks are from, and their text; both empty where nobody could tell."""
+    """The source of the stacks and their text; both empty where there are none."""
     spy = _pyspy(program)
     if spy is not None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -185,8 +189,8 @@ def _state(pid: int) -> str:
 
 def ranks(agent: int) -> list[Rank]:
     """The processes that torchrun has started and told their ranks."""
-    told = ((child.pid, _rank_of(child.pid)) for child in processes.children(agent))
-    found = [Rank(rank=rank, pid=pid) for pid, rank in told if rank is not None]
+    known = ((child.pid, _rank_of(child.pid)) for child in processes.children(agent))
+    found = [Rank(rank=rank, pid=pid) for pid, rank in known if rank is not None]
     return sorted(found, key=lambda each: each.rank)
 
 

@@ -226,7 +226,7 @@ def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
 
 
 def controller_python() -> str:
-    """The words by which the controller calls Python; a user who has set the variable keeps it."""
+    """The command that starts Python in the controller; a user who has set the variable keeps it."""
     without = "" if os.environ.get(SAFE_PATH) else f"env -u {SAFE_PATH} "
     return f"{without}{shlex.quote(sys.executable)} -P"
 
