@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -130,8 +131,9 @@ def test_an_attempt_that_another_node_has_replaced_ends_and_says_nothing(tmp_pat
 
 def test_a_run_whose_keeper_is_gone_is_lost(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", "pass")
-    gone = os.spawnlp(os.P_WAIT, "true", "true") or 2**22 - 3
-    state.put(run, "running", keeper=gone)
+    with subprocess.Popen(["true"]) as gone:
+        keeper = process.Process.of(gone.pid).as_dict()
+    state.put(run, "running", keeper=keeper)
     ending = status.read(run)
     assert (ending.state, ending.reason) == ("lost", "the process that kept the job on this machine is gone")
 
