@@ -124,7 +124,7 @@ def _fault(error: Exception, words: Sequence[str]) -> int:
 
 
 def _of_the_system(error: OSError) -> ConfigErrors:
-    """What the system refuses of a file or folder as a finding about it; a fault of ours is raised again.
+    """A refusal of the system about a file or folder as a finding; a fault of ours is raised again.
 
     Raises:
         OSError: It is none of the errors that a path, a disk or a limit of the machine is the cause of.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from launcher.actions.requests import Output, as_model
 from launcher.base import terminal
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 
 _OF_ONE_RUN = {
@@ -29,41 +31,60 @@ _KEPT_AS = {"--from": "lock", "--set": "variables"}
 """Where the parser keeps an option that is no attribute's name."""
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """The positional overrides and ``--json``."""
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="group=option or group.key=value")
-    add_json(parser)
+_SHARED: Mapping[str, JsonObject] = {
+    "overrides": {"nargs": "*", "metavar": "OVERRIDE", "help": "group=option or group.key=value"},
+    "runs": {
+        "nargs": "*",
+        "metavar": "RUN",
+        "help": "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array",
+    },
+    "--json": {"action": "store_true", "help": "print one JSON document"},
+    "--hf": {
+        "type": Path,
+        "metavar": "PATH",
+        "help": "take the model from a Hugging Face folder, with its weights, or from a config.json alone, "
+        "as model=PATH",
+    },
+    "--trust": {"action": "store_true", "help": "let what is from elsewhere do what needs your word"},
+    "--engine": {
+        "choices": ("formula", "trace"),
+        "default": "formula",
+        "help": "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)",
+    },
+    "--plot": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "draw piles and the step's time; FILE ends in .png, .svg or .html",
+    },
+    "--no-native": {
+        "dest": "native",
+        "action": "store_false",
+        "help": "do not ask the engine's own validator (megatron)",
+    },
+    "--no-measurements": {
+        "dest": "measured",
+        "action": "store_false",
+        "help": "predict speed as shipped, without what was measured of this cluster",
+    },
+    "--partial": {
+        "action": "store_true",
+        "help": "go on although words of another program's file that matter are left out",
+    },
+    "--set": {
+        "dest": "variables",
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=VALUE",
+        "help": "a variable of a Megatron-LM script that the file leaves open; may be given several times",
+    },
+}
+"""Options of several verbs, as ``argparse`` takes them."""
 
 
-def add_hf(parser: argparse.ArgumentParser) -> None:
-    """``--hf``: the model of a folder or file, as ``model=`` takes it."""
-    words = "take the model from a Hugging Face folder, with its weights, or from a config.json alone, as model=PATH"
-    parser.add_argument("--hf", type=Path, metavar="PATH", help=words)
-
-
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """The positional runs."""
-    words = "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array"
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """``--json``: one JSON document on stdout and nothing else there."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """``--trust``: let what is from elsewhere run code, fetch, send and leave the working folder."""
-    parser.add_argument("--trust", action="store_true", help="let what is from elsewhere do what needs your word")
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """``--engine`` and ``--plot``: where the memory comes from, and a figure of it."""
-    words = "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)"
-    parser.add_argument("--engine", choices=("formula", "trace"), default="formula", help=words)
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw piles and the step's time; FILE ends in .png, .svg or .html"
-    )
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Declare options that several verbs share, in this order."""
+    for name in names:
+        parser.add_argument(name, **_SHARED[name])
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:
@@ -107,34 +128,9 @@ def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> No
         raise ConfigErrors(errors)
 
 
-def add_native(parser: argparse.ArgumentParser) -> None:
-    """``--no-native``: do not ask the engine's own validator."""
-    parser.add_argument(
-        "--no-native", dest="native", action="store_false", help="do not ask the engine's own validator (megatron)"
-    )
-
-
-def add_measured(parser: argparse.ArgumentParser) -> None:
-    """``--no-measurements``: predict with the shipped constants alone."""
-    words = "predict speed as shipped, without what was measured of this cluster"
-    parser.add_argument("--no-measurements", dest="measured", action="store_false", help=words)
-
-
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: JsonObject) -> None:
     """Print the one document."""
     print(terminal.as_json(document))
-
-
-def add_partial(parser: argparse.ArgumentParser) -> None:
-    """``--partial``: go on without what matters of a file and is left out."""
-    words = "go on although words of another program's file that matter are left out"
-    parser.add_argument("--partial", action="store_true", help=words)
-
-
-def add_set(parser: argparse.ArgumentParser) -> None:
-    """``--set``: the values of a shell script's variables."""
-    words = "a variable of a Megatron-LM script that the file leaves open; may be given several times"
-    parser.add_argument("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE", help=words)
 
 
 def request_from[T](kind: type[T], options: argparse.Namespace, **more: Any) -> T:

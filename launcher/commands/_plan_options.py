@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._options import add_trust
+from launcher.commands._options import add_shared
 from launcher.planner import largest, shortlist
 
 OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
@@ -14,7 +14,7 @@ OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days",
 
 
 def add_questions(parser: argparse.ArgumentParser) -> None:
-    """Options of what is asked beside the layouts."""
+    """Options of the questions beside the layouts."""
     words = "the fewest GPUs that train it, or that do within --days; a size that is typed is the limit"
     parser.add_argument("--smallest", action="store_true", help=words)
     words = "the largest micro-batch, sequence or model preset that fits here"
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     words = "rank the layouts that --measure has started, and write the fastest as a recipe"
     parser.add_argument("--results", metavar="ID", help=words)
-    add_trust(parser)
+    add_shared(parser, "--trust")
 
 
 _OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")

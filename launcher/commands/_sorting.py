@@ -1,4 +1,4 @@
-"""``--sort COLUMN``: rows of ``status`` in the order of a column, the best first; what has no value comes last."""
+"""``--sort COLUMN``: rows of ``status`` in the order of a column, the best first; rows without a value come last."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def in_order[R: Row](rows: Sequence[R], column: str | None) -> list[R]:
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a row that can be put in order, and those of a point's own overrides by their keys."""
+    """The values of a row that have an order, and a point's own overrides by their keys."""
     plain = {key: value for key, value in row.items() if not isinstance(value, list | dict | tuple)}
     typed = (word.partition("=") for word in row.get("overrides", ()))
     return {**plain, **{key: value for key, _, value in typed}}

@@ -13,14 +13,13 @@ from launcher.actions.find_runs import find
 from launcher.actions.stop import stop_all
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
-from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import run_names, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_runs(parser)
-    add_json(parser)
+    add_shared(parser, "runs", "--json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,24 +18,11 @@ from launcher.actions.trust_gate import may_preview, require_trust
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.terminal import width
-from launcher.commands._options import (
-    add_engine,
-    add_hf,
-    add_measured,
-    add_native,
-    add_overrides,
-    add_partial,
-    add_set,
-    add_trust,
-    print_json,
-    request_from,
-    require_one_run,
-)
+from launcher.commands._options import add_shared, print_json, request_from, require_one_run
 from launcher.estimate.memory.terms import PILES
 from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
-from launcher.spec import RunSpec
 from launcher.views.check import Check
 
 if TYPE_CHECKING:
@@ -46,28 +33,25 @@ _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_no
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
+    add_shared(parser, "overrides", "--json")
     parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
-    add_native(parser)
+    add_shared(parser, "--no-native")
     parser.add_argument(
         "--points",
         type=Path,
         metavar="FILE.jsonl",
         help='judge many runs, - from stdin: a line each of {"id", "overrides"}; their ways out are single changes',
     )
-    add_hf(parser)
+    add_shared(parser, "--hf")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
     parser.add_argument(
         "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
     )
-    add_partial(parser)
-    add_set(parser)
-    add_trust(parser)
+    add_shared(parser, "--partial", "--set", "--trust")
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     parser.add_argument("--speed", action="store_true", help="the parts of a step, with formulas, numbers and sources")
-    add_engine(parser)
-    add_measured(parser)
+    add_shared(parser, "--engine", "--plot", "--no-measurements")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,46 +69,27 @@ def run(options: argparse.Namespace) -> int:
     found = check_run(request, foreign)
     if found.assessment is None and not options.json:
         raise ConfigErrors(found.errors)
-    explanation = _explanation(options, found)
-    readable = found.spec is not None and not found.errors and may_preview(request.command_line(), found.spec, sources)
-    samples = _samples(found.spec) if found.spec is not None and readable else []
+    explanation = None if options.explain is None or found.peak is None else found.explain(options.explain)
+    spec = None if found.errors else found.spec
+    samples: Sequence[Preview] = ()
+    if spec is not None and spec.data.preview and may_preview(request.command_line(), spec, sources):
+        from launcher.actions import run_data  # Late, because few checks show samples.
+
+        samples = run_data.read_previews(spec)
     if options.json:
-        document = _with_samples(found.as_dict(), samples)
-        print_json(document | _in_detail(document, options, found, explanation))
+        document = run_data.with_previews(found.as_dict(), samples) if samples else found.as_dict()
+        print_json(document | _detail_keys(document, options, found, explanation))
     elif explanation is not None or (options.speed and found.speed is not None):
-        print(_told(options, found, explanation))
+        print(_detail_text(options, found, explanation))
     else:
         print(found.as_text(width()))
         if options.speed and found.spec is not None and found.peak is not None and found.spec.hardware.device == "cpu":
             print(f"\n{found.speed_table(width())}")  # Of other devices the answer itself has the reason.
-        _show(samples)
+        if samples:
+            run_data.show_previews(samples)
     if found.assessment is not None:
         draw_figure(options.plot, found.assessment)
     return _STATUS[found.verdict]
-
-
-def _samples(spec: RunSpec) -> Sequence[Preview]:
-    """The samples that ``data.preview`` asks for."""
-    if not spec.data.preview:
-        return ()
-    from launcher.actions.run_data import read_previews  # Late, as below, because few checks show samples.
-
-    return read_previews(spec)
-
-
-def _with_samples(document: JsonObject, samples: Sequence[Preview]) -> JsonObject:
-    if not samples:
-        return document
-    from launcher.actions.run_data import with_previews
-
-    return with_previews(document, samples)
-
-
-def _show(samples: Sequence[Preview]) -> None:
-    if samples:
-        from launcher.actions.run_data import show_previews
-
-        show_previews(samples)
 
 
 def _check_sweep(options: argparse.Namespace) -> int:
@@ -143,23 +108,18 @@ def _check_sweep(options: argparse.Namespace) -> int:
     return sweep.status_of(points)
 
 
-def _explanation(options: argparse.Namespace, found: Check) -> Explanation | None:
-    """The explanation that was asked for; an invalid run has none."""
-    return None if options.explain is None or found.peak is None else found.explain(options.explain)
-
-
-def _told(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
-    """What was asked for in place of the answer: the terms of a pile, the parts of a step, or both."""
+def _detail_text(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
+    """The text in place of the answer: the terms of a pile, the parts of a step, or both."""
     from launcher.views.check import detail  # Late, because few checks ask for it.
 
     texts = [] if explanation is None else [detail.explanation_text(explanation, width())]
     return "\n\n".join([*texts, found.speed_table(width())] if options.speed else texts)
 
 
-def _in_detail(
+def _detail_keys(
     document: JsonObject, options: argparse.Namespace, found: Check, explanation: Explanation | None
 ) -> JsonObject:
-    """What was asked for beside the answer: the key ``explain``, and the key ``speed`` with its terms."""
+    """The keys beside the answer: ``explain``, and ``speed`` with its terms."""
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
         return explained

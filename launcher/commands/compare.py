@@ -11,15 +11,15 @@ from pathlib import Path
 from launcher.actions.find_runs import find
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import run_names, status
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_runs(parser)
+    add_shared(parser, "runs")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the losses; FILE ends in .png, .svg or .html")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:

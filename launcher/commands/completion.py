@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.base.package import FOLDER
-from launcher.commands._options import add_json, print_json
+from launcher.commands._options import add_shared, print_json
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("shell", choices=SHELLS, help="whose script")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:

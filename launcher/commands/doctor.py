@@ -10,17 +10,17 @@ from __future__ import annotations
 import argparse
 
 from launcher.actions.doctor import DoctorRequest, examine
-from launcher.commands._options import add_json, add_trust, print_output, request_from
+from launcher.commands._options import add_shared, print_output, request_from
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="how to get a node: cluster.partition=gpu")
-    add_json(parser)
+    add_shared(parser, "--json")
     parser.add_argument(
         "--wait", type=float, default=60, metavar="S", help="seconds for a node to answer (60); 0 asks none"
     )
-    add_trust(parser)
+    add_shared(parser, "--trust")
     parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
 
 

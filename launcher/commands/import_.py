@@ -22,7 +22,7 @@ from launcher.actions.requests import write_new
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width
-from launcher.commands._options import add_json, add_partial, add_set, print_json
+from launcher.commands._options import add_shared, print_json
 
 if TYPE_CHECKING:
     from launcher.config.trust.privileged_settings import PrivilegedSetting
@@ -37,10 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
-    add_partial(parser)
-    add_set(parser)
+    add_shared(parser, "--partial", "--set")
     parser.add_argument("--recipe", type=Path, metavar="OUT.yaml", help="also write a recipe")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,7 +85,7 @@ def _report(imported: Imported, options: argparse.Namespace) -> None:
 
 
 def _of_little_matter(imported: Imported) -> Iterator[str]:
-    """The keys that change neither maths, memory nor data, and then what is not understood."""
+    """The keys that change neither maths, memory nor data, and then those that are not understood."""
     from launcher.config.left_out import NO_EFFECT
 
     rest = [left for left in imported.left_out if not left.matters]
@@ -113,7 +112,7 @@ def _privileged(imported: Imported) -> list[PrivilegedSetting]:
 
 
 def _write_recipe(path: Path, imported: Imported, origin: Path, privileged: Sequence[PrivilegedSetting]) -> None:
-    """Write the recipe, which is as foreign as the file that it is made of."""
+    """Write the recipe, and note that it is as foreign as its file."""
     import yaml
 
     from launcher.config.trust import sources as trust

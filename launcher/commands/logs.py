@@ -16,7 +16,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
-from launcher.commands._options import add_json, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import contents, health, output, results, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, metavar="R", help="only what this rank printed")
     parser.add_argument("--all", action="store_true", help="also torchrun, submitit and earlier attempts")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,7 +103,7 @@ def _print_hang(row: RunState) -> None:
 
 
 def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[Path, ...]:
-    """The files to show: all with --all or where an end has no other witness, else those of the ranks."""
+    """The files to show: with --all, or where an end has no other witness, all of them; else the ranks' own."""
     silent = not found.ranks and row.state in BAD and not errors_of(row, None)
     return found.every if options.all or silent else found.ranks
 
@@ -157,7 +157,7 @@ class _Followed:
         self._asked, self._told = 0.0, (row.state, row.reason)
 
     def follow(self) -> RunState:
-        """Print what is added until the run has ended, and return how it did."""
+        """Print new steps and lines until the run has ended, and return its state then."""
         try:
             while not self._has_ended():
                 self._print_news()

@@ -24,7 +24,7 @@ from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNot
 from launcher.base.terminal import say, width
 from launcher.base.units import rounded
 from launcher.commands import _plan_options
-from launcher.commands._options import add_measured, add_native, add_overrides, print_json, print_output, request_from
+from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.estimate.speed.estimate import unknown
 from launcher.planner import document
 from launcher.planner.question import Question
@@ -40,18 +40,18 @@ _WORTH_SAYING_S = 1.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
+    add_shared(parser, "overrides", "--json")
     parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
     _plan_options.arguments(parser)
     _plan_options.add_questions(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
-    add_measured(parser)
+    add_shared(parser, "--no-measurements")
     parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
     words = "take a run out of the measured ones, by its name or directory"
     parser.add_argument("--forget", metavar="RUN", help=words)
-    add_native(parser)
+    add_shared(parser, "--no-native")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,7 +137,7 @@ def _print(options: argparse.Namespace, answer: Answer) -> None:
 
 
 def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer) -> int:
-    """Save what is to be saved, and print the document; the exit status."""
+    """Save the layout with ``--save``, print the document, and return the exit status."""
     found = answer.plan
     saved = save_layout.save(request, answer.question, found)
     if options.json:

@@ -16,15 +16,14 @@ from launcher.actions.requests import JudgeRequest, compose_run, own_measurement
 from launcher.actions.trust_gate import require_trust
 from launcher.base.terminal import say
 from launcher.base.units import gib
-from launcher.commands._options import add_overrides, add_trust, print_json, request_from
+from launcher.commands._options import add_shared, print_json, request_from
 from launcher.data import token_folder
 from launcher.spec import RunSpec
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
-    add_trust(parser)
+    add_shared(parser, "overrides", "--json", "--trust")
     parser.add_argument("--clear", action="store_true", help="remove all token ids that are kept, and make none")
 
 

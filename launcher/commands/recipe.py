@@ -25,7 +25,7 @@ from pathlib import Path
 
 from launcher.actions.requests import Output
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.commands._options import add_json, add_trust, print_output
+from launcher.commands._options import add_shared, print_output
 from launcher.rundir import losses
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1, "trust": 0}
@@ -48,8 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     words = "trust: all files of the repository that FILE, or else the working folder, lies in"
     parser.add_argument("--origin", action="store_true", help=words)
-    add_trust(parser)
-    add_json(parser)
+    add_shared(parser, "--trust", "--json")
 
 
 def run(options: argparse.Namespace) -> int:

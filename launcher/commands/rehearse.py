@@ -18,24 +18,14 @@ from launcher.actions.rehearse import RehearseRequest, judge_rehearsed, question
 from launcher.actions.requests import Output
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
-from launcher.commands._options import (
-    add_hf,
-    add_measured,
-    add_native,
-    add_overrides,
-    add_partial,
-    add_trust,
-    print_json,
-    print_output,
-    request_from,
-)
+from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.rehearsing.choice import MINUTES, STEPS
 from launcher.views.rehearsal import Rehearsed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
+    add_shared(parser, "overrides", "--json")
     parser.add_argument("--stage", type=int, metavar="K", help="a rank of this pipeline stage, from 0")
     parser.add_argument("--rank", type=int, metavar="R", help="this rank of the run, from 0")
     parser.add_argument("--all-stages", action="store_true", help="a rank of every stage that holds something else")
@@ -49,11 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "the answer of a rehearsal that was submitted, by its run's name, directory or job id"
     parser.add_argument("--results", metavar="RUN", help=words)
     parser.add_argument("--again", action="store_true", help="submit it again although it has an answer, or waits")
-    add_hf(parser)
-    add_partial(parser)
-    add_native(parser)
-    add_measured(parser)
-    add_trust(parser)
+    add_shared(parser, "--hf", "--partial", "--no-native", "--no-measurements", "--trust")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""A page of a run: what was asked, predicted and measured, its curves, what happened when, and how it ended.
+"""A page of a run: its settings, the prediction and the measurement, its curves, its events, and how it ended.
 
 One file that holds all that it shows, for any browser, and loads nothing. A run of any state is shown by what it has.
 Several runs are laid over each other and side by side; a sweep is its points, over the settings that vary.
@@ -15,7 +15,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.terminal import say
 from launcher.charts import library
-from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import run_names
 
 _SUFFIX = ".html"
@@ -23,10 +23,10 @@ _SUFFIX = ".html"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_runs(parser)
+    add_shared(parser, "runs")
     words = "the page (default: in this folder by the run's name, of several report.html)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=words)
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Go on with runs from their newest checkpoint, in their own directories; with a sweep, what has not finished.
+"""Go on with runs from their newest checkpoint, in their own directories; of a sweep, with those not finished.
 
 With settings (launch resume RUN train.steps=200 optimizer.lr=1e-5) one run goes on with these changed; a finished one
 is extended. On another number of ranks (cluster.gpus_per_node=2) the training stays the same. What the checkpoint
@@ -16,7 +16,7 @@ from launcher.actions.requests import folder
 from launcher.actions.trust_records import require_own
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say
-from launcher.commands._options import add_json, add_trust, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import attempts, contents, home, provenance, results, run_names, status
 from launcher.spec import RunSpec, edit
 from launcher.submission import interrupts, submit
@@ -27,8 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     words = "a run's or sweep's name or directory, or a run's job id; of one run, settings to change: KEY=VALUE"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=words)
-    add_trust(parser)
-    add_json(parser)
+    add_shared(parser, "--trust", "--json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,7 +67,7 @@ def _is_folder(word: str) -> bool:
 
 
 def _require_one(names: Sequence[str], directories: Sequence[Path], words: Sequence[str]) -> None:
-    """Refuse settings for several runs: each may need others, and what is refused for one would hold up the rest."""
+    """Refuse settings for several runs: each may need others, and a refusal for one would hold up the rest."""
     if len(names) > 1 or sweep_of(names[0]) is not None:
         rule = "settings are changed for one run at a time"
         ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in directories[:1]]

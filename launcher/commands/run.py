@@ -13,18 +13,7 @@ from launcher.actions import run_data
 from launcher.actions.run import RunRequest, Unfit, debug, prepare_run, record_run, start
 from launcher.actions.trust_gate import require_trust
 from launcher.base.terminal import say, width
-from launcher.commands._options import (
-    add_engine,
-    add_hf,
-    add_measured,
-    add_native,
-    add_overrides,
-    add_partial,
-    add_trust,
-    print_json,
-    request_from,
-    require_one_run,
-)
+from launcher.commands._options import add_shared, print_json, request_from, require_one_run
 from launcher.preflight.assess import as_json
 from launcher.rundir import status
 from launcher.submission import interrupts
@@ -33,12 +22,9 @@ from launcher.views.check.text import as_text
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
-    add_native(parser)
-    add_engine(parser)
-    add_measured(parser)
-    add_hf(parser)
-    add_partial(parser)
+    add_shared(
+        parser, "overrides", "--json", "--no-native", "--engine", "--plot", "--no-measurements", "--hf", "--partial"
+    )
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     words = "start by what `launch rehearse` has measured of it, in place of the memory estimate"
     parser.add_argument("--rehearsed", action="store_true", help=words)
@@ -46,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run: its lock, directory or name"
     )
-    add_trust(parser)
+    add_shared(parser, "--trust")
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 
 
@@ -90,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    """``launch -m``: start a sweep and print what was left out."""
+    """``launch -m``: start a sweep and print the points that are left out."""
     from launcher.actions import sweep
 
     request = request_from(sweep.SweepRequest, options)

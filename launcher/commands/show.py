@@ -14,13 +14,13 @@ from launcher.actions.show import translate_run
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_overrides, print_json, request_from
+from launcher.commands._options import add_shared, print_json, request_from
 from launcher.config.catalog import Catalog
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_overrides(parser)
+    add_shared(parser, "overrides", "--json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import say, width
-from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status
 from launcher.views.runs import by_place, table
@@ -25,12 +25,12 @@ _NEWEST = 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_runs(parser)
+    add_shared(parser, "runs")
     add_sort(parser)
     words = f"the N newest, and those that wait or run (default {_NEWEST}; all with --json, --sort)"
     parser.add_argument("--newest", type=int, metavar="N", help=words)
     parser.add_argument("--all", action="store_true", help="all runs, however many")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _require_a_number(options: argparse.Namespace) -> None:
 
 
 def _count(options: argparse.Namespace) -> int | None:
-    """How many of the newest runs are shown; None for all, among which a program looks and a column is compared."""
+    """The number of newest runs to show; None for all, for a program and where a column is compared."""
     if options.newest is not None:
         return int(options.newest)
     return None if options.runs or options.all or options.json or options.sort else _NEWEST

@@ -16,7 +16,7 @@ from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import width
-from launcher.commands._options import add_json, add_runs, print_json, settle
+from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import status
 from launcher.views.why import as_line, as_text
 from launcher.why.explain import explain
@@ -26,8 +26,7 @@ _BAD = ("failed", "lost", "requeued", "not_visible", "unreadable")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_runs(parser)
-    add_json(parser)
+    add_shared(parser, "runs", "--json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def text(found: Comparison, width: int) -> str:
 
 
 def names(found: Comparison) -> list[str]:
-    """What each run is called: its id, or its directory where several have one id."""
+    """The name of each run: its id, or its directory where several have one id."""
     ids = [side.run.id for side in found.sides]
     return [side.run.directory if ids.count(side.run.id) > 1 else side.run.id for side in found.sides]
 
@@ -60,7 +60,7 @@ def sentences(found: Comparison) -> Iterator[str]:
 
 
 def _ranked(found: Comparison) -> Iterator[str]:
-    """Who has the lowest loss: on held-out samples, else of training at the last step that all have; or why nobody."""
+    """The run of the lowest loss, held out or else at the last common step of training; or the reason for none."""
     if found.by.kind is None:
         yield f"not ranked by loss: {found.by.why}"
     elif found.by.kind == "held_out":

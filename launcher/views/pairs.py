@@ -36,7 +36,7 @@ def error_text(pair: Pair[Any]) -> str:
 
 
 def summary_table(directory: Path) -> str:
-    """The one table at a run's end: memory and speed predicted and measured, losses, where the run lies."""
+    """The table at a run's end: memory and speed predicted and measured, losses, and its directory."""
     memory, steps = contents.known(directory, contents.MEMORY), results.steps(directory)
     sizes, speeds = list(_memory(directory)), list(_speed(directory, steps))
     lines = [*rows(_FORM, sizes), *rows(_FORM, speeds, rounded)]

@@ -190,7 +190,7 @@ def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
 
 
 def _end(found: OutOfMemory, folder: str) -> str:
-    """How memory ended, where the rank could write it down."""
+    """The end of memory, where the rank could write it down."""
     where = [f"in the {found.phase} phase"] if found.phase is not None else []
     where += [f"of layer {found.layer}"] if found.layer is not None else []
     where += [f"of step {found.step}"] if found.step else []

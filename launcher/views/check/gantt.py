@@ -95,7 +95,7 @@ def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
 
 
 def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
-    """What the passes take of a step over what the stages' times say, which know a micro-batch and no more.
+    """The time of the passes in a step over the stages' own times, which know a micro-batch and no more.
 
     The waiting for slower GPUs and the sums of gradients are shared out among them.
     """
@@ -123,7 +123,7 @@ def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlap
 
 
 def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: float) -> tuple[float, float] | None:
-    """What is left out between the first and the last micro-batches, where there are more than a figure can show."""
+    """The time between the first and the last micro-batches that is left out of a figure that cannot show all."""
     slowest = max(stage.seconds for stage in speed.stages)
     beside = (spec.parallel.pipeline + _ROUNDS) * slowest * scale
     return (beside, passed - beside) if passed > 2.5 * beside else None
@@ -177,7 +177,7 @@ def _round(start: float, end: float) -> list[float]:
 
 
 def caption(spec: RunSpec, found: Gantt) -> str:
-    """What is drawn, and what is not."""
+    """The schedule in words, with the time that the figure leaves out."""
     count, parallel = spec.gradient_accumulation, spec.parallel
     chunks = f" of {parallel.virtual_pipeline} chunks (a, b, ...)" if parallel.virtual_pipeline > 1 else ""
     text = (
@@ -193,7 +193,7 @@ def caption(spec: RunSpec, found: Gantt) -> str:
 
 
 def legend(found: Gantt) -> dict[str, str]:
-    """Names and colours of what is drawn."""
+    """Names and colours of the bars."""
     seen = {bar.name for row in found.rows for bar in row}
     return {_name(name): colour for name, colour in _LEGEND.items() if name in seen}
 

@@ -1,4 +1,4 @@
-"""Sentences of the pre-flight: whether the run fits and what is full, the reason, the speed, data and checkpoints.
+"""Sentences of the pre-flight: the verdict with the place that is full, the reason, the speed, data and checkpoints.
 
 The verdict names the fullest place with what it needs, what it has and the error band; a place that is not the device
 comes first where it is the only one that is too small. The reason names the moment, the largest pile, and what is left
@@ -59,7 +59,7 @@ def not_known(spec: RunSpec) -> str:
 
 
 def reason(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str:
-    """The moment and the largest pile, what is left or lacking, and the checkpoints where the disk lacks."""
+    """The moment and the largest pile, the bytes left or lacking, and the checkpoints where the disk lacks."""
     sentences: list[str] = []
     if verdict.name == "tight":
         sentences.append("The capacity lies within the estimate's error, so it may run out of memory.")

@@ -236,7 +236,7 @@ def _bar(name: str, size: int, bar: str) -> str:
 
 
 def _cached_bytes(estimate: MemoryEstimate) -> int:
-    """Bytes that the allocator has reserved beyond what it needs, and gives back."""
+    """Bytes that the allocator has reserved beyond its need, and gives back."""
     return max(0, estimate.peak.reserved_bytes - estimate.peak.needed_bytes)
 
 

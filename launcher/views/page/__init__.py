@@ -1,4 +1,4 @@
-"""The page of one run: what was asked and predicted, what was measured, what happened, and how it ended."""
+"""The page of one run: its settings, the prediction and the measurement, its events, and how it ended."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
 
 
 def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:
-    """What ``launch why`` says: the cause, the evidence and what would help."""
+    """The answer of ``launch why``: the cause, the evidence and the ways out."""
     found = explain(source.folder, Path.cwd(), takes)
     yield from (tag("p", sentence, class_="bad" if number == 0 else "") for number, sentence in enumerate(found.said))
     if found.evidence:

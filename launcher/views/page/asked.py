@@ -1,4 +1,4 @@
-"""What a run was asked to be, on what it ran, and how both differ from the defaults and from here."""
+"""The settings of a run and its machine, and how both differ from the defaults and from here."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _node(recorded: Mapping[str, Any]) -> str:
 
 
 def _otherwise(found: Lock, recorded: Mapping[str, Any]) -> Iterator[Html | str]:
-    """What is otherwise on the machine that makes the page."""
+    """The differences of the machine that makes the page."""
     here = lock.ingredients({**lock.here(found.spec.data), "script": provenance.script_ingredient(found.spec.script)})
     differing = lock.differences(recorded, here)
     if not differing:

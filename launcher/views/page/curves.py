@@ -1,4 +1,4 @@
-"""Curves of runs by step: those of one run for its page, and those of several over each other, thinned where long."""
+"""Curves of runs by step, of one run or of several over each other, thinned where they are long."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Curve:
 
 
 def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:
-    """The curves of a run; a script that starts again repeats steps, of which the last one counts."""
+    """The curves of a run; of a step that a script has repeated the last value counts."""
     found: dict[str, dict[float, float]] = {key: {} for key in _METRICS}
     for line in results.steps(run):
         step = results.number(line, "step")

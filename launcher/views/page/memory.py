@@ -282,7 +282,7 @@ def _host(source: Source) -> Iterator[Chart | Html | str]:
 
 
 def _host_rows(records: Sequence[MemoryRecord]) -> Iterator[dict[str, Any]]:
-    """Of each node what is in use, and its largest process of the job."""
+    """The memory in use on each node, and its largest process of the job."""
     found: dict[tuple[str, int], int] = {}
     for record in records:
         if record.host is None:

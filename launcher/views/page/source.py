@@ -35,7 +35,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """What is known of a run.
+    """The readable contents of a run's folder.
 
     Attributes:
         folder: The run directory.
@@ -69,12 +69,12 @@ class Source:
 
     @property
     def is_script(self) -> bool:
-        """True for a user's own program, of which no memory or speed is predicted."""
+        """True for a user's own program, whose memory and speed are not predicted."""
         return self.settings.get("script") is not None
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What a rank's device has, by the plan."""
+        """Memory of a rank's device by the plan."""
         size = (self.plan.get("gpu") or {}).get("memory_bytes")
         return size if typed.is_whole(size) else None
 
@@ -114,7 +114,7 @@ def _spec(folder: Path) -> tuple[RunSpec | None, str | None]:
 
 
 def _predicted(spec: RunSpec) -> Predicted | None:
-    """The piles of a run that is valid in this version; None of a script, which is not judged by a model."""
+    """The piles of a run that is valid in this version; None of a script that names no model."""
     try:
         if spec.judges_no_model or findings.errors(spec):
             return None

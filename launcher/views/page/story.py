@@ -155,7 +155,7 @@ def _chart(source: Source, tried: Sequence[Attempt]) -> Chart:
 
 
 def _labels(width: float) -> str:
-    """How the times at the axis are written: with seconds, without, or with the day."""
+    """The format of the times at the axis: with seconds, without, or with the day."""
     form = "%H:%M:%S" if width < 600 else "%H:%M" if width < 86_400 else "%d %b %H:%M"
     return f"timeFormat(datum.value, '{form}')"
 
@@ -175,12 +175,12 @@ def _told(attempt: Attempt) -> str:
 
 
 def _what(event: Mapping[str, Any]) -> str:
-    """What an event is; of an end the state in which the run was then."""
+    """The kind of an event; of an end the state of the run then."""
     return str(event.get("state") if event["kind"] == "end" else event["kind"])
 
 
 def _last_time(source: Source, tried: Sequence[Attempt]) -> float:
-    """When the run ended; of one that runs the present, of one that was lost its last line of metrics."""
+    """The time of the run's end: while it runs the present, of a lost one its last line of metrics."""
     ended = [event["time"] for each in tried for event in each.events]
     lines = [row["time"] for row in source.rows[-1:] if typed.is_number(row.get("time"))]
     now = [time.time()] if source.state.state in ("running", "queued", "requeued") else []

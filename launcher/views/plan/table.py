@@ -1,4 +1,4 @@
-"""The answer for a terminal: what was assumed, a row for each idea, and what to do with it.
+"""The answer for a terminal: the assumptions, a row for each layout, and the line to paste.
 
 A layout has its figures on one line, itself in the field's words on the next, and below that why it loses to the first.
 Nothing depends on colour. What is filled to the terminal's width is prose; the line to paste is cut at its words.
@@ -74,7 +74,7 @@ def _said(sentences: Iterator[str], width: int) -> list[str]:
 
 
 def _question(plan: Plan, first: Layout) -> Iterator[str]:
-    """What is planned for, and what was assumed for it."""
+    """The model, the machine and the step that are planned for, and the assumptions."""
     spec = first.spec
     nodes = f" on {spec.cluster.nodes} nodes" if spec.cluster.nodes > 1 else ""
     precisions = dict.fromkeys(each.spec.precision.name for each in plan.layouts)
@@ -151,7 +151,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:
-    """The cells of a row behind its number; those of speed only where the first has one."""
+    """The cells of a row behind its number, with speeds where the first layout has one."""
     speed, best, verdict = layout.speed, first.speed, layout.verdict
     if best is not None:
         yield "-" if speed is None else rounded(speed.tokens_per_second_per_gpu)
@@ -181,7 +181,7 @@ def exposed(layout: Layout) -> float:
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
-    """What is to be known of the rows: cards that are nearly full, fits within the error, and a tight one."""
+    """Remarks on the rows: cards that are nearly full, fits within the error, and a tight one."""
     if plan.layouts[0].verdict.name == "tight":
         yield "Nothing fits for certain: these fit within the error of the memory estimate, and may run out of it."
     yield from _crowded(plan)
@@ -199,7 +199,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
 
 
 def _crowded(plan: Plan) -> Iterator[str]:
-    """What an exclamation mark says, and the first layout without one."""
+    """The meaning of an exclamation mark, and the first layout without one."""
     if not any(each.speed is not None and each.speed.crowded for each in plan.layouts):
         return
     roomy = next((n for n, each in enumerate(plan.layouts, 1) if each.speed is not None and not each.speed.crowded), 0)
@@ -211,7 +211,7 @@ def _crowded(plan: Plan) -> Iterator[str]:
 
 
 def _further(plan: Plan, *, lines: bool) -> Iterator[str]:
-    """How to get the words of the others, and what became of the rest."""
+    """The options that print the words of the others, and the count of the rest."""
     if not lines and len(plan.layouts) > 1:
         yield "--lines prints the line of each layout, --json has them all"
     yield _counted(plan)
