@@ -27,6 +27,9 @@ COLOURS: dict[str, str] = {
 }
 """States blue, activations orange, buffers green, memory of the libraries grey."""
 
+OUTSIDE: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
+"""Piles that torch's allocator does not hand out."""
+
 TOLD_ELSEWHERE = "not told apart"
 """The name of a peak of which only the sum is known."""
 
@@ -51,11 +54,10 @@ def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: b
         of: As of :class:`Piece`.
         allocated: True for what torch's allocator hands out alone, which is what a run measures.
     """
-    outside: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
     piles: dict[str, int] = {}
     hovers: dict[str, dict[str, str]] = {}
     for pile, size in column.piles.items():
-        if allocated and pile in outside:
+        if allocated and pile in OUTSIDE:
             continue
         piles[pile] = size
         source = column.source(pile) or "the allocator's loss in measured runs (benchmarks/results/memory.md)"

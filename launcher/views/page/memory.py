@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from launcher.base import typed
+from launcher.base.files import JsonObject
 from launcher.base.units import Pair, gib
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.lines import MOST, areas, curves, thinned_places
 from launcher.charts.page import Chart, Section
+from launcher.estimate.memory.breakdown import Column
 from launcher.estimate.memory.moments import PHASES
 from launcher.job.memory import MemoryRecord, PhaseMemory
-from launcher.rundir import contents, results
+from launcher.rundir import contents
 from launcher.views.check import piles
 from launcher.views.page.source import Source
 from launcher.views.pairs import error_text
@@ -24,6 +26,30 @@ _RANKS = 16
 """Ranks whose memory over time the page holds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Phase:
+    """A phase of a step.
+
+    Attributes:
+        phase: Its name in records.
+        column: Its piles by this version's prediction; None where there is none.
+        peak: Its measured piles on the fullest rank; None where they were not told apart.
+        sizes: The whole peak, predicted beside measured.
+        moved: True if this version would predict another peak than the plan.
+    """
+
+    phase: str
+    column: Column | None
+    peak: PhaseMemory | None
+    sizes: Pair[int]
+    moved: bool
+
+    @property
+    def name(self) -> str:
+        """The name of its bars."""
+        return self.phase.replace("_", " ")
+
+
 def section(source: Source) -> Section:
     """Everything about memory, or why there is nothing."""
     parts: list[Chart | Html | str] = [*_by_phase(source), *_over_time(source), *_host(source)]
@@ -31,90 +57,73 @@ def section(source: Source) -> Section:
 
 
 def _by_phase(source: Source) -> Iterator[Chart | Html | str]:
-    measured = worst(source.memory)
-    sums = {phase: size for phase, size in source.measured.items() if phase != results.BETWEEN}
+    peaks = worst(source.memory)
     if source.predicted is None:
         yield from _without_piles(source)
-    phases = [phase for phase in PHASES if _predicted_bytes(source, phase) or phase in measured or phase in sums]
+    phases = list(_phases(source, peaks))
     if not phases:
         yield _missing("Neither a prediction nor a measurement of memory by phase is there.")
         return
-    top = max(_largest(source, measured), *sums.values(), 1)
+    sizes = [size for each in phases for size in (each.sizes.predicted, each.sizes.measured) if size is not None]
+    top = max(1, *sizes, *(peak.allocated_bytes for peak in peaks.values()))
     unit, name = piles.unit_for(top)
-    pieces: list[Piece] = []
-    ends: dict[tuple[str, str], str] = {}
-    for phase in phases:
-        _phase(source, phase, measured, sums, unit, pieces, ends)
     capacity, limit = source.capacity_bytes, None
     if capacity is not None and capacity <= _FAR * top:
         top, limit = max(top, capacity), (capacity / unit, f"capacity {gib(capacity)}")
+    ends = {key: text for each in phases for key, text in _ends(each)}
     spec = bars(
-        pieces,
+        [piece for each in phases for piece in _pieces(each, unit)],
         piles.COLOURS,
         title=f"allocated on the worst rank, {name}",
         top=1.45 * top / unit,  # Room for the longest label behind the longest bar.
         ends=ends,
         limit=limit,
     )
+    rows = (f"{each.name}: {', '.join(text for (row, _), text in ends.items() if row == each.name)}" for each in phases)
     yield Chart(
         title="Predicted and measured, by phase and pile",
         spec=spec,
-        said=_said(ends),
-        note=_note(source, measured, far=capacity is not None and limit is None),
-        numbers=_numbers(source, phases, measured, sums),
+        said=f"Bars of memory by phase. {'; '.join(rows)}.",
+        note=" ".join(_notes(source, phases, far=capacity is not None and limit is None)),
+        numbers=_numbers(phases),
     )
 
 
-def _phase(
-    source: Source,
-    phase: str,
-    measured: Mapping[str, PhaseMemory],
-    sums: Mapping[str, int],
-    unit: int,
-    pieces: list[Piece],
-    ends: dict[tuple[str, str], str],
-) -> None:
-    """The two bars of a phase."""
-    row, expected = phase.replace("_", " "), _predicted_bytes(source, phase)
-    column = _column(source, phase)
-    if column is not None:
-        pieces += piles.of_column(column, row, unit, of="predicted", allocated=True)
-    elif expected is not None:
-        pieces += piles.of_sizes({piles.TOLD_ELSEWHERE: expected}, row, unit, of="predicted")
-    if expected is not None:
-        ends[row, "predicted"] = f"predicted {gib(expected)}"
-    if phase in measured:
-        pieces += piles.of_sizes(measured[phase].piles, row, unit, of="measured")
-    elif phase in sums:
-        pieces += piles.of_sizes({piles.TOLD_ELSEWHERE: sums[phase]}, row, unit, of="measured")
-    found = _measured_bytes(phase, measured, sums)
-    if found is not None:
-        error = error_text(Pair(expected, found))
-        ends[row, "measured"] = f"measured {gib(found)}" + (f" (prediction {error})" if error else "")
+def _phases(source: Source, peaks: Mapping[str, PhaseMemory]) -> Iterator[_Phase]:
+    columns = {} if source.predicted is None else {each.phase: each for each in source.predicted.columns.phases}
+    for phase in PHASES:
+        column, peak, planned = columns.get(phase), peaks.get(phase), source.plan["phases"].get(phase)
+        recorded = planned if typed.is_whole(planned) else None
+        computed = None if column is None else column.allocated_bytes
+        expected = computed if recorded is None else recorded
+        found = [source.measured.get(phase), None if peak is None else peak.allocated_bytes]
+        known = [size for size in found if size is not None]
+        if expected or known:
+            moved = computed is not None and recorded is not None and abs(computed - recorded) > recorded / 1000
+            sizes = Pair(expected, max(known, default=None))
+            yield _Phase(phase=phase, column=column, peak=peak, sizes=sizes, moved=moved)
 
 
-def _column(source: Source, phase: str) -> Any:
-    found = () if source.predicted is None else source.predicted.columns.phases
-    return next((column for column in found if column.phase == phase), None)
+def _pieces(phase: _Phase, unit: int) -> Iterator[Piece]:
+    """The two bars of a phase, by pile where the piles are known."""
+    if phase.column is not None:
+        yield from piles.of_column(phase.column, phase.name, unit, of="predicted", allocated=True)
+    elif phase.sizes.predicted is not None:
+        yield from piles.of_sizes({piles.TOLD_ELSEWHERE: phase.sizes.predicted}, phase.name, unit, of="predicted")
+    if phase.peak is not None:
+        yield from piles.of_sizes(phase.peak.piles, phase.name, unit, of="measured")
+    elif phase.sizes.measured is not None:
+        yield from piles.of_sizes({piles.TOLD_ELSEWHERE: phase.sizes.measured}, phase.name, unit, of="measured")
 
 
-def _predicted_bytes(source: Source, phase: str) -> int | None:
-    """As recorded; what this version says where the record has nothing."""
-    size = (source.plan.get("phases") or {}).get(phase)
-    if typed.is_whole(size):
-        return size
-    column = _column(source, phase)
-    return None if column is None else int(column.allocated_bytes)
-
-
-def _measured_bytes(phase: str, measured: Mapping[str, PhaseMemory], sums: Mapping[str, int]) -> int | None:
-    sizes = [measured[phase].allocated_bytes] if phase in measured else []
-    return max([*sizes, *([sums[phase]] if phase in sums else [])], default=None)
-
-
-def _largest(source: Source, measured: Mapping[str, PhaseMemory]) -> int:
-    expected = [size for phase in PHASES if (size := _predicted_bytes(source, phase)) is not None]
-    return max([*expected, *(peak.allocated_bytes for peak in measured.values())], default=0)
+def _ends(phase: _Phase) -> Iterator[tuple[tuple[str, str], str]]:
+    """The texts behind the bars of a phase."""
+    error = error_text(phase.sizes)
+    if phase.sizes.predicted is not None:
+        yield (phase.name, "predicted"), f"predicted {gib(phase.sizes.predicted)}"
+    if phase.sizes.measured is not None:
+        text = f"measured {gib(phase.sizes.measured)}"
+        yield (phase.name, "measured"), f"{text} (prediction {error})" if error else text
 
 
 def worst(records: Sequence[MemoryRecord]) -> dict[str, PhaseMemory]:
@@ -127,34 +136,19 @@ def worst(records: Sequence[MemoryRecord]) -> dict[str, PhaseMemory]:
     return found
 
 
-def _said(ends: Mapping[tuple[str, str], str]) -> str:
-    phases = list(dict.fromkeys(row for row, _ in ends))
-    each = (f"{row}: {', '.join(said for (of, _), said in ends.items() if of == row)}" for row in phases)
-    return f"Bars of memory by phase. {'; '.join(each)}."
-
-
-def _note(source: Source, measured: Mapping[str, PhaseMemory], *, far: bool) -> str:
-    said = []
+def _notes(source: Source, phases: Sequence[_Phase], *, far: bool) -> Iterator[str]:
     if source.predicted is not None:
-        said.append("Formulas and sources are shown under the pointer.")
-    method = contents.known(source.folder, contents.MEMORY).get("method")
-    if method:
-        said.append(f"Measured: {method}.")
-    if not measured and source.measured:
-        said.append("The piles of the measured peaks are not known: the run left no memory.jsonl.")
-    if not measured and not source.measured:
-        said.append("Nothing was measured yet, or the run left neither memory.jsonl nor memory.json.")
+        yield "Formulas and sources are shown under the pointer."
+    if method := contents.known(source.folder, contents.MEMORY).get("method"):
+        yield f"Measured: {method}."
+    if not source.memory and source.measured:
+        yield "The piles of the measured peaks are not known: the run left no memory.jsonl."
+    if not source.memory and not source.measured:
+        yield "Nothing was measured yet, or the run left neither memory.jsonl nor memory.json."
     if far and source.capacity_bytes is not None:
-        said.append(f"A rank's capacity is {gib(source.capacity_bytes)}, far to the right of the axis.")
-    moved = [phase for phase in PHASES if (column := _column(source, phase)) and _moved(source, phase, column)]
-    if moved:
-        said.append(f"The plan's sums are shown; this version would predict others for {', '.join(moved)}.")
-    return " ".join(said)
-
-
-def _moved(source: Source, phase: str, column: Any) -> bool:
-    size = (source.plan.get("phases") or {}).get(phase)
-    return typed.is_whole(size) and abs(column.allocated_bytes - size) > size / 1000
+        yield f"A rank's capacity is {gib(source.capacity_bytes)}, far to the right of the axis."
+    if moved := [each.phase for each in phases if each.moved]:
+        yield f"The plan's sums are shown; this version would predict others for {', '.join(moved)}."
 
 
 def _without_piles(source: Source) -> Iterator[Html]:
@@ -169,7 +163,7 @@ def _without_piles(source: Source) -> Iterator[Html]:
         yield table(["pile", "size", "formula", "source"], rows, caption="predicted piles at the peak, as recorded")
 
 
-def _recorded(pile: Mapping[str, Any]) -> tuple[object, ...]:
+def _recorded(pile: JsonObject) -> tuple[object, ...]:
     texts = (Cell(pile.get(key) or "", wide=True) for key in ("formula", "source"))
     return piles.name_of(str(pile.get("pile"))), _size(pile.get("bytes")), *texts
 
@@ -178,22 +172,19 @@ def _size(size: object) -> str:
     return gib(size) if typed.is_whole(size) else "-"
 
 
-def _numbers(
-    source: Source, phases: Sequence[str], measured: Mapping[str, PhaseMemory], sums: Mapping[str, int]
-) -> Html:
+def _numbers(phases: Sequence[_Phase]) -> Html:
     """Every pile of every phase, predicted and measured."""
     rows: list[Sequence[object]] = []
-    for phase in phases:
-        column, peak = _column(source, phase), measured.get(phase)
-        expected = {} if column is None else dict(column.piles)
-        found = {} if peak is None else peak.piles
+    for each in phases:
+        expected = {} if each.column is None else {str(pile): size for pile, size in each.column.piles.items()}
+        formulas = {} if each.column is None else {str(pile): each.column.formula(pile) for pile in each.column.piles}
+        found = {} if each.peak is None else each.peak.piles
         for pile in dict.fromkeys([*expected, *found]):
-            if pile not in ("context", "communicators", "fragmentation"):
+            if pile not in piles.OUTSIDE:
                 texts = Pair(expected.get(pile), found.get(pile)).texts(gib, unknown="")
-                formula = "" if column is None else column.formula(pile)
-                rows.append((f"{phase.replace('_', ' ')}: {piles.name_of(pile)}", *texts, Cell(formula, wide=True)))
-        both = Pair(_predicted_bytes(source, phase), _measured_bytes(phase, measured, sums))
-        rows.append((f"{phase.replace('_', ' ')}, in all", *both.texts(gib), ""))
+                formula = Cell(formulas.get(pile, ""), wide=True)
+                rows.append((f"{each.name}: {piles.name_of(pile)}", *texts, formula))
+        rows.append((f"{each.name}, in all", *each.sizes.texts(gib), ""))
     return table(["", "predicted", "measured", "formula"], rows)
 
 
@@ -231,7 +222,7 @@ def _fullest(records: Sequence[MemoryRecord]) -> list[int]:
     return sorted(sorted(peaks, key=lambda rank: -peaks[rank])[:_RANKS])
 
 
-def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -> Iterator[dict[str, Any]]:
+def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -> Iterator[JsonObject]:
     """Every pile of the rank at each step, also where it is empty: the areas of the others stand on it."""
     fullest = _peaks(records, rank)
     shown = dict.fromkeys(pile for _, peak in fullest.values() for pile in peak.piles)
@@ -281,7 +272,7 @@ def _host(source: Source) -> Iterator[Chart | Html | str]:
     )
 
 
-def _host_rows(records: Sequence[MemoryRecord]) -> Iterator[dict[str, Any]]:
+def _host_rows(records: Sequence[MemoryRecord]) -> Iterator[JsonObject]:
     """The memory in use on each node, and its largest process of the job."""
     found: dict[tuple[str, int], int] = {}
     for record in records:
