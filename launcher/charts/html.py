@@ -93,6 +93,6 @@ def items(entries: Iterable[object]) -> Html:
     return tag("ul", *(tag("li", entry) for entry in entries))
 
 
-def details(summary: object, *inside: object) -> Html:
-    """Markup that is folded away below a summary."""
-    return tag("details", tag("summary", summary), *inside)
+def details(summary: object, *inside: object, opened: bool = False) -> Html:
+    """Markup that is folded away below a summary, unless it is ``opened``."""
+    return tag("details", tag("summary", summary), *inside, open=opened)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from launcher.base import secret
 from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
 from launcher.charts.html import Html, details, table, tag
 from launcher.charts.page import Section
 from launcher.config.request import request
@@ -32,7 +32,7 @@ def made_of(source: Source) -> Section:
     return Section(identity="versions", title="Versions and machine", parts=list(_ingredients(source)))
 
 
-def pasted(plan: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def pasted(plan: JsonObject, settings: JsonObject) -> str | None:
     """The line that asks for the same run again, without its name; None where its words are not known.
 
     Args:
@@ -71,16 +71,14 @@ def _settings(source: Source) -> Iterator[Html]:
     except LauncherError:
         plain = None
     if plain is None:
-        yield tag(
-            "p", "The defaults cannot be composed here, so the differences from them are not known.", class_="missing"
-        )
+        text = "The defaults cannot be composed here, so the differences from them are not known."
+        yield tag("p", text, class_="missing")
         return
-    ours, theirs = lock.settings(source.settings), lock.settings(to_dict(plain))
-    found = lock.differences(ours, theirs)
+    found = lock.differences(lock.settings(source.settings), lock.settings(to_dict(plain)))
     rows = [(key, _short(value), _short(default)) for key, value, default in found]
     listed = table(["setting", "this run", "default"], rows, identity="settings")
     title = f"{len(rows)} settings that differ from the defaults"
-    yield details(title, listed) if len(rows) > _FEW else tag("details", tag("summary", title), listed, open=True)
+    yield details(title, listed, opened=len(rows) <= _FEW)
 
 
 def _changes(source: Source) -> Iterator[Html]:
@@ -115,17 +113,17 @@ def _ingredients(source: Source) -> Iterator[Html | str]:
     yield details(f"machine and environment: {_node(recorded)}", table(["", "then"], machine))
 
 
-def _main(recorded: Mapping[str, Any]) -> str:
+def _main(recorded: JsonObject) -> str:
     names = ("python", "packages.torch", "packages.llm-launch", "git.commit")
     known = ((name.rpartition(".")[2], recorded.get(f"versions.{name}")) for name in names)
     return ", ".join(f"{name} {_short(value)[:16]}" for name, value in known if value is not None)
 
 
-def _node(recorded: Mapping[str, Any]) -> str:
+def _node(recorded: JsonObject) -> str:
     return ", ".join(_short(value) for key, value in recorded.items() if key.startswith("hardware.") and value)[:100]
 
 
-def _otherwise(found: Lock, recorded: Mapping[str, Any]) -> Iterator[Html | str]:
+def _otherwise(found: Lock, recorded: JsonObject) -> Iterator[Html | str]:
     """The differences of the machine that makes the page."""
     here = lock.ingredients({**lock.here(found.spec.data), "script": provenance.script_ingredient(found.spec.script)})
     differing = lock.differences(recorded, here)

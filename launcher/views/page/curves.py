@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.charts.html import Html, table, tag
 from launcher.charts.lines import MOST, curves, evenly, thinned
 from launcher.charts.page import Chart, Section
@@ -48,13 +48,13 @@ def section(source: Source) -> Section:
     return Section(identity="training", title="Training", parts=parts)
 
 
-def points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
+def points(rows: Sequence[JsonObject], key: str) -> Points:
     """Step and value of each line that has a finite value; of a step that was done twice the later one."""
     found = {int(row["step"]): value for row in rows if (value := results.number(row, key)) is not None}
     return [(float(step), found[step]) for step in sorted(found)]
 
 
-def _of_run(rows: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+def _of_run(rows: Sequence[JsonObject]) -> Iterator[Chart]:
     if training := points(rows, "loss"):
         held_out = points(rows, "eval_loss")
         named = {"training": training, **({"held out": held_out} if held_out else {})}
@@ -98,7 +98,7 @@ def _numbers(named: Mapping[str, Points]) -> Html:
     return table(["step", *named], rows)
 
 
-def _broken(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+def _broken(rows: Sequence[JsonObject]) -> Iterator[Html]:
     """Name the steps whose loss was no number, which no curve shows."""
     found = [row["step"] for row in rows if results.is_number(row["loss"]) and not math.isfinite(row["loss"])]
     if found:

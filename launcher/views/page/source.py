@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.base import typed
 from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
 from launcher.estimate.memory.breakdown import Breakdown
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job import events
@@ -56,11 +56,11 @@ class Source:
     folder: Path
     state: RunState
     spec: RunSpec | None
-    settings: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    job: Mapping[str, Any]
-    rows: tuple[Mapping[str, Any], ...]
-    events: tuple[Mapping[str, Any], ...]
+    settings: JsonObject
+    plan: JsonObject
+    job: JsonObject
+    rows: tuple[JsonObject, ...]
+    events: tuple[JsonObject, ...]
     memory: tuple[MemoryRecord, ...]
     measured: Mapping[str, int]
     ran_out: OutOfMemory | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from launcher.base import typed
+from launcher.base.files import JsonObject
 from launcher.base.units import Pair, rounded
 from launcher.charts.html import Cell, Html, table, tag
 from launcher.charts.page import Chart, Section
@@ -24,9 +24,10 @@ def section(source: Source) -> Section:
 
 def _compared(source: Source) -> Iterator[Html | str]:
     predicted = results.predicted_speed(source.folder)
-    rows = list(map(dict, source.rows))
-    tokens = results.speed(rows, predicted)
-    seconds = [value for row in results.second_half(rows, predicted) if (value := results.number(row, "step_seconds"))]
+    tokens = results.speed(source.rows, predicted)
+    seconds = [
+        value for row in results.second_half(source.rows, predicted) if (value := results.number(row, "step_seconds"))
+    ]
     gpus = max(1, source.job.get("nodes", 1) * source.job.get("gpus_per_node", 1))
     step = statistics.median(seconds) if seconds else None
     if predicted is None and tokens is None:
@@ -62,18 +63,18 @@ def _parts(source: Source) -> Iterator[Chart]:
     )
 
 
-def _part(part: Mapping[str, Any]) -> plot_time.Part:
+def _part(part: JsonObject) -> plot_time.Part:
     exposed = _seconds(part, "exposed_seconds") or 0.0
     hidden = max(0.0, (_seconds(part, "seconds") or 0.0) - exposed)
     texts = {key: str(part.get(key) or "") for key in ("formula", "source")}
     return plot_time.Part(name=str(part.get("part")), exposed=exposed, hidden=hidden, **texts)
 
 
-def _row(part: Mapping[str, Any]) -> tuple[object, ...]:
+def _row(part: JsonObject) -> tuple[object, ...]:
     texts = (Cell(part.get("formula") or "", wide=True), Cell(part.get("source") or "", wide=True))
     return str(part.get("part")).replace("_", " "), seconds_text(_seconds(part, "exposed_seconds") or 0.0), *texts
 
 
-def _seconds(part: Mapping[str, Any], key: str) -> float | None:
+def _seconds(part: JsonObject, key: str) -> float | None:
     value = part.get(key)
     return float(value) if typed.is_number(value) else None

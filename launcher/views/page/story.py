@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from launcher.base import files, typed
+from launcher.base.files import JsonObject
 from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag
-from launcher.charts.library import CATEGORIES, LIMIT
+from launcher.charts.library import CATEGORIES, LIMIT, nominal, quantitative
 from launcher.charts.page import Chart, Section
 from launcher.job.events import MILESTONES
 from launcher.views.page.source import Source
@@ -65,7 +65,7 @@ class Attempt:
     stepped: float | None = None
     ended: float | None = None
     nodes: tuple[str, ...] = ()
-    events: tuple[Mapping[str, Any], ...] = field(default=())
+    events: tuple[JsonObject, ...] = field(default=())
 
     @property
     def name(self) -> str:
@@ -90,25 +90,21 @@ def section(source: Source) -> Section:
     return Section(identity="story", title="What happened when", parts=[*parts, *_ranks(source)])
 
 
-def attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
-    """The attempts of a run by its events; of earlier versions, which wrote only ``start``, those alone."""
+def attempts(events: Sequence[JsonObject]) -> list[Attempt]:
+    """The attempts of a run by its events."""
     found: list[Attempt] = []
     for event in events:
         when, kind = event.get("time"), event["kind"]
         if not typed.is_number(when):
             continue
-        last = found[-1] if found else None
-        if kind == "queued":
-            found.append(Attempt(number=len(found) + 1, waiting=when))
-            last = found[-1]
-        elif last is None or (last.ended is not None and kind in ("running", "start")):
-            found.append(Attempt(number=len(found) + 1, waiting=None if last is None else last.ended))
-            last = found[-1]
-        found[-1] = replace(_with(last or found[-1], kind, event, when), events=(*found[-1].events, event))
+        ended = found[-1].ended if found else None
+        if kind == "queued" or not found or (ended is not None and kind in ("running", "start")):
+            found.append(Attempt(number=len(found) + 1, waiting=when if kind == "queued" else ended))
+        found[-1] = replace(_with(found[-1], kind, event, when), events=(*found[-1].events, event))
     return found
 
 
-def _with(attempt: Attempt, kind: str, event: Mapping[str, Any], when: float) -> Attempt:
+def _with(attempt: Attempt, kind: str, event: JsonObject, when: float) -> Attempt:
     nodes = event.get("nodes")
     if kind == "running" and attempt.begun is None:
         node = event.get("node")
@@ -121,7 +117,7 @@ def _with(attempt: Attempt, kind: str, event: Mapping[str, Any], when: float) ->
     return attempt
 
 
-def _with_first_step(attempt: Attempt, rows: Sequence[Mapping[str, Any]]) -> Attempt:
+def _with_first_step(attempt: Attempt, rows: Sequence[JsonObject]) -> Attempt:
     """The attempt with the time at which its first step began, where a line of metrics tells."""
     start = attempt.trained if attempt.trained is not None else attempt.begun
     if start is None:
@@ -174,7 +170,7 @@ def _told(attempt: Attempt) -> str:
     return f"{ended or 'not ended'}{took}"
 
 
-def _what(event: Mapping[str, Any]) -> str:
+def _what(event: JsonObject) -> str:
     """The kind of an event; of an end the state of the run then."""
     return str(event.get("state") if event["kind"] == "end" else event["kind"])
 
@@ -202,38 +198,39 @@ def _pieces(attempt: Attempt, until: float, *, last: bool) -> Iterator[Piece]:
             yield Piece(row=attempt.name, name=name, start=1000 * start, end=1000 * end, label=name, hover=hover)
 
 
-def _points(tried: Sequence[Attempt]) -> list[dict[str, Any]]:
+def _points(tried: Sequence[Attempt]) -> list[JsonObject]:
+    known = [(each.name, event) for each in tried for event in _chosen(each.events) if _what(event) in _POINTS]
     return [
-        {
-            "row": each.name,
-            "at": 1000 * event["time"],
-            "what": _what(event),
-            "when": _clock(event["time"]),
-            "said": event["text"],
-        }
-        for each in tried
-        for event in _chosen(each.events)
-        if _what(event) in _POINTS
+        {"row": name, "at": 1000 * event["time"], "what": _what(event), "when": _clock(event["time"])}
+        | {"said": event["text"]}
+        for name, event in known
     ]
 
 
-def _drawn(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _drawn(points: Sequence[JsonObject]) -> JsonObject:
     names = [name for name in _POINTS if any(point["what"] == name for point in points)]
-    shape = {"field": "what", "type": "nominal", "title": None, "legend": {"orient": "top"}}
+    looks = {
+        channel: nominal(
+            "what",
+            title=None,
+            legend={"orient": "top"},
+            scale={"domain": names, "range": [_POINTS[name][place] for name in names]},
+        )
+        for channel, place in (("shape", 1), ("fill", 0))
+    }
     return {
         "data": {"values": list(points)},
         "mark": {"type": "point", "size": 90, "filled": True, "opacity": 1, "stroke": "#ffffff", "strokeWidth": 0.8},
         "encoding": {
-            "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "at", "type": "quantitative"},
-            "shape": {**shape, "scale": {"domain": names, "range": [_POINTS[name][1] for name in names]}},
-            "fill": {**shape, "scale": {"domain": names, "range": [_POINTS[name][0] for name in names]}},
-            "tooltip": [{"field": name, "type": "nominal"} for name in ("what", "when", "said")],
+            "y": nominal("row", sort=None, title=None),
+            "x": quantitative("at"),
+            **looks,
+            "tooltip": [nominal(name) for name in ("what", "when", "said")],
         },
     }
 
 
-def _chosen(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _chosen(events: Sequence[JsonObject]) -> list[JsonObject]:
     """All events but saves, and of many saves some with the first and the last."""
     saves = [event for event in events if event["kind"] == "save"]
     step = max(1, -(-len(saves) // _MOST))
@@ -259,13 +256,7 @@ def _list(source: Source, tried: Sequence[Attempt]) -> Html:
     left_out = len(source.events) - len(chosen)
     note = f" ({left_out} more are in events.jsonl)" if left_out else ""
     noteworthy = any(event["kind"] not in MILESTONES for event in chosen)
-    listed = table(heads, rows, identity="events")
-    return _foldable(f"the events in words{note}", listed, opened=noteworthy)
-
-
-def _foldable(summary: str, listed: Html, *, opened: bool) -> Html:
-    """A list that is open where something is to be seen in it."""
-    return tag("details", tag("summary", summary), listed, open=opened) if opened else details(summary, listed)
+    return details(f"the events in words{note}", table(heads, rows, identity="events"), opened=noteworthy)
 
 
 def _clock(when: object) -> str:
@@ -286,10 +277,13 @@ def _ranks(source: Source) -> Iterator[Chart | Html | str]:
         return
     medians = {rank: statistics.median(line[rank] for line in lines if len(line) > rank) for rank in range(width)}
     middle = statistics.median(medians.values())
+    texts = {
+        rank: f"{seconds:.4g} s" + (f", {seconds / middle - 1:+.0%} of the median" if middle else "")
+        for rank, seconds in medians.items()
+    }
     shown = sorted(medians, key=lambda rank: -medians[rank])[:_SLOW]
     pieces = [_own_work(rank, medians[rank]) for rank in shown]
-    ends = {(f"rank {rank}", ""): _beside(medians[rank], middle) for rank in shown}
-    slowest = f"rank {shown[0]} takes {_beside(medians[shown[0]], middle)}"
+    few = f" Of {width} ranks the {_SLOW} slowest are here." if width > _SLOW else ""
     yield Chart(
         title="Each rank's own work in a step",
         spec=bars(
@@ -297,23 +291,16 @@ def _ranks(source: Source) -> Iterator[Chart | Html | str]:
             {"own work": CATEGORIES[0]},
             title="seconds, median of all lines",
             top=1.4 * max(medians.values()) or 1.0,
-            ends=ends,
+            ends={(f"rank {rank}", ""): texts[rank] for rank in shown},
         ),
-        said=f"Seconds of each rank's own work in a step; {slowest}.",
-        note=""
-        if slow
-        else "No rank was found to be slow."
-        + (f" Of {width} ranks the {_SLOW} slowest are here." if width > _SLOW else ""),
+        said=f"Seconds of each rank's own work in a step; rank {shown[0]} takes {texts[shown[0]]}.",
+        note="" if slow else f"No rank was found to be slow.{few}",
     )
 
 
 def _own_work(rank: int, seconds: float) -> Piece:
     hover = {"rank": str(rank), "seconds": f"{seconds:.4g}"}
     return Piece(row=f"rank {rank}", name="own work", start=0, end=seconds, hover=hover)
-
-
-def _beside(seconds: float, middle: float) -> str:
-    return f"{seconds:.4g} s" + (f", {seconds / middle - 1:+.0%} of the median" if middle else "")
 
 
 def _rank_seconds(source: Source) -> list[list[float]]:
