@@ -5,14 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.charts import library
-from launcher.rundir import run_names
 from launcher.views import page
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
@@ -23,7 +21,6 @@ from tests.support.reported_runs import BEGUN, events, ran_out, reported, write
 from tests.support.slurm_runs import launch
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-OLD = Path(__file__).parents[1] / "support" / "old_run"
 
 
 @pytest.fixture(autouse=True)
@@ -173,16 +170,6 @@ def test_a_run_that_has_nothing_yet_says_what_is_missing_and_why(tmp_path: Path)
         "The run's lock cannot be read",
     ):
         assert said in words
-
-
-def test_a_run_of_an_older_version_is_shown_by_what_it_left(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "old"
-    shutil.copytree(OLD, run)
-    run_names.remember(run)
-    words, charts = made(run)
-    assert "Predicted and measured, by phase and pile" in charts
-    assert any(title.startswith("Loss") for title in charts)
-    assert "The piles of the measured peaks are not known: the run left no memory.jsonl." in words
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
