@@ -69,7 +69,7 @@ class Profile:
 
 
 class Backend(estimate.Backend, Protocol):
-    """One backend: what the memory model asks of it (the base), its rules, its job, and what is known of it."""
+    """One backend: its answers to the memory model (the base), its rules, its job, and its facts."""
 
     profile: Profile = Profile()
 

@@ -53,7 +53,7 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _built(spec: RunSpec) -> list[str]:
-    """The shipped families of which a class of ``transformers`` is built, that of the most model types first."""
+    """Return the shipped families that a class of ``transformers`` computes, by their number of model types."""
     found: dict[str, Family] = {name: registry.load("families", name) for name in registry.shipped("families")}
     built = [name for name, family in found.items() if family.transformers_config(spec.model) is not None]
     return sorted(built, key=lambda name: -len(found[name].traits.model_types))
@@ -93,6 +93,6 @@ def _linears(spec: RunSpec) -> tuple[str, ...]:
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:
-    """Ways out to tensor parallel degrees that divide the world and the key and value heads, which are not copied."""
+    """Ways out to tensor parallel degrees that divide the world and the key and value heads."""
     degrees = edit.divisors(spec.model.key_value_heads)
     return edit.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)

@@ -40,7 +40,7 @@ def _whole(spec: RunSpec) -> bool:
 
 
 def _not_derived(spec: RunSpec) -> ConfigError:
-    """No micro-batch, and not both of what it would follow from."""
+    """Neither the micro-batch is given nor both numbers that it would follow from."""
     count, total = spec.train.gradient_accumulation, spec.train.global_batch_size
     lacks = [f"train.gradient_accumulation={count or 1}"] if count is None else []
     if total is None:

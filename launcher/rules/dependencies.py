@@ -60,7 +60,7 @@ class OfAnEngine:
 
     @property
     def because(self) -> str:
-        """Who that is."""
+        """The end of the sentence "it is read only ..."."""
         return f"by backend={_reader(self.path)}"
 
 

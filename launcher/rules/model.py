@@ -204,7 +204,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
-    """A scaling that nobody knows or that lacks its numbers, and entries that it does not read."""
+    """Rotary scalings that nobody knows or that lack their numbers, and entries that are not read."""
     path, given = "model.rope_parameters", spec.model.rope_parameters
     if not given:
         return

@@ -116,7 +116,7 @@ def _directives(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """A job that asks for no CPUs, of which a cluster may give it one."""
+    """A job that asks for no CPUs: a cluster may give it a single one."""
     cluster = spec.cluster
     if (
         cluster.kind == "slurm"

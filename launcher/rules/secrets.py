@@ -57,7 +57,7 @@ def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
 
 
 def _inherited(spec: RunSpec, path: str, form: Form) -> Iterator[str]:
-    """Names of variables with which the job needs no secret in a key: what it inherits already, and one more."""
+    """Names of variables to inherit in place of a secret in a key: the present ones, and one more."""
     if path != "cluster.pass_environment":
         yield from spec.cluster.pass_environment
     yield from _TRACKERS.get(spec.tracking.kind, ()) if path == "tracking.uri" else (form.variable,)
@@ -72,7 +72,7 @@ def _of_variable(name: str, value: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, Form], ...]:
-    """Those of the values of :func:`_keys_of_text` that hold a secret; a search asks about the same texts again."""
+    """Values of :func:`_keys_of_text` that hold a secret; kept, since a search asks about the same texts again."""
     found = (
         (path, value, next(secret.places(value, path), None))
         for path, value in zip(_keys_of_text(), values, strict=True)
@@ -104,7 +104,7 @@ def _removal(path: str, value: object) -> str | None:
 
 
 def _without_user(value: str) -> str | None:
-    """An address without user and password; None for what is no address or holds a secret elsewhere."""
+    """Return an address without user and password; None if it is no address or holds a secret elsewhere."""
     try:
         parts = urlsplit(value)
     except ValueError:

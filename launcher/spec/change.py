@@ -1,4 +1,4 @@
-"""One change of a run: the overrides, the run that they make, and what it costs."""
+"""One change of a run: the overrides, the run that they make, and the cost."""
 
 from __future__ import annotations
 

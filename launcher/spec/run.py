@@ -74,7 +74,7 @@ class RunSpec:
 
     @property
     def judges_no_model(self) -> bool:
-        """True for a script of the user's own beside which no model was named: what it builds is not known."""
+        """True for a script of the user's own without a named model: nobody knows which model it builds."""
         return self.script is not None and self.model.source == SCRIPTS_OWN
 
     @property
@@ -130,7 +130,7 @@ class RunSpec:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step: those of the global batch."""
+        """Tokens of one optimizer step, over all ranks."""
         return self.global_batch_size * self.sequence_length
 
     @property

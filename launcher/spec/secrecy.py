@@ -1,4 +1,4 @@
-"""The refusal of secrets in what is written: where they stand, and never what they are."""
+"""Refuse secrets in data that is to be written, by their places and never by their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other keys: how a model is trained, on which data, and what is kept of it."""
+"""The keys of training, data, checkpoints, tracking, names and sweeps."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class TrackingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNames:
-    """The run's name and directory, what its lock holds of tracked files, and of its model's file what it may lack.
+    """The run's name and directory, and whether its lock holds tracked files and its model's file may lack keys.
 
     Without a name and a directory it is ``runs/<time>-<model>-<preset>-<hash>``.
     """

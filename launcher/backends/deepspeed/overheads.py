@@ -156,7 +156,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
 
 
 def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
-    """Of a block's weights the gradients that wait while others are made, as an expression and its values.
+    """Gradients of a block's weights that wait while others are made, as an expression and its values.
 
     Below stage 2 that of the block's last weight, which stays whole. In stage 2 gradients of more elements than a
     bucket, which stay until the next (``extra_large_param_to_reduce``): that of the block's last weight beside all that

@@ -82,7 +82,7 @@ def _matrices(rank: RankModel) -> tuple[int, ...]:
 
 
 def _from_the_first_bucket(rank: RankModel) -> frozenset[Moment]:
-    """Moments of the backward pass by which stage 2 has filled a bucket, the output projection's gradient first."""
+    """Moments of the backward pass at which stage 2 has filled a bucket, the output projection's gradient first."""
     zero, block = rank.spec.zero, rank.largest_block
     moments: dict[Moment, int] = {
         "block_backward": 0,

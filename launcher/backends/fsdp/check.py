@@ -206,7 +206,7 @@ def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
-    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly: in those of other lengths it mistakes the constants."""
+    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly, since it mistakes their constants."""
     model = spec.model
     rows = {
         "model.hidden_size": model.hidden_size,

@@ -37,7 +37,7 @@ def engine(spec: RunSpec) -> EngineTraits:
 
 
 def is_ddp(spec: RunSpec) -> bool:
-    """True if DistributedDataParallel wraps the model: several ranks, none of which holds shards."""
+    """True if DistributedDataParallel wraps the model: there are several ranks, and none holds shards."""
     return not spec.parallel.shard and spec.shard_degree * spec.parallel.replicate > 1
 
 

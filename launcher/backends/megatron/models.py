@@ -57,7 +57,7 @@ def _has_argument(given: Mapping[str, Any], *, latent: bool) -> bool:
 
 
 def _family(spec: RunSpec) -> Iterator[ConfigError]:
-    """Experts and latent attention belong to families, by which the memory estimate counts them."""
+    """Experts and latent attention of a family without them: the memory estimate counts by family."""
     model, traits = spec.model, families.of(spec.model).traits
     if traits.names is None:
         rule = f"Megatron-LM's arguments describe no model of the family {model.family}"
@@ -78,7 +78,7 @@ def _family(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _biases(spec: RunSpec) -> Iterator[ConfigError]:
-    """``--disable-bias-linear`` is for all linear layers; ``--add-qkv-bias`` then adds those of attention's inputs."""
+    """``--disable-bias-linear`` is for all linear layers; ``--add-qkv-bias`` then adds biases of attention's inputs."""
     model = spec.model
     if families.of(model).traits.output_bias:
         yield from _biases_of_gpt(spec)

@@ -52,7 +52,7 @@ def waiting_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def whole_model(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Every rank builds the whole model before shards are cut from it: ``z P``, of which its own shard is counted.
+    """Every rank builds the whole model before shards are cut from it: ``z P``, its own shard counted elsewhere.
 
     ``--init-model-with-meta-device`` builds it block by block (``_init_each_parameter_group_buffers``).
     """

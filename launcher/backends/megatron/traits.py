@@ -34,7 +34,7 @@ def engine(spec: RunSpec) -> EngineTraits:
 
 
 def _master_size(spec: RunSpec) -> int | None:
-    """Of an fp32 master copy beside bf16 parameters the precision-aware optimizer keeps the 16 bits that they lack.
+    """Bytes of a master copy: beside bf16 parameters the precision-aware optimizer keeps the 16 bits that they lack.
 
     ``store_param_remainders`` (``optimizer/distrib_optimizer.py``, Transformer Engine 2.1 on). Megatron-FSDP has a
     buffer for all of it.

@@ -63,7 +63,7 @@ def native(spec: RunSpec) -> Judgement:
 
 
 def natives(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
-    """The judgements of :func:`native` on several runs: what is not known of them yet is asked in one process."""
+    """Return the judgements of :func:`native` on several runs; new questions are asked in one process."""
     found = installed.found_version()
     if found is not None and installed.is_supported(found):
         # Where nothing is answered, each is asked again by itself, and says why.

@@ -236,7 +236,7 @@ def _has(config: ConfigFile, key: str) -> bool:
 
 
 def _attention_biases(config: ConfigFile) -> dict[str, bool]:
-    """Qwen2 has those of queries, keys and values in any case, Mistral and Mixtral none; the others as set.
+    """Qwen2 has biases of queries, keys and values in any case, Mistral and Mixtral none; the others as set.
 
     Those of GLM-4 are on queries, keys and values alone, the others' on the output projection, too.
     """

@@ -69,7 +69,7 @@ def experts(model: ModelSpec) -> list[Weight]:
 
 
 def token_embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
-    """The token table, split by vocabulary, and learned positions, which are not split."""
+    """The token table, split by vocabulary, and learned positions, whole on every rank."""
     weights = [Weight(name="embed_tokens.weight", shape=(vocabulary, model.hidden_size), split="tensor")]
     if model.position_embedding == "learned":
         shape = (model.max_position_embeddings, model.hidden_size)

@@ -1,4 +1,4 @@
-"""GLM-4.5: grouped-query attention of which a part of a head is rotated, and DeepSeek-V3's experts."""
+"""GLM-4.5: grouped-query attention that rotates a part of each head, and DeepSeek-V3's experts."""
 
 from __future__ import annotations
 

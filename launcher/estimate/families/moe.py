@@ -175,7 +175,7 @@ def auxiliary_loss(config: ConfigFile) -> dict[str, Any]:
 
 
 def _first_of(config: ConfigFile, key: str, other: str) -> str:
-    """The name by which a file has a key that the class knows by two."""
+    """Return the name that a file has for a key that its class knows by two names."""
     return key if config.has(key) or not config.has(other) else other
 
 

@@ -55,7 +55,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:
-    """The class of the model type, and what it is called with."""
+    """The class of the model type, and its arguments."""
     found = values.decoder(model)
     factor, divisor = (values.value(model, key) if key else None for key in (found.logits_factor, found.logits_divisor))
     return TransformersConfig(

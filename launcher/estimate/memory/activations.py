@@ -60,7 +60,7 @@ class _Held(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
-    """The terms of :func:`saved`: a quarter of an estimate, and equal where layouts differ in what is sharded alone."""
+    """The terms of :func:`saved`, kept: layouts that differ in their sharding alone have equal ones."""
     counts, layers = held.counts, sum(held.counts)
     last, before = _kind_at(counts, -1), _kind_at(counts, -2)
     left: dict[Moments, tuple[str, list[int]]] = {

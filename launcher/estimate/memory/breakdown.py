@@ -39,11 +39,11 @@ class Column:
         return sum(size for pile, size in self.piles.items() if pile not in OUTSIDE_PILES and pile != "fragmentation")
 
     def formula(self, pile: Pile) -> str:
-        """How a pile was computed."""
+        """The formulas of a pile, joined."""
         return " + ".join(term.formula for term in self.terms if term.pile == pile and term.bytes)
 
     def source(self, pile: Pile) -> str:
-        """Where that stands."""
+        """The sources of these formulas."""
         return "; ".join(dict.fromkeys(term.source for term in self.terms if term.pile == pile and term.bytes))
 
 

@@ -120,7 +120,7 @@ def communicators(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def groups(spec: RunSpec) -> int:
-    """Communicators of one rank: the world's, and those of smaller groups."""
+    """Count the communicators of one rank: one for the world and one for each smaller group."""
     parallel, gpus = spec.parallel, spec.gpus
     inside = (parallel.tensor, parallel.pipeline, parallel.context, parallel.ulysses, parallel.expert)
     return 1 + sum(1 < degree < gpus for degree in (spec.data_degree, *inside, parallel.replicate))

@@ -41,7 +41,7 @@ def logits(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _torch(rank: RankModel) -> LogitsBytes:
-    """Of the full loss, for each entry of the rank's vocabulary.
+    """Bytes of the full loss by torch, for each entry of the rank's vocabulary.
 
     A vocabulary that is split is gathered, and put together in a third tensor (DTensor's redistribution, AutoTP's
     ``GatherFromTensorParallelRegion``).

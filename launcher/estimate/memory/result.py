@@ -146,7 +146,7 @@ class HostMemory:
 
     @property
     def piles(self) -> dict[HostPile, tuple[MemoryTerm, ...]]:
-        """The terms of each pile, of which there is any."""
+        """The terms of each pile that is not empty."""
         names: tuple[HostPile, ...] = get_args(HostPile.__value__)
         found = {name: tuple(term for term in self.terms if term.pile == name) for name in names}
         return {name: terms for name, terms in found.items() if terms}

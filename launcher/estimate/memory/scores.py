@@ -66,5 +66,5 @@ def _around(kind: BlockKind, row: SavedTensor) -> tuple[list[SavedTensor], list[
 
 
 def _passing(before: list[SavedTensor]) -> list[SavedTensor]:
-    """Of a block that saves nothing: the norm's output and queries, keys and values, which are still named."""
+    """Tensors that a block that saves nothing still names: the norm's output, queries, keys and values."""
     return [row for row in before if row.part == "attention"]

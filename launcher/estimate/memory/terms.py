@@ -147,7 +147,7 @@ def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:
 
 
 def _alive(together: Mapping[tuple[str, Moments], int]) -> dict[tuple[str, Moments], Moments]:
-    """Of bytes by their instant and moments: the moments of each at which its instant is the fullest."""
+    """Moments of each entry at which its instant is the fullest; entries are bytes by instant and moments."""
     sums: dict[Moment, dict[str, int]] = {}
     for (instant, moments), size in together.items():
         for moment in moments:

@@ -17,7 +17,7 @@ from launcher.spec import AdapterSpec, RunSpec
 
 
 def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights of a block: frozen, those of linears in 4 bits with QLoRA, and the adapters beside them."""
+    """The weights of a block, frozen and with QLoRA in 4 bits, and the adapters beside them."""
     if adapter.name == "none":
         return list(block)
     quantised = adapter.name == "qlora"

@@ -214,5 +214,5 @@ def of_passes(execution: Execution) -> Execution:
 
 @lru_cache(maxsize=256)
 def of_blocks(execution: Execution) -> Execution:
-    """Return the traits that blocks depend on: those of :func:`of_passes`, without the loss."""
+    """Return the traits that blocks depend on, as :func:`of_passes` does, without the loss."""
     return kept(replace(of_passes(execution), fused_loss=False))

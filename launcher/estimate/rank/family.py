@@ -110,7 +110,7 @@ class TransformersConfig:
 
 
 class ConfigFile(Protocol):
-    """A Hugging Face ``config.json`` that is being read; what is wrong with a value is kept, and said at the end.
+    """A Hugging Face ``config.json`` that is being read; errors are collected and raised at the end.
 
     A key that the file does not have is what the class of ``transformers`` takes for it, then the default that is given
     here; an explicit null is a value. What is read is entered as said by ``model.<to>``, by default of the same name.
@@ -130,7 +130,7 @@ class ConfigFile(Protocol):
         ...
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, which is entered nowhere."""
+        """A value of the file; reading it enters nothing."""
         ...
 
     def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
@@ -162,7 +162,7 @@ class ConfigFile(Protocol):
         ...
 
     def default(self, *entered: str) -> None:
-        """Enter keys with which a run here is what it is without them."""
+        """Enter keys that change nothing for a run here."""
         ...
 
     def error(self, key: str, rule: str, *ways: str) -> None:
@@ -170,7 +170,7 @@ class ConfigFile(Protocol):
         ...
 
     def extra(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The file's values of those of some keys that it has, as they are; they are kept for the class."""
+        """The values of these keys that the file has, unchanged, and kept for the class."""
         ...
 
 

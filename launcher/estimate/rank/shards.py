@@ -112,7 +112,7 @@ _read = attrgetter(*_OF_SEVERAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule(Hashed):
-    """The rule by which a rank's shard of a weight follows from its shape.
+    """The rule that gives a rank's shard of a weight from its shape.
 
     Attributes:
         tensor: Its share of every split weight.

@@ -144,7 +144,7 @@ def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
 
 
 def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
-    """Indices of the layers that a rank of one stage runs: DualPipe's those of two stages."""
+    """Indices of the layers that a rank of one stage runs; with DualPipe it runs two stages."""
     layers = _stage_layers(cut)
     return layers[stage] + layers[cut.stages - 1 - stage] if cut.mirrored else layers[stage]
 
@@ -191,7 +191,7 @@ def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> t
 
 @lru_cache(maxsize=4096)
 def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, ...]:
-    """Of the inner stages with the same kinds of layers, that with the most micro-batches in flight, the first of such.
+    """The outer stages, and of inner ones with equal layers the first with the most micro-batches in flight.
 
     An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first.
     """

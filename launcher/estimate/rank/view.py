@@ -93,7 +93,7 @@ class Strategy(Protocol):
 
 
 class Apply(Protocol):
-    """The function by which a strategy narrows a view."""
+    """The function that narrows a view by a strategy's share."""
 
     def __call__(self, view: RankView, spec: RunSpec) -> RankView:
         """Return the narrowed view."""

@@ -133,7 +133,7 @@ def stand_in(card: Card) -> str | None:
 
 
 def source(card: Card) -> str:
-    """Where a term of attention has its numbers from, with the card that stands in where there is one."""
+    """The source of a term of attention, with the card that stands in where there is one."""
     other = stand_in(card)
     return "launcher/estimate/speed/attention.json" + (f" (kernels of {other} stand in)" if other else "")
 
@@ -182,7 +182,7 @@ def _measured(card: Card) -> str:
 
 
 def _relative(card: Card, entry: Mapping[str, Any]) -> float:
-    """How a card's best product compares with the measured card's, both as shares of their peaks."""
+    """Share of its peak that a card's best product reaches, over the measured card's share."""
     return 1.0 if card.name in entry["options"] else gemm.best_share(card) / float(entry["best_product"])
 
 

@@ -24,7 +24,7 @@ _DEQUANTISED = 2.6
 
 
 class BlockPasses(NamedTuple):
-    """The passes of one block: forward, backward, and the forward of what is computed again."""
+    """The passes of one block: forward, backward, and the part of forward that is computed again."""
 
     forward: Pass
     backward: Pass
@@ -55,7 +55,7 @@ def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> Bloc
 
 @lru_cache(maxsize=8192)
 def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]:
-    """The products of one block, and its forward and backward pass, which are the same with any checkpointing."""
+    """The products of one block, and its forward and backward pass, the same with any checkpointing."""
     own = products(*key, joined=shape.execution.fused_projections)
     matrix, matrix_back = _products(own, key.model, shape)
     scores, scores_back = _attention(key, shape)
@@ -271,7 +271,7 @@ def _tensor(model: ModelSpec, regions: int, shape: Shape) -> Pass:
 
 
 def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape, how: CheckpointingSpec) -> Pass:
-    """The forward pass that the backward pass repeats: none of it, all, or what is selected."""
+    """The part of the forward pass that the backward pass repeats: none, all, or a selection."""
     if how.mode == "none":
         return NOTHING
     if how.mode == "full":
@@ -280,7 +280,7 @@ def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape,
 
 
 def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:
-    """All but every second product, torch's own attention and the sums over tensor parallel ranks, which are kept.
+    """The forward pass without the kept operations: every second product, torch's attention, sums over tensor ranks.
 
     ``launcher/worker/model/network.py``; the grouped products of experts are not kept.
     """

@@ -1,4 +1,4 @@
-"""How long a collective takes that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
+"""Time of a collective that runs alone: in one domain by measured tables, across nodes by NCCL's own model.
 
 Sizes are bytes of the whole buffer of a rank in nccl-tests' convention: what an all-gather leaves with each rank, what
 a reduce-scatter or all-reduce takes from each, what each rank hands out in an all-to-all, and the message of a send.
@@ -178,7 +178,7 @@ def forwarded(size: float, domains: int, usable: float, network: Network) -> flo
 
 
 def _exchange_latency(nodes: int) -> float:
-    """Linear between the source's figures; beyond the last each node adds what it added there."""
+    """Seconds before the first byte, linear between the source's figures, and on beyond the last one."""
     pairs = EXCHANGE_LATENCY
     for (low, first), (high, last) in pairwise(pairs):
         if nodes <= high or high == pairs[-1][0]:

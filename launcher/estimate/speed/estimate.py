@@ -258,7 +258,7 @@ def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrate
 
 
 def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
-    """The parts of a step on one stage, of which ``rank`` is one."""
+    """The parts of a step on the stage of one rank."""
     execution, card = timed.execution, timed.card
     spec, m = rank.spec, rank.spec.gradient_accumulation
     yield from _passes(spec, stage, m, card, execution)
@@ -308,7 +308,7 @@ def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, second
 
 
 def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
-    """FLOPs of a step that are computed; those of a fused kernel's own repetition left out (``0.8 x 2.5 = 2``)."""
+    """FLOPs of a step that are computed, without a fused kernel's own repetition (``0.8 x 2.5 = 2``)."""
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
     ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
     back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)

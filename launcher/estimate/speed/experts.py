@@ -108,7 +108,7 @@ def _copied(model: ModelSpec, shape: Shape) -> tuple[float, float]:
 
 
 def _forwarded(model: ModelSpec, shape: Shape) -> tuple[float, float]:
-    """Seconds and bytes of one copy for each rank, of which what leaves a domain is one for each other domain."""
+    """Seconds and bytes of one copy for each rank; only one for each other domain leaves a domain."""
     group = shape.group(shape.expert, shape.expert_tensor)
     token = routed(model, shape) / model.num_experts_per_tok * model.hidden_size * shape.size
     size = token * met(model, shape.expert)

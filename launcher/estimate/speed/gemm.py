@@ -89,7 +89,7 @@ def seconds(m: int, n: int, k: int, dtype: Dtype, card: Card) -> float:
 
 
 def kernel_seconds(m: int, n: int, k: int, kernel: Kernel) -> float:
-    """The same by the constants of one kernel, without a memory of what was asked."""
+    """Seconds of one product by the constants of a kernel; :func:`seconds` keeps them."""
     cores, smooth = kernel.cores, kernel.smooth
     best = inf
     for height, width, wave in kernel.tiles:
@@ -112,7 +112,7 @@ def stand_in(card: Card) -> str | None:
 
 
 def source(card: Card) -> str:
-    """Where a term of products has its numbers from, with the card that stands in where there is one."""
+    """The source of a term of products, with the card that stands in where there is one."""
     other = stand_in(card)
     return "launcher/estimate/speed/gemm.json" + (f" (kernels of {other} stand in)" if other else "")
 

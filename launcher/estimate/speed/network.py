@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What the time of a collective depends on beside its size and its group.
+    """The links that the time of a collective depends on.
 
     Attributes:
         links: The measured table that its links resemble: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200),

@@ -67,7 +67,7 @@ def _product(weight: Weight, attention_output: str) -> Product:
 
 
 def _part(weight: Weight) -> Part:
-    """Projections up from latent attention's ranks are its own part; what is neither an expert nor of an MLP is its."""
+    """The module of a weight; latent attention's up-projections are a part of their own."""
     if weight.split == "expert":
         return "experts"
     module = adapters.module(weight)

@@ -113,7 +113,7 @@ class SpeedEstimate:
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOPs utilisation: with what is recomputed (arXiv:2205.05198, section 5)."""
+        """Hardware FLOPs utilisation, recomputation included (arXiv:2205.05198, section 5)."""
         return self.hardware_flops / (self.step_seconds * self.gpus * self.peak_flops)
 
     def exposed(self, part: StepPart) -> float:

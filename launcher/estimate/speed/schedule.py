@@ -47,7 +47,7 @@ type Timeline = tuple[tuple[Timed, ...], ...]
 
 
 def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
-    """What each stage runs, in its order.
+    """The passes of each stage, in the order of its schedule.
 
     1F1B: stage ``r`` warms up with ``p - r - 1`` forward passes, then one forward and one backward pass take turns
     (arXiv:2104.04473, section 2.2). GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns
@@ -111,7 +111,7 @@ def simulated(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> 
 
 
 def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, overlaps: bool = False) -> Timeline:
-    """When each pass of each stage runs.
+    """The passes of each stage with their times.
 
     A forward pass waits for the same micro-batch's of the stage before, and of the first stage's later chunks for the
     last stage's chunk before; backward passes the other way around. Chunks of a stage take equal shares of its time,
@@ -153,7 +153,7 @@ def makespan(times: Timeline) -> float:
 
 
 def idle(row: Sequence[Timed], until: float, *, overlaps: bool = False) -> float:
-    """Seconds up to a moment in which a stage neither computes nor waits for what it sends."""
+    """Seconds until a moment in which a stage neither computes nor waits for its messages."""
     return until - sum((one.end if overlaps else one.sent) - one.start for one in row)
 
 

@@ -1,4 +1,4 @@
-"""One rank's part of one micro-batch, as far as its time depends on it; a key by which equal blocks are timed once."""
+"""One rank's part of one micro-batch, as far as its time depends on it; caches of blocks are keyed by it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1), 
 
 
 class LineKey(NamedTuple):
-    """What the passes of all stages depend on beside the shape of a rank's micro-batch.
+    """All that the passes of the stages depend on beside the shape of a rank's micro-batch.
 
     Attributes:
         family: The family of the model.
@@ -97,7 +97,7 @@ def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -
 
 @lru_cache(maxsize=4096)
 def _line(key: LineKey, shape: Shape) -> Line:
-    """Layouts that differ in their schedule or in what is sharded alone share it."""
+    """Time the stages; layouts that differ in their schedule or their sharding alone share the result."""
     places = alike(key.family, key.model, key.cut, first_apart=key.adapter.name != "none")
     distinct = {stage: _stage(key, shape, stage) for stage in dict.fromkeys(places)}
     slowest = max(distinct.values(), key=lambda stage: stage.time.seconds)
@@ -172,7 +172,7 @@ def _head(
     parallel_loss: bool,
     chunked: bool,
 ) -> BlockPasses:
-    """The output projection and the loss: forward, backward, and what is computed again.
+    """The output projection and the loss: forward, backward, and the part that is computed again.
 
     Args:
         model: The model.

@@ -42,7 +42,7 @@ _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 
 
 class Compute(NamedTuple):
-    """Seconds of one micro-batch on a stage: forward, and backward with what is computed again."""
+    """Seconds of one micro-batch on a stage: forward, and backward with recomputation."""
 
     forward: float
     backward: float
@@ -80,7 +80,7 @@ def data_parallel(
 
 
 class _Part(NamedTuple):
-    """Parameters of a rank that the same ranks share: those of all tokens, or the routed experts.
+    """Parameters of a rank that the same ranks share: the dense ones, or the routed experts.
 
     Attributes:
         words: The ranks, in words.
@@ -138,7 +138,7 @@ def _reductions(
 
 
 def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -> Iterator[SpeedTerm]:
-    """Collectives, one after the other, of which the first hide behind a window of compute."""
+    """Terms of collectives that run one after the other, the first ones hidden behind a window of compute."""
     total = sum(one.seconds for one in traffic)
     share = exposed_seconds(total, window) / total if total else 0.0
     for one in traffic:
@@ -216,7 +216,7 @@ def _slowest(gpus: int) -> float:
 
 
 def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[SpeedTerm]:
-    """The optimizer's step over this rank's shard: what it reads and writes of memory.
+    """Memory passes of the optimizer's step over this rank's shard.
 
     Master weights, both moments and the gradient are read, the first three and the parameters written; a norm of the
     gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
@@ -236,7 +236,7 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
 
 
 def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) -> Iterator[SpeedTerm]:
-    """Gradients of a micro-batch added to those of the step so far: read, and read and written where they add up.
+    """Gradients of a micro-batch added to the step's sum so far: they are read, and the sum is read and written.
 
     What is reduced after each micro-batch is added to the rank's shard alone.
     """

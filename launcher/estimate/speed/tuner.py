@@ -1,4 +1,4 @@
-"""How long NCCL's rings and trees take across nodes: the model by which NCCL 2.27.5 itself chooses between them.
+"""Time of NCCL's rings and trees across nodes, by the model that NCCL 2.27.5 itself chooses with.
 
 ``latency + bytes / bandwidth`` of each algorithm and protocol, for ``inside`` ranks on each of ``nodes`` nodes. Source:
 meta-pytorch/autoparallel@a54c2529 (BSD-3), ``nccl_cost_model.py``, evaluated for H100 with 400 Gb/s a GPU; these forms

@@ -63,7 +63,7 @@ _UNCUT = ("pipeline", "context", "ulysses")
 
 
 def older(model_type: str) -> tuple[str, ...]:
-    """Keys that a class takes besides those of its defaults."""
+    """Keys that a class takes without having a default for them."""
     return tuple(key for key, types in _OLDER.items() if model_type in types)
 
 
@@ -166,7 +166,7 @@ def _facts(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _base(model_type: str, base: object) -> str:
-    """The override by which a class takes the base of its rotary angles."""
+    """The override that sets the base of a class's rotary angles."""
     if "rope_theta" in older(model_type):
         return edit.override("+model.extra.rope_theta", base)
     return f"+model.extra.rope_parameters={{rope_type:default,rope_theta:{base}}}"

@@ -1,4 +1,4 @@
-"""The parts of a decoder of ``transformers``: names, norms, biases, what is gated, what its class alone computes."""
+"""The description of a decoder of ``transformers``: names, norms, biases, gates, and peculiarities of its class."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _name(config: ConfigFile, key: str) -> str | None:
 
 
 def _default(config: ConfigFile, key: str) -> Any:
-    """What the class takes for one of our keys."""
+    """The class's default for one of our keys."""
     return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
 
 

@@ -122,7 +122,7 @@ def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) ->
 
 
 def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:
-    """What linears save of their input: under autocast each its own cast."""
+    """Inputs that linears save: one for all, or under autocast a cast for each."""
     if engine.autocast:
         return [_read("output of the norm", engine.size * size, "token", "norm", (reader,)) for reader in readers]
     return [_read("output of the norm", engine.residual_size * size, "token", "norm", readers)]

@@ -76,7 +76,7 @@ def varied(model_type: str | None, value_of: Callable[[str], Any]) -> Decoder:
 
 
 def value(model: ModelSpec, key: str) -> Any:
-    """What a key of the class's configuration is."""
+    """The value of a key of the class's configuration."""
     if key in model.extra:
         return model.extra[key]
     ours = flags(decoder(model)).get(key)

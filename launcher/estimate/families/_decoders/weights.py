@@ -51,7 +51,7 @@ def norm(found: Decoder, name: str, *shape: int) -> list[Weight]:
 
 
 def _outer_width(model: ModelSpec) -> int:
-    """Of the token table and the output projection: that of the blocks, or of OPT-350M's own."""
+    """Width of the token table and the output projection: the hidden size, but for OPT-350M."""
     return values.count(model, "word_embed_proj_dim") or model.hidden_size
 
 
@@ -92,7 +92,7 @@ def _mlp(model: ModelSpec, found: Decoder) -> list[Weight]:
 
 
 def _experts(model: ModelSpec, found: Decoder, experts: Experts) -> list[Weight]:
-    """The router, the routed experts, which are held together, and the MLP that every token meets."""
+    """The router, the routed experts, held together in one tensor, and the MLP that every token meets."""
     hidden, width, number = model.hidden_size, model.moe_intermediate_size, model.num_experts
     name, inner = experts.name, 2 * model.moe_intermediate_size
     rows = linear(f"{name}.{experts.router}", number, hidden, bias=experts.router_bias, split=False)
