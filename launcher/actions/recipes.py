@@ -261,8 +261,9 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, 
 
 def strategy(spec: RunSpec) -> str:
     """The engine, adapter and degrees of a run in a few words: ``megatron tp8 pp4 dp2``."""
-    degrees = {"tp": spec.world.tensor, "pp": spec.world.pipeline, "cp": spec.world.context, "ep": spec.world.expert}
+    parallel = spec.parallel
+    degrees = {"tp": parallel.tensor, "pp": parallel.pipeline, "cp": parallel.context, "ep": parallel.expert}
     parts = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
     adapter = [spec.adapter.name] if spec.adapter.name != "none" else []
     engine = spec.parallel.name if backends.of(spec).profile.told_by_preset else spec.backend.name
-    return " ".join([engine, *adapter, *parts, *([f"dp{spec.world.data}"] if spec.world.data > 1 else [])])
+    return " ".join([engine, *adapter, *parts, *([f"dp{spec.data_degree}"] if spec.data_degree > 1 else [])])

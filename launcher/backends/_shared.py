@@ -38,9 +38,7 @@ def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
 def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
     """Sharding over one rank.
 
-    Args:
-        spec: The run.
-        unasked: The stage up to which the engine shards although nobody asks for it.
+    ``unasked`` is the stage up to which the engine shards although nobody asks for it.
     """
     meant = spec.parallel.shard or spec.zero.stage > unasked
     if meant and spec.shard_degree == 1:
@@ -94,12 +92,7 @@ def job(
 ) -> Job:
     """The worker ``module`` under torchrun, which reads ``spec.json``.
 
-    Args:
-        spec: A run that ``check`` accepts.
-        python: The interpreter of the job.
-        module: The worker's name, as ``python -m`` takes it.
-        environment: Variables that its engine needs.
-        files: Files that it reads beside the specification.
+    ``environment`` and ``files`` are what its engine needs beside the specification.
     """
     arguments = ("--run", RUN)
     expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"

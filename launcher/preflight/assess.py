@@ -311,6 +311,6 @@ def as_json(assessment: Assessment) -> JsonObject:
 
 def world_as_json(spec: RunSpec) -> dict[str, int]:
     """The degrees of the world and the micro-batches of a step."""
-    world = spec.world
-    names = ("gpus", "data", "tensor", "pipeline", "context", "expert", "gradient_accumulation")
-    return {name: getattr(world, name) for name in names}
+    degrees = {name: getattr(spec.parallel, name) for name in ("tensor", "pipeline", "context", "expert")}
+    accumulation = spec.gradient_accumulation
+    return {"gpus": spec.gpus, "data": spec.data_degree, **degrees, "gradient_accumulation": accumulation}

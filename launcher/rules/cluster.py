@@ -49,10 +49,7 @@ def _readers(spec: RunSpec) -> Iterator[ConfigError]:
 def readers_beyond(spec: RunSpec, cores: int, whose: str) -> Iterator[ConfigError]:
     """An error where the ranks of a node start more readers than there are cores.
 
-    Args:
-        spec: The run.
-        cores: The cores.
-        whose: The clause that says whose they are.
+    ``whose`` is the clause that says whose they are.
     """
     ranks, workers = spec.cluster.gpus_per_node, spec.data.workers
     if workers and ranks * workers > cores:

@@ -79,64 +79,29 @@ def _reader(path: str) -> str:
 
 
 _SLURM: dict[str, object] = {
-    "cluster.partition": None,
-    "cluster.account": None,
-    "cluster.qos": None,
-    "cluster.constraint": None,
-    "cluster.reservation": None,
-    "cluster.nodelist": None,
-    "cluster.dependency": None,
-    "cluster.licenses": None,
-    "cluster.mail": None,
-    "cluster.cpus_per_node": None,
-    "cluster.exclusive": False,
-    "cluster.gpu_request": "gpus_per_node",
-    "cluster.gpu_type": None,
-    "cluster.memory": None,
-    "cluster.save_margin_s": 120,
-    "cluster.modules": (),
-    "cluster.setup": (),
-    "cluster.python": None,
-    "cluster.container": "none",
-    "cluster.shared_folder": None,
-    "cluster.extra": {},
-}
+    "cluster.partition": None, "cluster.account": None, "cluster.qos": None, "cluster.constraint": None,
+    "cluster.reservation": None, "cluster.nodelist": None, "cluster.dependency": None, "cluster.licenses": None,
+    "cluster.mail": None, "cluster.cpus_per_node": None, "cluster.exclusive": False,
+    "cluster.gpu_request": "gpus_per_node", "cluster.gpu_type": None, "cluster.memory": None,
+    "cluster.save_margin_s": 120, "cluster.modules": (), "cluster.setup": (), "cluster.python": None,
+    "cluster.container": "none", "cluster.shared_folder": None, "cluster.extra": {},
+}  # fmt: skip
 _MOE = {
-    "model.num_experts_per_tok": 0,
-    "model.moe_intermediate_size": 0,
-    "model.num_shared_experts": 0,
-    "model.first_dense_layers": 0,
-    "model.norm_topk_prob": None,
-    "model.routed_scaling_factor": 1.0,
-    "model.n_group": 0,
-    "model.topk_group": 0,
-    "model.router_aux_loss_coef": 0.0,
-    "parallel.expert_tensor": None,
-}
+    "model.num_experts_per_tok": 0, "model.moe_intermediate_size": 0, "model.num_shared_experts": 0,
+    "model.first_dense_layers": 0, "model.norm_topk_prob": None, "model.routed_scaling_factor": 1.0, "model.n_group": 0,
+    "model.topk_group": 0, "model.router_aux_loss_coef": 0.0, "parallel.expert_tensor": None,
+}  # fmt: skip
 _MLA = {
-    "model.q_lora_rank": 0,
-    "model.qk_nope_head_dim": 0,
-    "model.qk_rope_head_dim": 0,
-    "model.v_head_dim": 0,
-}
+    "model.q_lora_rank": 0, "model.qk_nope_head_dim": 0, "model.qk_rope_head_dim": 0, "model.v_head_dim": 0,
+}  # fmt: skip
 _OF_ENGINES: dict[str, object] = {
-    "parallel.shard": False,
-    "backend.reshard_after_forward": None,
-    "backend.micro_step_sync": True,
-    "backend.bucket_view": True,
-    "backend.bucket_cap_mb": 25.0,
-    "zero.reduce_bucket_size": 500_000_000,
-    "zero.allgather_bucket_size": 500_000_000,
-    "zero.overlap_comm": None,
-    "zero.prefetch_bucket_size": 50_000_000,
-    "zero.max_live_parameters": 1_000_000_000,
-    "zero.max_reuse_distance": 1_000_000_000,
-    "zero.param_persistence_threshold": 100_000,
-    "zero.sub_group_size": 1_000_000_000,
-    "zero.hpz": 1,
-    "zero.gather_16bit_weights_on_save": False,
-    "backend.path": None,
-}
+    "parallel.shard": False, "backend.reshard_after_forward": None, "backend.micro_step_sync": True,
+    "backend.bucket_view": True, "backend.bucket_cap_mb": 25.0, "zero.reduce_bucket_size": 500_000_000,
+    "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None, "zero.prefetch_bucket_size": 50_000_000,
+    "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,
+    "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
+    "zero.gather_16bit_weights_on_save": False, "backend.path": None,
+}  # fmt: skip
 _ADAPTER = {
     "adapter.rank": 16,
     "adapter.alpha": 32,
@@ -147,6 +112,10 @@ _ADAPTER = {
 
 def _offloads_to_nvme(spec: RunSpec) -> bool:
     return "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters)
+
+
+def _reads_text(spec: RunSpec) -> bool:
+    return spec.data.source in ("text", "chat", "huggingface")
 
 
 REFUSED: tuple[Row, ...] = (
@@ -263,56 +232,33 @@ WARNED: tuple[Row, ...] = (
         "data=chat",
         "from conversations",
     ),
-    Dependent(
-        "data.column",
-        "text",
-        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
-        "data=text",
-        "where rows hold text or messages",
-    ),
-    Dependent(
-        "data.on_bad_row",
-        "error",
-        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
+    *_rows(
+        {"data.column": "text", "data.on_bad_row": "error"},
+        _reads_text,
         "data=text",
         "where rows hold text or messages",
     ),
     Dependent(
         "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
     ),
-    Dependent(
-        "data.tokenizer",
-        "bytes",
-        lambda spec: spec.data.source in ("text", "chat", "huggingface"),
-        "data=text",
-        "where text becomes tokens",
-    ),
-    Dependent(
-        "model.rope_parameters",
-        None,
-        lambda spec: spec.model.position_embedding == "rope",
-        "model.position_embedding=rope",
-        "by rotary position embeddings",
-    ),
-    Dependent(
-        "model.rope_theta",
-        10000.0,
+    Dependent("data.tokenizer", "bytes", _reads_text, "data=text", "where text becomes tokens"),
+    *_rows(
+        {"model.rope_parameters": None, "model.rope_theta": 10000.0},
         lambda spec: spec.model.position_embedding == "rope",
         "model.position_embedding=rope",
         "by rotary position embeddings",
     ),
 )
 
-
-class _Table:
-    """Rows, what reads their keys' values at once, and the values that ask for nothing."""
-
-    def __init__(self, rows: tuple[Row, ...]) -> None:
-        self.rows, self.read = rows, edit.reader(row.path for row in rows)
-        self.neutral = tuple(row.neutral for row in rows)
+type _Table = tuple[tuple[Row, ...], Callable[[RunSpec], tuple[object, ...]], tuple[object, ...]]
+"""Rows, the function that reads their keys' values at once, and the values that ask for nothing."""
 
 
-_REFUSED, _WARNED = _Table(REFUSED), _Table(WARNED)
+def _table(rows: tuple[Row, ...]) -> _Table:
+    return rows, edit.reader(row.path for row in rows), tuple(row.neutral for row in rows)
+
+
+_REFUSED, _WARNED = _table(REFUSED), _table(WARNED)
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -329,8 +275,9 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _idle(spec: RunSpec, table: _Table) -> Iterator[ConfigError]:
-    values = table.read(spec)
-    for row, value in compress(zip(table.rows, values, strict=True), map(ne, values, table.neutral)):
+    rows, read, neutral = table
+    values = read(spec)
+    for row, value in compress(zip(rows, values, strict=True), map(ne, values, neutral)):
         if not row.active(spec):
             found = list(value) if isinstance(value, tuple) else value
             back = [] if isinstance(value, dict) else [edit.override(row.path, row.neutral)]  # Mappings only grow.

@@ -45,12 +45,7 @@ def set_to(
 ) -> Change:
     """Keys set to values.
 
-    Args:
-        spec: The run.
-        cost: The cost of the change, in words.
-        settings: Values by their keys' paths.
-        shown: Other overrides that say the same.
-        stays: As :class:`Change` has it.
+    ``cost`` is in words; ``shown`` are other overrides that say the same.
     """
     overrides = shown or tuple(edit.override(path, value) for path, value in settings.items())
     return Change(overrides, edit.changed_at(spec, settings), cost, stays)

@@ -184,12 +184,7 @@ def nearest(
 ) -> Iterator[str]:
     """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first.
 
-    Args:
-        spec: The run that breaks the rule.
-        path: The setting to change.
-        candidates: Values to try.
-        legal: True for a run that the rule holds for.
-        limit: The most that are returned; the pre-flight then keeps those that break no other rule.
+    At most ``limit`` are returned, of which the pre-flight keeps those that break no other rule.
     """
     value = value_at(spec, path)
     here = value if isinstance(value, int) else 0

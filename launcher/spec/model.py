@@ -132,7 +132,7 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """Parallel degrees as plain words. The data degree is the rest of the world; see :class:`World`."""
+    """Parallel degrees as plain words. The data degree is the rest of the world: ``RunSpec.data_degree``."""
 
     name: str
     tensor: Count

@@ -46,9 +46,6 @@ _MODULES = {key: package for package, key in registry.KEYS.items()}
 def parse(config: Mapping[str, object]) -> RunSpec:
     """Build the run's specification.
 
-    Args:
-        config: The composed configuration as plain data: groups of keys, and ``script``/``script_args``.
-
     Raises:
         ConfigErrors: With every error found: unknown and missing keys, wrong types, values outside their range.
     """

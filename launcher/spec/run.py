@@ -35,21 +35,6 @@ ROUND = "microbatch-group-size-per-virtual-pipeline-stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """The degrees that the ranks are laid out in. ``data`` counts model replicas that see different samples."""
-
-    gpus: int
-    data: int
-    tensor: int
-    pipeline: int
-    context: int
-    ulysses: int
-    expert: int
-    replicate: int
-    gradient_accumulation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """The whole specification of a run. Built by ``parse`` alone."""
 
@@ -140,21 +125,6 @@ class RunSpec:
         if train.steps is not None or train.tokens is None:
             return train.steps or DEFAULT_STEPS
         return -(-train.tokens // self.tokens_per_step)
-
-    @property
-    def world(self) -> World:
-        """The layout of the ranks; meaningful once the strategies have found no error."""
-        return World(
-            gpus=self.gpus,
-            data=self.data_degree,
-            tensor=self.parallel.tensor,
-            pipeline=self.parallel.pipeline,
-            context=self.parallel.context,
-            ulysses=self.parallel.ulysses,
-            expert=self.parallel.expert,
-            replicate=self.parallel.replicate,
-            gradient_accumulation=self.gradient_accumulation,
-        )
 
     @property
     def rank_memory_bytes(self) -> int | None:

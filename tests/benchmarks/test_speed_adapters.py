@@ -28,7 +28,7 @@ def spec_of(row: Row) -> RunSpec:
 def test_a_row_is_the_run_that_its_columns_say(tmp_path: Path) -> None:
     row = the_row(tmp_path)
     spec = spec_of(row)
-    assert (spec.parallel.tensor, spec.parallel.pipeline, spec.world.data, spec.gpus) == (2, 2, 4, 16)
+    assert (spec.parallel.tensor, spec.parallel.pipeline, spec.data_degree, spec.gpus) == (2, 2, 4, 16)
     assert (spec.global_batch_size, spec.micro_batch_size, spec.sequence_length) == (64, 1, 2048)
     assert (spec.zero.stage, spec.checkpointing.mode, spec.hardware.name) == (1, "none", "a100_80g")
     assert (row.family, row.framework, row.gpu, row.measured) == ("mine", "NeMo", "a100_80g", 3000.0)
@@ -136,7 +136,7 @@ def test_a_published_run_is_read_as_one_of_throughput(tmp_path: Path) -> None:
     }
     (row,) = published.rows(write_lines(tmp_path / "published.csv", [line]))
     spec = spec_of(row)
-    assert (spec.world.data, spec.global_batch_size, spec.checkpointing.mode) == (8, 16, "selective")
+    assert (spec.data_degree, spec.global_batch_size, spec.checkpointing.mode) == (8, 16, "selective")
     assert row.backend is not None
     assert row.backend.executes.compiled
     (row,) = published.rows(write_lines(tmp_path / "published.csv", [line | {"compile": ""}]))

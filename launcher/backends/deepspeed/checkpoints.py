@@ -67,12 +67,7 @@ def layout_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
 
 
 def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Why a checkpoint cannot be converted to a run's layout, with the way out; None where it can.
-
-    Args:
-        there: The layout of the run that saved.
-        here: That of the run that loads.
-    """
+    """Why a checkpoint cannot be converted to a run's layout, with the way out; None where it can."""
     if there["precision"] != here["precision"]:
         return (
             f"was trained in {there['precision']} and this run computes in {here['precision']}: "

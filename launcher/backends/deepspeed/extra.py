@@ -15,6 +15,12 @@ from typing import Any
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
+_SAME = ("stage", "allgather_bucket_size", "overlap_comm", "reduce_bucket_size", "sub_group_size")
+_SAME_OF_STAGE_3 = (
+    "max_live_parameters", "max_reuse_distance", "param_persistence_threshold", "prefetch_bucket_size",
+)  # fmt: skip
+"""Keys of ``zero_optimization`` that have the same name here, the second ones without their prefix ``stage3_``."""
+
 SETTINGS = {
     "train_batch_size": "train.global_batch_size",
     "train_micro_batch_size_per_gpu": "train.micro_batch_size",
@@ -28,16 +34,9 @@ SETTINGS = {
     "fp16.enabled": "precision.compute",
     "optimizer": "optimizer.name",
     "scheduler": "optimizer.schedule",
-    "zero_optimization.stage": "zero.stage",
-    "zero_optimization.allgather_bucket_size": "zero.allgather_bucket_size",
-    "zero_optimization.overlap_comm": "zero.overlap_comm",
-    "zero_optimization.reduce_bucket_size": "zero.reduce_bucket_size",
+    **{f"zero_optimization.{key}": f"zero.{key}" for key in _SAME},
+    **{f"zero_optimization.stage3_{key}": f"zero.{key}" for key in _SAME_OF_STAGE_3},
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": "zero.gather_16bit_weights_on_save",
-    "zero_optimization.stage3_max_live_parameters": "zero.max_live_parameters",
-    "zero_optimization.stage3_max_reuse_distance": "zero.max_reuse_distance",
-    "zero_optimization.stage3_param_persistence_threshold": "zero.param_persistence_threshold",
-    "zero_optimization.stage3_prefetch_bucket_size": "zero.prefetch_bucket_size",
-    "zero_optimization.sub_group_size": "zero.sub_group_size",
     "zero_optimization.zero_hpz_partition_size": "zero.hpz",
     "zero_optimization.offload_optimizer.device": "zero.offload_optimizer",
     "zero_optimization.offload_optimizer.nvme_path": "zero.nvme_path",
@@ -56,32 +55,12 @@ _WORKER = ("activation_checkpointing", "checkpoint", "compile", "data_efficiency
 """Blocks that a training program must play along with; the launcher's own worker does not."""
 
 _FREE = (
-    "aio",
-    "comet",
-    "comms_logger",
-    "csv_monitor",
-    "dataloader_drop_last",
-    "data_types",
-    "disable_allgather",
-    "disable_python_gc",
-    "dump_state",
-    "flops_profiler",
-    "gradient_allreduce_op",
-    "gradient_predivide_factor",
-    "log_level",
-    "memory_breakdown",
-    "prescale_gradients",
-    "seq_parallel_communication_data_type",
-    "steps_per_print",
-    "tensorboard",
-    "timers",
-    "use_data_before_expert_parallelism",
-    "vocabulary_size",
-    "wall_clock_breakdown",
-    "wandb",
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
-)
+    "aio", "comet", "comms_logger", "csv_monitor", "dataloader_drop_last", "data_types", "disable_allgather",
+    "disable_python_gc", "dump_state", "flops_profiler", "gradient_allreduce_op", "gradient_predivide_factor",
+    "log_level", "memory_breakdown", "prescale_gradients", "seq_parallel_communication_data_type", "steps_per_print",
+    "tensorboard", "timers", "use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "wandb",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+)  # fmt: skip
 """Every other key that DeepSpeed 0.19.8 reads at the top of the file (runtime/config.py)."""
 
 

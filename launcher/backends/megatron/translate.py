@@ -22,12 +22,7 @@ _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def translate(spec: RunSpec, python: str) -> Job:
-    """The job.
-
-    Args:
-        spec: A run that ``check`` accepts.
-        python: The interpreter of the job.
-    """
+    """The job of a valid run: the worker, or the program of a checkout."""
     words = argument_list(spec)
     if spec.backend.path is None:
         argv = torchrun.command(spec, python, PROGRAM, ("--run", RUN, *words))

@@ -113,10 +113,6 @@ def _unasked(spec: RunSpec, rule: str, way_out: str) -> Judgement:
 def asked(question: JsonObject, version: str) -> JsonObject | None:
     """The answer of the validator to one question, from the user's cache folder where it was asked before.
 
-    Args:
-        question: All that the answer depends on, with the version.
-        version: The version of megatron-core that answers.
-
     Raises:
         RuntimeError: There is no answer, with the last line that the program said.
     """

@@ -25,13 +25,7 @@ def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[st
     RMSNorm is Python code: it saves its input in fp32, the normalized values before and after the weight and the
     reciprocal deviation; as one kernel its input, its output and the deviation. LayerNorm is one kernel: input, output,
     mean and deviation. Under autocast each following linear saves its own cast of the output, and RMSNorm's own output
-    is freed.
-
-    Args:
-        size: Elements of one token.
-        model: The model.
-        engine: The engine.
-        readers: Names of the linears that read the output.
+    is freed. ``readers`` are the names of the linears that read the output.
     """
     whole = engine.residual_size
     if model.normalization == "layernorm":

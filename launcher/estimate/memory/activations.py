@@ -171,13 +171,8 @@ def content(
     """Tensors of a block's forward pass at the start of its backward pass: those that it kept, or has recomputed.
 
     Recomputation brings back ``saved`` of all blocks of a group, less what is there: the group's input, where the first
-    norm saves it as it is, and with selective checkpointing what that keeps.
-
-    Args:
-        rank: The rank.
-        kind: The kind of the block.
-        moments: When its backward pass runs.
-        saved: The saved tensors that are left by then; None is all of them.
+    norm saves it as it is, and with selective checkpointing what that keeps. ``saved`` are the tensors that are left by
+    then; None is all of them.
     """
     spec, tok = rank.spec.checkpointing, rank.tokens
     every = [item for item in kind.saved if item.part != "cache"]

@@ -61,12 +61,7 @@ class Breakdown:
 
 
 def breakdown(ranks: Sequence[RankTerms], estimate: MemoryEstimate) -> Breakdown:
-    """Split the peaks of an estimate into piles.
-
-    Args:
-        ranks: One rank of each pipeline stage with its terms, as ``estimate.rank_terms`` gives them.
-        estimate: The estimate made of them; its reserved and allocated peaks say what the allocator loses.
-    """
+    """Split the peaks of an estimate into piles."""
     peaks = {peak.stage: peak for peak in estimate.ranks}
     return Breakdown(
         phases=tuple(_worst(ranks, phase, peaks) for phase in PHASES),

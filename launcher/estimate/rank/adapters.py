@@ -60,15 +60,8 @@ def saved(
     """Tensors that a block saves beside an adapter, and the adapter's own.
 
     In the model's first block nothing needs a gradient, and nothing is saved, before the first adapted linear. Tensors
-    parallel to that linear are counted all the same: a gate beside an adapted up-projection.
-
-    Args:
-        rows: Tensors that the block saves where all of it is trained.
-        block: Its weights.
-        adapter: The adapter.
-        engine: The engine.
-        traits: Of the model's family.
-        first: True for the model's first block.
+    parallel to that linear are counted all the same: a gate beside an adapted up-projection. ``rows`` are the tensors
+    that the block saves where all of it is trained; ``first`` is true for the model's first block.
     """
     if adapter.name == "none":
         return tuple(rows)
@@ -86,12 +79,7 @@ def backward_extra(
     """The gradients inside a block, and that of the input of a frozen last linear of the MLP.
 
     Where that linear is trained, its saved input is freed before the gradients before it exist, and makes the room.
-
-    Args:
-        rows: The gradients inside a block that is trained.
-        saved_if_trained: Tensors that such a block saves.
-        block: Its weights.
-        adapter: The adapter.
+    ``rows`` and ``saved_if_trained`` are of a block that is trained.
     """
     if adapter.name == "none":
         return tuple(rows)

@@ -77,14 +77,8 @@ def count_rank(
 ) -> RankCounts:
     """Count one rank's elements.
 
-    Args:
-        family: The model's family.
-        model: The model.
-        adapter: The adapter.
-        vocabulary: Rows of the token table, padded.
-        kinds: The rank's blocks, as :func:`kinds_of` gives them.
-        ends: True if the rank has the embedding, and True if it has the head.
-        rule: The rank's part of each weight.
+    ``kinds`` are the rank's blocks as :func:`kinds_of` gives them; ``ends`` are true if it has the embedding, and the
+    head.
     """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(rule, tensor=rule.embedding)

@@ -98,14 +98,7 @@ _BYTES_8BIT = 2
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:
-    """Bytes of the moments: ``size`` a value. Factored states are none.
-
-    Args:
-        optimizer: Its name.
-        parameters: All parameters that it steps.
-        outside_blocks: Those of them outside the blocks.
-        size: Bytes of a value, but for eight-bit optimizers.
-    """
+    """Bytes of the moments: ``size`` a value. Factored states are none."""
     if optimizer in _EIGHT_BIT:
         return _BYTES_8BIT * parameters
     inside, outside = MOMENTS_KEPT.get(optimizer, (0, 0))

@@ -132,13 +132,7 @@ def view_of(spec: RunSpec, strategies: Iterable[Strategy], stage: int) -> RankVi
 
 
 def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] | None = None) -> tuple[RankView, ...]:
-    """One rank of each of these pipeline stages, by default of all; shares that are equal on all are folded once.
-
-    Args:
-        spec: The run.
-        strategies: The strategies, in any order.
-        stages: The stages, in the order of the result.
-    """
+    """One rank of each of these pipeline stages, by default of all; shares that are equal on all are folded once."""
     shared, by_stage = _parted(tuple(strategies))
     common = _folded(whole(spec), spec, shared)
     numbers = range(spec.parallel.pipeline) if stages is None else stages

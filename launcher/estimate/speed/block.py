@@ -42,13 +42,7 @@ class BlockKey(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def block(key: BlockKey, shape: Shape, checkpointing: CheckpointingSpec) -> BlockPasses:
-    """The passes of one block.
-
-    Args:
-        key: The block.
-        shape: The rank's part of a micro-batch.
-        checkpointing: Of the activations.
-    """
+    """The passes of one block."""
     own, forward, backward = _both(key, shape)
     return BlockPasses(forward, backward, _again(key, own, forward, shape, checkpointing))
 

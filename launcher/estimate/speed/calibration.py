@@ -50,12 +50,6 @@ def constant(framework: str, gpu: str, related: tuple[str, ...] = (), *, experts
     Where related frameworks are named, it is the median of the pairs of all of these on the GPU, else of those on other
     GPUs, so that a card of which nothing was measured does not stand behind a weaker one for that.
     A model with experts takes those of runs of such models, where there are enough of these frameworks'.
-
-    Args:
-        framework: The framework.
-        gpu: The GPU, an option of the group ``hardware``.
-        related: Those of the measured frameworks that are nearest to it.
-        experts: True if the model has experts.
     """
     calibration, names = _calibration(), (framework, *related)
     if experts and (found := _of(calibration.get("experts", {}), names, gpu)) is not None:

@@ -179,14 +179,8 @@ def least_seconds(
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
 
-    Args:
-        spec: The run.
-        chunkings: The schedules, each with its model chunks on a stage.
-        family: As :func:`estimate` has it.
-        strategies: As there.
-        backend: As there.
-        calibrated: As there.
-        measured: As there.
+    ``chunkings`` are the schedules, each with its model chunks on a stage; the other arguments are those of
+    :func:`estimate`.
     """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:

@@ -52,15 +52,7 @@ def offload(
     """Copies between host and device, and the step on the host, over one step.
 
     The network and PCIe in both directions work at once, so that of what each takes longer than the passes only the
-    longest is waited for.
-
-    Args:
-        rank: The rank.
-        execution: How the engine executes it.
-        card: Its GPU.
-        compute: Of one micro-batch.
-        steps: Micro-batches of a step.
-        waited: Seconds that the step waits for the traffic of data parallelism.
+    longest is waited for. ``waited`` are the seconds that the step waits for the traffic of data parallelism.
     """
     rate = PCIE_SHARE * card.pcie_bandwidth
     if rank.spec.zero.offload_parameters != "none":

@@ -67,9 +67,7 @@ class Pass(NamedTuple):
     def seconds(self, launch_seconds: float, beside: float = 0.0) -> float:
         """Seconds until it is done: the GPU's, or the host's to start its kernels where those are more.
 
-        Args:
-            launch_seconds: The host's time to start one kernel.
-            beside: Further time of the host's.
+        ``beside`` is further time of the host's.
         """
         return max(self.gpu, self.launches * launch_seconds + beside)
 

@@ -46,12 +46,7 @@ def products(
 ) -> tuple[Product, ...]:
     """The products of one block.
 
-    Args:
-        family: The model's family.
-        model: The model.
-        adapter: The adapter, whose matrices are products of their own.
-        layer: The block.
-        joined: True if projections of one input are one product.
+    An adapter's matrices are products of their own; ``joined`` makes one product of the projections of one input.
     """
     weights = [w for w in adapters.weights(block_weights(family, model, layer), adapter) if len(w.shape) > 1]
     output = family.traits.attention_output

@@ -74,14 +74,7 @@ class Line(NamedTuple):
 
 
 def line_of(spec: RunSpec, family: Family, engine: EngineTraits, shape: Shape) -> Line:
-    """The stages of a run, timed.
-
-    Args:
-        spec: The run.
-        family: The family of the model.
-        engine: The implementation that runs.
-        shape: A rank's part of a micro-batch.
-    """
+    """The stages of a run, timed."""
     key = LineKey(
         family,
         spec.model,

@@ -53,12 +53,7 @@ def data_parallel(
 ) -> Iterator[SpeedTerm]:
     """Traffic among the ranks that share model states, over one step.
 
-    Args:
-        rank: The rank.
-        execution: How the engine executes it.
-        network: The links.
-        compute: Of one micro-batch.
-        steps: Micro-batches of a step.
+    ``compute`` is of one micro-batch; ``steps`` are the micro-batches of a step.
     """
     parts = list(_parts(rank, network))
     times = steps if execution.reduces_each else 1

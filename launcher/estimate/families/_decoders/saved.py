@@ -27,11 +27,8 @@ _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 def block(model: ModelSpec, engine: EngineTraits, *, masked: bool = False) -> list[SavedTensor]:
     """Tensors saved by norms, attention and the MLP or the experts.
 
-    Args:
-        model: Its sizes.
-        engine: Its formats and kernels.
-        masked: True if attention is given a mask, for which keys and values are copied for each head of queries
-            (``use_gqa_in_sdpa`` of transformers' ``sdpa_attention.py``).
+    With ``masked`` attention is given a mask, for which keys and values are copied for each head of queries
+    (``use_gqa_in_sdpa`` of transformers' ``sdpa_attention.py``).
     """
     found = values.decoder(model)
     attention, mlp = _attention_readers(found), _mlp_readers(found)
