@@ -74,7 +74,7 @@ class LitGpt(Backend):
             yield from hf_trainer.unsharded_gradients(rank)
             yield from unreduced_gradients(rank)
             return
-        if rank.spec.world.data > 1:
+        if rank.spec.data_degree > 1:
             what, w = "buckets of DistributedDataParallel", rank.elements.trained
             yield term("reduce_buffers", ALWAYS, what, "2 * w", "torch reducer.cpp", w=w)
         yield hf_trainer.largest_gradient(rank)

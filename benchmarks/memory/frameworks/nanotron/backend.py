@@ -70,14 +70,14 @@ class Nanotron(Backend):
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """The bf16 buckets of DistributedDataParallel, which wraps a model with copies unless ZeRO shards them: ``2 P``."""
-    if rank.spec.world.data > 1 and rank.spec.zero.stage == 0:
+    if rank.spec.data_degree > 1 and rank.spec.zero.stage == 0:
         source = "nanotron trainer.py, make_ddp; torch reducer.cpp"
         yield term("reduce_buffers", ALWAYS, "bf16 buckets", "2 * P", source, P=rank.elements.whole)
 
 
 def gathered_parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     """ZeRO 1 gathers the stepped bf16 parameters: ``2 P / d`` flat; ``4 P``, a flat tensor a rank, and NCCL's."""
-    if rank.spec.zero.stage == 1 and rank.spec.world.data > 1:
+    if rank.spec.zero.stage == 1 and rank.spec.data_degree > 1:
         source = "nanotron distributed.py, all_gather_coalesced; torch ProcessGroupNCCL.cpp, allgather"
         what, shard, whole = "flat bf16 parameters, twice", rank.elements.optimizer, rank.elements.whole
         yield term("gather_buffers", ("step",), what, "2 * shard + 4 * P", source, shard=shard, P=whole)
@@ -181,9 +181,9 @@ def groups(spec: RunSpec) -> int:
     A model's ranks sum the norm of its gradients; where they are the tensor or the pipeline ranks, they share that
     group's communicator (nanotron ``parallel/context.py``, ``create_new_group``).
     """
-    degrees = (spec.world.data, spec.world.tensor, spec.world.pipeline)
+    degrees = (spec.data_degree, spec.parallel.tensor, spec.parallel.pipeline)
     own = len([degree for degree in degrees if degree > 1])
-    whole_model = 1 if spec.world.tensor > 1 and spec.world.pipeline > 1 else 0
+    whole_model = 1 if spec.parallel.tensor > 1 and spec.parallel.pipeline > 1 else 0
     return 1 + own + whole_model
 
 
@@ -194,7 +194,7 @@ def pairs(spec: RunSpec, stage: int) -> int:
     ``ProcessGroupNCCL.cpp``, ``pointToPoint``). The ends have a group of their own (nanotron
     ``parallel/tied_parameters.py``) unless they are the whole pipeline.
     """
-    last = spec.world.pipeline - 1
+    last = spec.parallel.pipeline - 1
     neighbours = [other for other in (stage - 1, stage + 1) if 0 <= other <= last]
     shared = last > 1 and spec.model.tie_word_embeddings and stage in (0, last)
     return len(neighbours) + (1 if shared else 0)

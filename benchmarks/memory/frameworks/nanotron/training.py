@@ -76,14 +76,14 @@ class _Training:
 
     def shard(self, elements: int) -> int:
         """The part of a weight that the rank's optimizer steps."""
-        return -(-elements // self.spec.world.data) if self.spec.zero.stage else elements
+        return -(-elements // self.spec.data_degree) if self.spec.zero.stage else elements
 
     def load(self) -> None:
         """Parameters, DDP's buckets without ZeRO, fp32 gradients and master weights in one piece each, rotations."""
         memory, weights = self.memory, self.weights()
         for elements in weights:
             memory.new(2 * elements)
-        if self.spec.world.data > 1 and not self.spec.zero.stage:
+        if self.spec.data_degree > 1 and not self.spec.zero.stage:
             for size in _buckets([2 * elements for elements in reversed(weights)]):
                 memory.new(size)
         memory.new(4 * sum(weights))
@@ -142,7 +142,7 @@ class _Training:
 
         nanotron ``distributed.py``, ``all_gather_coalesced``; torch ``ProcessGroupNCCL.cpp``, ``allgather``.
         """
-        copies, weights = self.spec.world.data, self.weights()
+        copies, weights = self.spec.data_degree, self.weights()
         if not self.spec.zero.stage or copies == 1:
             return
         own = self.memory.new(2 * sum(self.shard(elements) for elements in weights))
