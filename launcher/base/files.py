@@ -118,12 +118,7 @@ class Refused(OSError, ValueError):
     """A file that is not read: it is no regular file, or larger than any of its kind."""
 
 
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 _HANDED = ("/dev/stdin", "/dev/fd/")
 """Names of what the caller's own shell has opened for this process, as ``<(command)`` is named."""

@@ -30,11 +30,7 @@ _LIMITS = {
 }
 """Why there is no candidate above the last one."""
 
-KEYS = {
-    "micro_batch": (MICRO_BATCH, "train.gradient_accumulation"),
-    "sequence": (SEQUENCE,),
-    "model": ("model",),
-}
+KEYS = {"micro_batch": (MICRO_BATCH, "train.gradient_accumulation"), "sequence": (SEQUENCE,), "model": ("model",)}
 """The keys of each kind, which the words must leave open."""
 
 _SHORTEST, _LONGEST = 8, 22

@@ -122,11 +122,7 @@ class Found:
         """The layouts by what became of them."""
         slower = self.considered - self.invalid - self.unfit - len(self.tight)
         return Counts(
-            considered=self.considered,
-            invalid=self.invalid,
-            unfit=self.unfit,
-            tight=len(self.tight),
-            slower=slower,
+            considered=self.considered, invalid=self.invalid, unfit=self.unfit, tight=len(self.tight), slower=slower
         )
 
 

@@ -215,11 +215,7 @@ def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes
 
 def parts(spec: RunSpec) -> Parts:
     """Arguments of the memory model for a run: family, strategies and backend, so that it looks nothing up."""
-    return {
-        "family": families.of(spec.model),
-        "strategies": modules_of("strategies"),
-        "backend": backends.of(spec),
-    }
+    return {"family": families.of(spec.model), "strategies": modules_of("strategies"), "backend": backends.of(spec)}
 
 
 def _ways_out(spec: RunSpec, judged: Verdict, formula: Needs, search: Searching) -> fixes.Search:

@@ -297,27 +297,13 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     more_nodes,
 )
 
-ON_DISK: tuple[Neighbour, ...] = (
-    fewer_checkpoints,
-    last_checkpoint_only,
-    no_checkpoint,
-)
+ON_DISK: tuple[Neighbour, ...] = (fewer_checkpoints, last_checkpoint_only, no_checkpoint)
 """Changes of what is kept on the disk, which are all that is tried where it alone is too small."""
 
-GIVES_UP: dict[Neighbour, int] = {
-    last_checkpoint_only: 1,
-    no_checkpoint: 2,
-    low_rank_adapter: 3,
-    shorter_sequences: 3,
-}
+GIVES_UP: dict[Neighbour, int] = {last_checkpoint_only: 1, no_checkpoint: 2, low_rank_adapter: 3, shorter_sequences: 3}
 """Changes that give up more than speed and numbers, and so stand behind all others, however fast they are."""
 
-ELSEWHERE = frozenset({
-    fewer_checkpoints,
-    fewer_readers,
-    last_checkpoint_only,
-    no_checkpoint,
-})
+ELSEWHERE = frozenset({fewer_checkpoints, fewer_readers, last_checkpoint_only, no_checkpoint})
 """Changes of what is on a node's host and on the disk, which leave the device as it is."""
 
 OF_PASSES = ELSEWHERE | {

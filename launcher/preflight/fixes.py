@@ -19,14 +19,7 @@ from typing import Protocol
 
 from launcher.base.units import compared
 from launcher.estimate.memory.moments import MOMENTS
-from launcher.preflight.changes import (
-    ANOTHER_TRAINING,
-    ELSEWHERE,
-    GIVES_UP,
-    NEIGHBOURS,
-    OF_PASSES,
-    ON_DISK,
-)
+from launcher.preflight.changes import ANOTHER_TRAINING, ELSEWHERE, GIVES_UP, NEIGHBOURS, OF_PASSES, ON_DISK
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, Neighbour

@@ -62,12 +62,7 @@ def checkpoint(spec: RunSpec, folder: Path) -> Iterator[ConfigError]:
 
 
 def _compared(
-    spec: RunSpec,
-    place: str,
-    path: str,
-    wanted: Shapes,
-    found: dict[str, tuple[int, ...] | None],
-    everything: Shapes,
+    spec: RunSpec, place: str, path: str, wanted: Shapes, found: dict[str, tuple[int, ...] | None], everything: Shapes
 ) -> Iterator[ConfigError]:
     """One error that counts and names missing, unknown and wrong-shaped tensors; unknown ones alone are no error."""
     lacking = [name for name, shape in found.items() if shape is None]

@@ -120,10 +120,7 @@ def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
 def _with(spec: RunSpec, micro_batches: int) -> RunSpec:
     batch = micro_batches * spec.micro_batch_size * spec.data_degree
     train = replace(
-        spec.train,
-        micro_batch_size=spec.micro_batch_size,
-        global_batch_size=batch,
-        gradient_accumulation=None,
+        spec.train, micro_batch_size=spec.micro_batch_size, global_batch_size=batch, gradient_accumulation=None
     )
     return replace(spec, train=train)
 
