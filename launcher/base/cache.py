@@ -64,7 +64,6 @@ def folder() -> Path:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a file under its name at once, and make room for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text_atomically(path, text)
     with os.scandir(path.parent) as entries:

@@ -52,7 +52,6 @@ def printed(expression: str, name: Callable[[str], str]) -> str:
 
 @cache
 def _compiled(expression: str) -> Callable[..., Any]:
-    """The expression as a function of its names."""
     function: Callable[..., Any] = eval(f"lambda {', '.join(sorted(names_in(expression)))}: {expression}", _FUNCTIONS)
     return function
 

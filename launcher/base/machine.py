@@ -236,7 +236,6 @@ def another_disk(folder: Path) -> bool:
 
 
 def _cpus() -> int:
-    """CPUs that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # Only Linux has it.

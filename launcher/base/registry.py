@@ -109,7 +109,6 @@ def _members(protocol: type) -> list[str]:
 
 
 def _owner(entry: EntryPoint) -> str:
-    """The name of the distribution that an entry point is from."""
     return entry.dist.name if entry.dist is not None else entry.value
 
 

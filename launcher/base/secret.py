@@ -262,7 +262,6 @@ def _hidden_parts(value: object, name: str) -> Iterator[str]:
 
 
 def _flag(word: object) -> str:
-    """The name of an option that a word is, whose value is the next word."""
     return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
 
 
@@ -321,7 +320,6 @@ def _given(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """True if a value under this name is a secret and not the name, place or number of something."""
     return may_be(name, value) and (of_name(name) == _CERTAIN or _is_random(value))
 
 

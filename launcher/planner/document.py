@@ -76,7 +76,6 @@ def smallest_as_dict(found: Smallest) -> JsonObject:
 
 
 def _step(step: Step) -> JsonObject:
-    """One size, with the speed of its fastest layout."""
     layout, speed = step.layout, None if step.layout is None else step.layout.speed
     cost = None if layout is None else length.cost_of(layout)
     return {

@@ -119,7 +119,6 @@ class _Small(Space):
 
 
 def _strongest(variant: RunSpec, savings: MemorySavings, judge: LayoutJudge) -> RunSpec | None:
-    """The variant with the strongest savings that are valid with it."""
     for mode, loss in reversed(savings.places):
         for settings in reversed(savings.at(mode, loss)):
             spec = changed_at(variant, settings)

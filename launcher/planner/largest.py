@@ -94,7 +94,6 @@ def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -
 
 
 def _micro_batch(question: Question, judge: LayoutJudge, _: Asking) -> Largest:
-    """Divisors of the global batch."""
     sizes = edit.divisors(question.openings[0].spec.global_batch_size)
     candidates = [_Candidate((override(MICRO_BATCH, size),), size, _with(question, size)) for size in sizes]
     return _from_above("micro_batch", candidates, judge)
@@ -156,7 +155,6 @@ def _between(
 
 
 def _model(question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
-    """Presets by their parameters."""
     presets = (_preset(name, asking) for name in question.catalog.groups["model"])
     return _from_above("model", sorted(presets, key=lambda each: each.value), judge)
 
@@ -177,7 +175,6 @@ def _from_above(kind: str, candidates: Sequence[_Candidate], judge: LayoutJudge)
 
 
 def _answer(kind: str, fits: Sequence[_Candidate], above: Sequence[_Candidate], judge: LayoutJudge) -> Largest:
-    """The answer from what fits and what does not, each in the order of size."""
     larger = [each for each in above if not fits or each.value >= fits[-1].value][:_TOLD]
     tried = tuple(Tried(each.words, each.value, feasibility.lacks(each.question, judge)) for each in larger)
     if not fits:

@@ -166,7 +166,6 @@ def _choices(
 
 
 def _value(word: str, key: str, catalog: Catalog, facts: machine.Machine) -> object | ConfigError:
-    """The value that a word gives its key, or the reason why the key does not take it."""
     found = request((word,), catalog=catalog, facts=facts)
     refused = next((error for error in found.errors if error.path == key), None)
     return refused or value_at(found.require(), key)

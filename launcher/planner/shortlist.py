@@ -140,7 +140,6 @@ def _is_of_training(word: Override) -> bool:
 
 
 def _short(run: RunSpec, steps: int) -> Iterator[str]:
-    """The words that make a short run of a training."""
     yield f"train.steps={steps}"
     yield from ("data=synthetic", "save=default", "save.last=false", "tracking=none")
     yield from (override(key, value) for key, value in _SETTINGS if value_at(run, key) != value)

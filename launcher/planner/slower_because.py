@@ -115,7 +115,6 @@ def _part(term: SpeedTerm) -> str:
 
 
 def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
-    """The cause in a layout of what a part takes longer than in the best one."""
     parallel, m = spec.parallel, spec.gradient_accumulation
     causes = {
         _CONSTANT: f"the measured constant of {wording.engine(spec)}",

@@ -158,7 +158,6 @@ def _alone(spec: RunSpec, judge: LayoutJudge) -> float:
 
 
 def _step(question: Question, judge: LayoutJudge, size: Size, days: float | None) -> Step:
-    """A size with its fastest layout, or the reason why there is none that is enough."""
     question = sized(question, size)
     if lacks := feasibility.lacks(question, judge):
         return Step(size=size, lacks=lacks)
@@ -235,7 +234,6 @@ def nearest(question: Question, judge: LayoutJudge) -> Nearest:
 
 
 def _fixes(closest: Layout, judge: LayoutJudge) -> tuple[Fix, ...]:
-    """Changes with which a layout fits on no more GPUs."""
 
     def judged(spec: RunSpec, /, *, roughly: bool = False) -> Verdict | None:
         if next(iter(judge.errors(spec)), None) is not None:

@@ -146,7 +146,6 @@ class Space:
                 yield from self._extended(chosen, tuple(later), ahead, refused) if later else (chosen,)
 
     def _completed(self, settings: Settings, later: Steps) -> Settings | None:
-        """The first choices of the later steps; None where one of them has none."""
         for step in later:
             first = next(step(settings), None)
             if first is None:
@@ -176,7 +175,6 @@ class Space:
         return self.base.cluster.gpus_per_node if network is None else network.span
 
     def _degrees(self, _: Settings) -> Iterator[Settings]:
-        """Degrees that divide the world, and the batch; sizes of the ends of a pipeline."""
         world = self.base.gpus
         for tensor, pipeline in itertools.product(self._tensor_degrees, self._pipeline_degrees):
             if world % (tensor * pipeline):
@@ -224,7 +222,6 @@ class Space:
                     yield {"parallel.expert": expert, "parallel.expert_tensor": inside}
 
     def _chunks(self, settings: Settings) -> Iterator[Settings]:
-        """Model chunks on a stage, and schedules."""
         stages, extra = settings["parallel.pipeline"], settings["backend.extra"]
         layers = cut_of(changed_at(self.base, {"backend.extra": extra})).counted
         first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
@@ -317,7 +314,6 @@ class Space:
 
 
 def _valid[T](base: RunSpec, path: str, values: Iterable[T], refused: Refused) -> tuple[T, ...]:
-    """The values of a key at which no error is found."""
     return tuple(
         value for value in values if all(error.path != path for error in refused(changed_at(base, {path: value})))
     )

@@ -90,7 +90,6 @@ def _chunks(spec: RunSpec) -> str:
 
 
 def _passes(spec: RunSpec) -> Iterator[str]:
-    """The micro-batch, and what saves memory in its passes."""
     yield f"micro-batch {spec.micro_batch_size}"
     if spec.checkpointing.mode != "none":
         yield f"{spec.checkpointing.mode} recompute"

@@ -105,7 +105,6 @@ def _other_versions(spec: RunSpec, found: Evidence) -> str:
 
 
 def _measured_verdict(estimated: Verdict, found: Evidence, measured: evidence.Measured) -> Verdict:
-    """The measured verdict on the device, with what the estimate says of host and disk."""
     shortages = tuple(short for short in estimated.shortages if short.place != "device")
     used = found.used_bytes if found.used_bytes is not None else estimated.used_bytes
     capacity = estimated.capacity_bytes

@@ -157,6 +157,5 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
 
 
 def _not_looked(error: Unusable) -> ConfigError:
-    """A warning for a package that this Python lacks: the run has another Python."""
     found = error.finding
     return ConfigError(found.path, found.found, f"not looked at: {found.rule}", found.way_out)

@@ -63,7 +63,6 @@ def _found(modules: tuple[ModuleType, ...], spec: RunSpec, name: str = "check") 
 
 @cache
 def _functions(modules: tuple[ModuleType, ...], name: str) -> tuple[Rule, ...]:
-    """The functions of this name of those modules that have one."""
     return tuple(getattr(module, name) for module in modules if hasattr(module, name))
 
 
@@ -74,7 +73,6 @@ def _general() -> tuple[ModuleType, ...]:
 
 @cache
 def _of_changes() -> tuple[ModuleType, ...]:
-    """The general rules that a neighbour of a valid run can break."""
     return tuple(module for module in _general() if module not in LEFT_OUT_OF_CHANGES)
 
 

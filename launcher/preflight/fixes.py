@@ -261,7 +261,6 @@ def _is_promising(tree: _Tree, candidate: _Candidate) -> bool:
 
 
 def _strongest(tree: _Tree, steps: _Steps, neighbour: Neighbour) -> _Candidate | None:
-    """The strongest valid variant of a neighbour after the steps."""
     for index in reversed(range(len(tree.variants(steps, neighbour)))):
         further = (*steps, (neighbour, index))
         if fix := tree.fix(further):
@@ -295,7 +294,6 @@ def _pairs(tree: _Tree, promising: Mapping[Neighbour, _Candidate | None]) -> Ite
 
 
 def _until(candidates: Iterable[_Candidate], tree: _Tree) -> Iterator[_Candidate]:
-    """The candidates until enough of them are modest fits."""
     enough = _PAIRS_SHOWN
     for candidate in candidates:
         yield candidate

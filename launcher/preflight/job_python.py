@@ -139,7 +139,6 @@ def warnings(spec: RunSpec, asking: Asking = kept) -> Iterator[ConfigError]:
 
 
 def _missing(spec: RunSpec, there: Environment, key: str) -> Iterator[ConfigError]:
-    """A Python that is too old, and packages that it lacks."""
     version, named = there.packages.get("python"), _named(spec.cluster)
     if version is not None and versions.numbers(version) < _OLDEST_PYTHON:
         oldest = ".".join(map(str, _OLDEST_PYTHON))
@@ -232,7 +231,6 @@ def _answer(path: Path) -> JsonObject:
 
 
 def _on_a_node(cluster: ClusterSpec) -> Environment | None:
-    """A node's answer to ``launch doctor`` about the same Python."""
     try:
         answer = cache.answer(_ON_NODES, _way(cluster), _unasked)
     except Unasked:

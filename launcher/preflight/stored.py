@@ -135,7 +135,6 @@ def expected(model: ModelSpec) -> Shapes | None:
 
 
 def _outer(weight: Weight, names: CheckpointNames) -> str:
-    """The name of a tensor outside of the blocks."""
     kind = weight.name.rpartition(".")[2]
     if weight.name.startswith("norm."):
         return f"{names.norm}.{kind}"

@@ -115,7 +115,6 @@ def _script(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:
-    """Folders that the run starts from."""
     for path, value in (("model.weights", spec.model.weights), ("save.load", spec.save.load)):
         if value is not None and not Path(value).is_dir():
             run = Path(value).parent

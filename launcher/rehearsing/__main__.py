@@ -38,7 +38,6 @@ def main() -> int:
 
 
 def _said(text: str) -> None:
-    """Into the job's log, as it happens."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -169,7 +169,6 @@ def _host_memory(run: Subject) -> Answer:
 
 
 def _error(run: Subject) -> Answer:
-    """An error of the program, or of what surrounds it."""
     said = [run.reason or "it failed without a message"]
     where = Where(rank=_rank(run), step=_last_step(run), node=run.errors[0].get("node") if run.errors else None)
     found = list(frames(run)) + list(first_error(run)) + list(_last_lines(run))
@@ -218,7 +217,6 @@ def first_error(run: Subject) -> Iterator[Evidence]:
 
 
 def _last_lines(run: Subject) -> Iterator[Evidence]:
-    """The last line of a log, where no rank has written an error."""
     if run.errors:
         return
     log = output.first_log(run.run) or run.run / "logs" / "node.err"
@@ -230,7 +228,6 @@ def _hang_event(run: Subject) -> Iterator[Evidence]:
 
 
 def _hung_ranks(run: Subject) -> list[JsonObject]:
-    """The ranks for which the others waited, by the event of the hang."""
     for found in _hang_event(run):
         lines = files.last_lines(run.run / "events.jsonl")
         try:
@@ -242,7 +239,6 @@ def _hung_ranks(run: Subject) -> list[JsonObject]:
 
 
 def _slurm_evidence(run: Subject, pattern: str) -> Iterator[Evidence]:
-    """The last line that has a pattern in each log of Slurm's."""
     return (line for path in run.slurm_logs for line in run.evidence_in(path, pattern))
 
 

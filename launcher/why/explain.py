@@ -42,7 +42,6 @@ def _answer(run: Subject) -> Answer:
 
 
 def _at_rest(run: Subject) -> Answer:
-    """A run that has finished, was stopped by its user, or has not begun."""
     word, now = run.row.state, run.row.progress
     reason = f": {run.reason}" if run.reason else ""
     if word == "finished":

@@ -150,7 +150,6 @@ def _sentences(
 
 
 def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
-    """More host memory, where the job asks Slurm for so much of a node."""
     words = ("cluster.memory=0",)
     if spec.cluster.kind == "slurm" and spec.cluster.memory not in (None, "0") and run.takes(words):
         yield run.resume(*words, text="all memory of the node, where the partition gives it")

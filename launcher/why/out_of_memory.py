@@ -79,7 +79,6 @@ def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
 
 
 def _not_judged(run: Subject) -> str:
-    """Why a run's memory cannot be estimated."""
     if run.settings is None:
         return f"this version cannot read the record of its settings, {SPEC}"
     if run.settings.judges_no_model:

@@ -182,7 +182,6 @@ def as_ways(spec: RunSpec, search: Search, name: str, takes: Takes, *, of_device
 
 
 def _spellings(spec: RunSpec, fix: Fix) -> Iterator[tuple[str, ...]]:
-    """The words of a fix as they are for a new run, and as single keys."""
     if all("." in word.partition("=")[0] for word in fix.overrides):
         yield fix.overrides
     yield tuple(edit.override(path, after) for path, _, after in lock.spec_differences(spec, fix.spec))
