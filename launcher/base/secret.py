@@ -16,16 +16,8 @@ from typing import NamedTuple
 NOT_SHOWN = "(not shown)"
 
 _SECRET = frozenset({
-    "APIKEY",
-    "BEARER",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PASSWORDS",
-    "SECRET",
-    "SECRETS",
+    *("APIKEY", "BEARER", "CREDENTIAL", "CREDENTIALS", "PASSPHRASE", "PASSWD", "PASSWORD", "PASSWORDS"),
+    *("SECRET", "SECRETS"),
 })
 """Parts of a name that make any value behind it a secret."""
 
@@ -186,7 +178,7 @@ def _is_glued(part: str) -> bool:
 
 def held(text: str) -> Form | None:
     """The form of the first secret in a text: well known, or a value under a name that says so; None without any."""
-    return _held(text) if len(text) <= _SHORT else _look(text)
+    return _kept_look(text) if len(text) <= _SHORT else _look(text)
 
 
 def may_be(name: str, value: str) -> bool:
@@ -220,7 +212,7 @@ def _at(name: str, value: object, path: str) -> Iterator[tuple[str, Form]]:
 
 def hidden(text: str) -> str:
     """The text without what may be a secret in it."""
-    return _hidden(text) if len(text) <= _SHORT else _hide(text)
+    return _kept_hide(text) if len(text) <= _SHORT else _hide(text)
 
 
 def shown(value: object, name: str = "") -> object:
@@ -265,16 +257,6 @@ def _flag(word: object) -> str:
     return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
 
 
-@lru_cache(maxsize=4096)
-def _held(text: str) -> Form | None:
-    return _look(text)
-
-
-@lru_cache(maxsize=4096)
-def _hidden(text: str) -> str:
-    return _hide(text)
-
-
 def known(text: str) -> Form | None:
     """The first well-known form in a text, whatever the names in it are."""
     for form in FORMS:
@@ -300,6 +282,10 @@ def _hide(text: str) -> str:
     if _WORDS.search(text):
         text = _hide_named(text)
     return text
+
+
+_kept_look, _kept_hide = lru_cache(maxsize=4096)(_look), lru_cache(maxsize=4096)(_hide)
+"""The same with their answers kept."""
 
 
 def _hide_named(text: str) -> str:
