@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.base.files import JsonObject
-from launcher.job.memory import PileRow
+from launcher.job.memory import OutOfMemory, PileRow
 
 type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]
 
@@ -33,6 +33,11 @@ class Where:
     step: int | None = None
     layer: int | None = None
     node: str | None = None
+
+    @classmethod
+    def of(cls, oom: OutOfMemory) -> Where:
+        """The place of an end of memory."""
+        return cls(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

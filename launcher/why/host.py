@@ -39,7 +39,7 @@ def of_the_host(run: Subject, oom: OutOfMemory, asked: str) -> Answer:
     return run.answer(
         "out_of_memory",
         (first, *_sentences(oom, estimate, rows, pile)),
-        where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node),
+        where=Where.of(oom),
         pile=pile,
         piles=rows,
         evidence=tuple(_evidence(run, oom)),
@@ -74,7 +74,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
     return run.answer(
         "disk",
         said,
-        where=Where(rank=oom.rank, phase=oom.phase, step=oom.step, node=oom.node),
+        where=Where.of(oom),
         pile=CHECKPOINTS if oom.phase in (None, "checkpoint_save") else None,
         piles=rows,
         evidence=tuple(_evidence(run, oom)),

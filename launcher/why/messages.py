@@ -63,27 +63,10 @@ def ran_out(error: Mapping[str, Any]) -> OutOfMemory | None:
 
 
 def of_a_reason(reason: str) -> OutOfMemory | None:
-    """What the reason of a run's state says, where its other files are gone: ours, of any version; else None.
-
-    That of a script is the last line of its traceback, with torch's own words.
-    """
-    if re.match(r"(\w+\.)*OutOfMemoryError: ", reason):
-        return ran_out({"rank": None, "type": "OutOfMemoryError", "message": reason, "traceback": ""})
-    found = re.match(r"rank (\d+): out of (GPU )?memory", reason)
-    size = re.search(rf"(?:tried to allocate|asked for) {_SIZE}", reason)
-    return (
-        None
-        if found is None
-        else OutOfMemory(
-            kind="device",
-            place="device",
-            time=0.0,
-            rank=int(found[1]),
-            node=None,
-            requested_bytes=None if size is None else _bytes(size[1], size[2]),
-            message=reason,
-        )
-    )
+    """The end of memory in the reason of a script, the last line of its traceback; None where it has none."""
+    if re.match(r"(\w+\.)*OutOfMemoryError: ", reason) is None:
+        return None
+    return ran_out({"rank": None, "type": "OutOfMemoryError", "message": reason, "traceback": ""})
 
 
 def phase_of(traceback: str) -> str | None:

@@ -33,7 +33,8 @@ def ran_out(run: Subject) -> OutOfMemory | None:
 
 def answer(run: Subject, oom: OutOfMemory) -> Answer:
     """The answer about a run that has ended by it."""
-    if oom.place == "host" and (oom.kind != "allocator" or not _is_cpu(run)):
+    on_cpu = run.spec is not None and run.spec.hardware.device == "cpu"  # The ranks' tensors are in host memory then.
+    if oom.place == "host" and (oom.kind != "allocator" or not on_cpu):
         return host.of_the_host(run, oom, asked(oom))
     if oom.place == "disk":
         return host.of_the_disk(run, oom)
@@ -52,7 +53,7 @@ def answer(run: Subject, oom: OutOfMemory) -> Answer:
     return run.answer(
         "out_of_memory",
         (*said, *_not_taken(ways, searched=grows is None and not first)),
-        where=where(oom),
+        where=Where.of(oom),
         pile=found.pile,
         piles=found.rows,
         evidence=tuple(evidence_of(run, oom)),
@@ -70,7 +71,7 @@ def _without_prediction(run: Subject, oom: OutOfMemory) -> Answer:
     return run.answer(
         "out_of_memory",
         said,
-        where=where(oom),
+        where=Where.of(oom),
         pile=max(oom.piles, key=lambda pile: oom.piles[pile], default=None),
         piles=[PileRow(pile=p, predicted_bytes=None, measured_bytes=s) for p, s in oom.piles.items()],
         evidence=tuple(evidence_of(run, oom)),
@@ -85,16 +86,6 @@ def _not_judged(run: Subject) -> str:
         return "what model the script builds is not known (`model=` names one)"
     broken = next(findings.broken_rules(run.settings), None)
     return "" if broken is None else f"its settings break a rule of this version: {broken}"
-
-
-def _is_cpu(run: Subject) -> bool:
-    """True if the devices of the ranks are the host, whose memory their tensors are in."""
-    return run.spec is not None and run.spec.hardware.device == "cpu"
-
-
-def where(oom: OutOfMemory) -> Where:
-    """The place of the end."""
-    return Where(rank=oom.rank, phase=oom.phase, step=oom.step, layer=oom.layer, node=oom.node)
 
 
 def asked(oom: OutOfMemory) -> str:
@@ -130,11 +121,10 @@ def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth 
 def _ways(
     run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles, *, grows: bool, kept: int
 ) -> ways_out.WaysOut:
-    spec = run.spec
-    if spec is None or grows:
+    if run.spec is None or grows:
         return ways_out.WaysOut(ways=())
-    rule = ways_out.carried(spec, found, oom, foreseen.moments, grows=kept > 0)
-    return ways_out.on_device(spec, rule, run.name, run.takes)
+    rule = ways_out.carried(run.spec, found, oom, foreseen.moments, grows=kept > 0)
+    return ways_out.on_device(run.spec, rule, run.name, run.takes)
 
 
 def _not_taken(found: ways_out.WaysOut, *, searched: bool) -> Iterator[str]:

@@ -124,7 +124,7 @@ def test_where_all_agrees_the_band_says_whether_the_estimate_was_tight(folder: P
     assert "it was tight, and it is our estimate that is short" in tight.said[2]
 
 
-def test_an_older_record_tells_by_the_words_of_torch(folder: Path) -> None:
+def test_a_run_without_oom_json_tells_by_the_words_of_torch(folder: Path) -> None:
     run = failed(folder / "runs" / "a", *GPUS, reason="rank 3: out of GPU memory: tried to allocate 2.00 GiB")
     message = (
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
