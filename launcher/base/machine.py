@@ -75,10 +75,16 @@ def _gpus(visible: str | None) -> tuple[Gpu, ...]:
         pynvml.nvmlShutdown()
 
 
+_DEVICES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg")
+"""One of these is there where a driver is loaded: NVIDIA's own, that of its Tegra systems, and WSL 2's."""
+
+
 def _driver() -> bool:
     """True if the library is there that ``pynvml`` itself loads on Linux; elsewhere ``pynvml`` has to look."""
     if sys.platform != "linux":
         return True
+    if not any(map(os.path.exists, _DEVICES)):
+        return False
     try:
         import ctypes  # Late, because only this asks for it.
 

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, NoReturn, TextIO, cast
@@ -219,5 +218,7 @@ def wrapped(text: str, columns: int, first: str = "", rest: str = "", *, whole_w
         rest: The indent of the others.
         whole_words: True to let a word that is longer than the width stand whole, too.
     """
+    import textwrap  # Late, because a document needs none.
+
     lines = textwrap.TextWrapper(columns, first, rest, break_on_hyphens=False, break_long_words=not whole_words)
     return lines.wrap(text)

@@ -20,13 +20,13 @@ from launcher.base.files import JsonObject
 from launcher.base.terminal import width
 from launcher.commands._options import add_shared, print_json, request_from, require_one_run
 from launcher.estimate.memory.terms import PILES
-from launcher.preflight.explain import Explanation
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import VerdictName
 from launcher.views.check import Check
 
 if TYPE_CHECKING:
     from launcher.data.encoding import Preview
+    from launcher.preflight.explain import Explanation
 
 _STATUS: dict[VerdictName, int] = {"fits": 0, "tight": 0, "unknown": 0, "does_not_fit": 3, "invalid": 2}
 

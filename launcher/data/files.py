@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import sysconfig
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +39,7 @@ def data_files(pattern: str) -> list[Path]:
 
     The prefix of an indexed data set of Megatron-LM's stands for its file of token ids.
     """
-    pattern = pattern.replace(STDLIB, sysconfig.get_path("stdlib"))
+    pattern = pattern.replace(STDLIB, str(Path(os.__file__).parent))
     path = files.expanded(pattern)
     if path.name and (tokens := indexed_tokens(path)) is not None:
         return [tokens]

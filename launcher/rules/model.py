@@ -6,12 +6,12 @@ splitting the model in its strategy, so that each way out names a key that the u
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import closest
 
 _BYTES = 256
 """Ids of the byte tokenizer: one for each value of a byte."""
@@ -210,7 +210,7 @@ def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
         return
     kind = given.get("rope_type", "default")
     if not isinstance(kind, str) or kind not in _NEEDS:
-        ways = [f"{path}.rope_type={near}" for near in difflib.get_close_matches(str(kind), _NEEDS)]
+        ways = [f"{path}.rope_type={near}" for near in closest(str(kind), list(_NEEDS))]
         rule = f"rotary positions are scaled by {', '.join(_NEEDS)}"
         yield ConfigError(f"{path}.rope_type", kind, rule, [*ways, f"{path}=null"])
         return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 
@@ -42,7 +40,9 @@ def ask(*command: str, patience_s: float = 0) -> str:
         SubmitError: There is no Slurm on this machine, or its controller does not answer.
         SlurmRefused: It answered with an error.
     """
-    if shutil.which(command[0]) is None:
+    import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.
+
+    if not _is_here(command[0]):
         raise SubmitError(
             f"{command[0]} is not found: this machine has no Slurm; submit from a login node, or use cluster=local"
         )
@@ -69,7 +69,13 @@ def ask(*command: str, patience_s: float = 0) -> str:
 
 def installed() -> bool:
     """True if this machine has Slurm's commands."""
-    return shutil.which("scontrol") is not None
+    return _is_here("scontrol")
+
+
+def _is_here(program: str) -> bool:
+    from shutil import which
+
+    return which(program) is not None
 
 
 def is_away(text: str) -> bool:

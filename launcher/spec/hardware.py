@@ -1,7 +1,5 @@
 """The keys of ``hardware`` and ``cluster``: one device and its node, and where the job runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

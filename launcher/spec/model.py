@@ -1,7 +1,5 @@
 """The keys of ``model``, ``adapter``, ``backend``, ``parallel`` and ``zero``: the model, its engine and its layout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

@@ -6,8 +6,6 @@ degrees do not divide, because rules read them to say so; where that would be a 
 ``hash`` names what a run is: its name, its directory and the sweep that it belongs to do not count.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, fields, is_dataclass

@@ -1,7 +1,5 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

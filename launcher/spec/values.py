@@ -1,7 +1,5 @@
 """The kinds of values that keys of a specification take: ranges, number formats, devices; groups with a kept hash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache

@@ -8,12 +8,12 @@ for our worker and left to a script. All else is handed on, with a warning that 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
+from launcher.spec.parse import closest
 
 _SAME = ("stage", "allgather_bucket_size", "overlap_comm", "reduce_bucket_size", "sub_group_size")
 _SAME_OF_STAGE_3 = (
@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def _near(known: list[str], key: str, value: Any) -> list[str]:
-    near = difflib.get_close_matches(key, known, n=2)
+    near = closest(key, list(known))[:2]
     return [f"+backend.extra.{name}={edit.override('', value)[1:]}" for name in near]
 
 

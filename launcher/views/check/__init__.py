@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import in_html
@@ -16,15 +16,16 @@ from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate, Peak
 from launcher.estimate.memory.terms import Pile
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import explain
 from launcher.preflight.assess import Assessment, as_json, invalid_as_json
-from launcher.preflight.explain import Explanation
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import VerdictName
 from launcher.rules.model import not_named
 from launcher.spec import RunSpec
 from launcher.views.check import sentences
 from launcher.views.check.text import as_text, errors_as_text, heading
+
+if TYPE_CHECKING:
+    from launcher.preflight.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,9 @@ class Check:
         Raises:
             ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
         """
-        return explain.explained(self._estimated().spec, pile)
+        from launcher.preflight.explain import explained  # Late, because few checks are asked for one.
+
+        return explained(self._estimated().spec, pile)
 
     def speed_table(self, width: int = 80) -> str:
         """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.families._decoders import TYPES, values
 from launcher.spec import ModelSpec, RunSpec, edit
+from launcher.spec.parse import closest
 
 _ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt"}
 _OLDER: Mapping[str, frozenset[str]] = {
@@ -72,7 +72,7 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
     model, path = spec.model, "model.model_type"
     if model.model_type not in TYPES:
         rule = f"family=transformers builds {', '.join(TYPES)}"
-        near = difflib.get_close_matches(str(model.model_type), TYPES, n=3) or ["gemma2", "olmo2", "gpt_neox"]
+        near = closest(str(model.model_type), list(TYPES)) or ["gemma2", "olmo2", "gpt_neox"]
         yield ConfigError(path, model.model_type, rule, [f"{path}={each}" for each in near])
         return
     yield from _extra(model)
@@ -105,7 +105,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
             way = edit.override(f"model.{said[key]}", given)
             yield ConfigError(path, given, f"it is model.{said[key]} here", [way])
         elif key not in known and key not in older(str(model.model_type)):
-            near = difflib.get_close_matches(key, known, n=2)
+            near = closest(key, list(known))[:2]
             rule = f"transformers' {found.config} has no such key"
             yield ConfigError(path, given, rule, [f"model.extra.{each}=..." for each in near])
         elif key in said and given not in NAMED:
