@@ -196,7 +196,7 @@ class _Followed:
                 print(line, flush=True)
 
     def _print_steps(self) -> None:
-        rows = results.rows_of(self._metrics.lines())
+        rows = list(results.rows_of(self._metrics.lines()))
         if self._metrics.restarted:
             rows = [row for row in rows if self._is_new(row)]
         steps = results.last_step_of(self._directory) if rows else None

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import batched, islice
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.data.chat import conversation, conversations, empty
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
@@ -129,7 +129,7 @@ class Preview:
         """Labels: the first token is none."""
         return sum(token.trained for token in self.tokens[1:])
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The form in which ``check --json`` lists it."""
         return {
             "row": self.row,

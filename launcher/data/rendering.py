@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import batched
 from typing import Any, Protocol
 
+from launcher.base.files import JsonObject
 from launcher.data.chat import Conversation
 from launcher.data.template import Template, Written, is_shipped, plain, template, ways_out
 from launcher.data.unusable import PackageMissing, Unusable
@@ -152,12 +153,12 @@ def _outcome_of(said: Any) -> Outcome:
     return Written(text, None if trained is None else [(start, end) for start, end in trained])
 
 
-def _unusable(said: dict[str, Any]) -> Unusable:
+def _unusable(said: JsonObject) -> Unusable:
     kind = PackageMissing if said.pop("missing") else Unusable
     return kind(**said)
 
 
-def _said(error: Unusable) -> dict[str, Any]:
+def _said(error: Unusable) -> JsonObject:
     finding = error.finding
     return {**finding.as_dict(), "missing": isinstance(error, PackageMissing)}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base import package
-from launcher.base.files import load_json, read_text
+from launcher.base.files import JsonObject, load_json, read_text
 from launcher.data.chat import Conversation
 from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
 from launcher.spec.training import DataSpec
@@ -220,7 +220,7 @@ def _special_tokens(folder: Path) -> dict[str, str]:
     return {name: str(text) for name, text in texts.items() if text is not None}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     try:
         found = load_json(path)
     except FileNotFoundError:

@@ -19,6 +19,7 @@ from typing import Any
 
 from launcher.base import cache, files, units
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.data.unusable import SKIP, BadRows
 from launcher.spec import RunSpec
 from launcher.spec.training import DataSpec
@@ -89,7 +90,7 @@ def is_tokenised(spec: RunSpec) -> bool:
     return own and spec.data.source not in ("synthetic", "tokens")
 
 
-def settings(data: DataSpec) -> dict[str, Any]:
+def settings(data: DataSpec) -> JsonObject:
     """The keys on which the ids depend, beside the content of the files and of the tokenizer."""
     found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
     if data.on_bad_row != SKIP:
@@ -134,7 +135,7 @@ def read(path: Path) -> TokenFolder | None:
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
-    facts: dict[str, Any] = {key: meta.get(key) for key in _SHAPE}
+    facts: JsonObject = {key: meta.get(key) for key in _SHAPE}
     if not all(type(facts[key]) is kind for key, kind in _SHAPE.items()):
         return None  # It is damaged.
     return TokenFolder(path=path, sha256=meta.get("sha256"), bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
@@ -171,7 +172,7 @@ def digest(run: Path) -> str | None:
     return (files.read_json(run / POINTER) or {}).get("digest")
 
 
-def _asked(data: DataSpec) -> dict[str, Any]:
+def _asked(data: DataSpec) -> JsonObject:
     return {"path": data.path, "tokenizer": data.tokenizer, **settings(data)}
 
 
@@ -183,7 +184,7 @@ class CacheUse:
     folders: int
     bytes: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The form in which ``launch prepare --json`` and ``launch doctor --json`` show it."""
         return {"path": str(self.path), "folders": self.folders, "bytes": self.bytes}
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors, DataError
+from launcher.base.files import JsonObject
 from launcher.spec.training import DataSpec
 
 
@@ -136,7 +136,7 @@ class BadRows:
         more = f" (and {self.count - len(self.named):,} more)" if self.count > len(self.named) else ""
         return f"{self.text} and are left out: {'; '.join(self.named)}{more}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The form in which ``--json`` and ``meta.json`` hold them."""
         return {"rows": self.count, "of": self.rows, "named": list(self.named)}
 

@@ -13,9 +13,10 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from launcher.base import files, secret
+from launcher.base.files import JsonObject
 
 FILE = "events.jsonl"
 
@@ -57,17 +58,17 @@ def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool 
             os.close(descriptor)
 
 
-def read(directory: Path) -> list[dict[str, Any]]:
+def read(directory: Path) -> list[JsonObject]:
     """The newest lines that are whole, oldest first."""
     return list(_understood(files.last_lines(directory / FILE, _END_BYTES)))
 
 
-def news(directory: Path) -> list[dict[str, Any]]:
+def news(directory: Path) -> list[JsonObject]:
     """The same without the way of every run."""
     return [line for line in read(directory) if line["kind"] not in MILESTONES]
 
 
-def _understood(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+def _understood(lines: Iterable[str]) -> Iterable[JsonObject]:
     for content in files.json_objects(lines):
         texts = all(isinstance(content.get(key), str) for key in ("kind", "text"))
         if texts and isinstance(content.get("rank"), int | None):

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.base import machine
+from launcher.base.files import JsonObject
 from launcher.job.memory import HostMemory
 
 _PROC = Path("/proc")
@@ -47,12 +47,12 @@ def memory() -> HostMemory | None:
     return HostMemory(rank_bytes=own, node_used_bytes=node[0], node_bytes=node[1])
 
 
-def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[dict[str, Any], ...]:
+def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject, ...]:
     """The processes with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``.
 
     They are those of this node, or of this process's cgroup where that has a limit.
     """
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for pid in _processes():
         with contextlib.suppress(OSError, ValueError, IndexError):
             if pid not in without:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.base import files, typed
+from launcher.base.files import JsonObject
 from launcher.base.units import Pair
 
 RECORDS = "memory.jsonl"
@@ -127,7 +128,7 @@ class MemoryRecord:
         """True for a step; a save or an evaluation has a line of its own."""
         return "forward" in self.phases or "backward" in self.phases
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The line as JSON."""
         return asdict(self)
 
@@ -205,7 +206,7 @@ class OutOfMemory:
     snapshot: str | None = None
     message: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The document, with its schema."""
         return {"schema": 1, **asdict(self)}
 
@@ -289,6 +290,6 @@ class Rehearsed:
     ran_out: bool
     versions: Mapping[str, str]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The document."""
         return {"schema": 1, **asdict(self)}

@@ -17,6 +17,7 @@ from typing import Any
 from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError, SubmitError
+from launcher.base.files import JsonObject
 from launcher.config import open_values
 from launcher.preflight.plan import Plan
 from launcher.rundir import contents, lock, losses, provenance, signature
@@ -67,9 +68,9 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def read(run: Path) -> list[dict[str, Any]]:
+def read(run: Path) -> list[JsonObject]:
     """The changes of a run, oldest first: ``time step overrides changes before``."""
-    found: list[dict[str, Any]] = (contents.read(run, FILE) or {}).get("changes", [])
+    found: list[JsonObject] = (contents.read(run, FILE) or {}).get("changes", [])
     return found
 
 

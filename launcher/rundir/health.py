@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files, machine
+from launcher.base.files import JsonObject
 from launcher.base.units import duration
 from launcher.job import events
 from launcher.job.beat import Beat
@@ -41,9 +42,9 @@ def beside(run: Path, word: State, reason: str | None) -> str | None:
     return "; ".join([reason, *texts] if reason else texts) or None
 
 
-def now(run: Path) -> list[dict[str, Any]]:
+def now(run: Path) -> list[JsonObject]:
     """The events that hold at this moment: the newest of each kind and rank that is not over."""
-    holding: dict[tuple[str, object], dict[str, Any]] = {}
+    holding: dict[tuple[str, object], JsonObject] = {}
     for line in events.read(run):
         if line["kind"] in ("start", "restart"):  # What held of the ranks before holds of these no more.
             holding = {key: each for key, each in holding.items() if each["kind"] in _STAYS}
@@ -63,7 +64,7 @@ def stacks(run: Path) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> dict[str, Any]:
+def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> JsonObject:
     """One rank that hangs, as plain data.
 
     Args:
@@ -88,7 +89,7 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> di
     }
 
 
-def say_hang(directory: Path, step: int, ranks: Sequence[dict[str, Any]]) -> str:
+def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
     """Write the file with all stacks and the event, from a row for each rank (:func:`rank_row`); the sentence."""
     path = _FOLDER / f"step-{step}.txt"
     text = f"{_sentence(step, ranks)}; stacks of all ranks: {path}"
@@ -116,7 +117,7 @@ def note_hang(
     files.write_atomically(directory / failure.HUNG, content)
 
 
-def _sentence(step: int, ranks: Sequence[dict[str, Any]]) -> str:
+def _sentence(step: int, ranks: Sequence[JsonObject]) -> str:
     seconds, usual = max(row["seconds"] for row in ranks), max(row["usual"] for row in ranks)
     compared = f" (usually {usual:.3g} s)" if usual else ""
     where = f"step {step}" if step else "the start"
@@ -130,7 +131,7 @@ def _sentence(step: int, ranks: Sequence[dict[str, Any]]) -> str:
     return f"{where} has hung for {duration(seconds)}{compared}: {'; '.join(parts)}"
 
 
-def suspects(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def suspects(ranks: Sequence[JsonObject]) -> list[JsonObject]:
     """The ranks for which the others wait: those that the kernel holds, else those that are behind, else all.
 
     Behind are those with the lowest step, and of these those that began the fewest collectives.
@@ -142,7 +143,7 @@ def suspects(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row, place in zip(ranks, places, strict=True) if place == min(places)]
 
 
-def _begun(row: dict[str, Any]) -> int:
+def _begun(row: JsonObject) -> int:
     """The number of collectives that a rank has begun, added up over its groups."""
     numbers: dict[str, int] = {}
     for each in row["collectives"] or ():
@@ -150,7 +151,7 @@ def _begun(row: dict[str, Any]) -> int:
     return sum(numbers.values())
 
 
-def _one(row: dict[str, Any]) -> str:
+def _one(row: JsonObject) -> str:
     """A rank that is named: its place and phase, its last collective and the innermost frames of its stack."""
     said = [f"rank {row['rank']} on {row['host']} is {row['state'] + ' ' if row['state'] else ''}in {_phase(row)}"]
     if (last := _last(row)) is not None:
@@ -159,18 +160,18 @@ def _one(row: dict[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _phase(row: dict[str, Any]) -> str:
+def _phase(row: JsonObject) -> str:
     return "its script" if row["phase"] == "unknown" else f"phase {row['phase']}"
 
 
-def _last(row: dict[str, Any]) -> str | None:
+def _last(row: JsonObject) -> str | None:
     found = row["collectives"]
     if not found:
         return None
     return f"{found[-1]['name']} {found[-1]['number']}{'' if found[-1]['done'] else ' (not done)'}"
 
 
-def _frames(row: dict[str, Any]) -> list[str]:
+def _frames(row: JsonObject) -> list[str]:
     """The innermost frame, and the innermost one that is not of an installed package."""
     stack = row["stack"]
     own = [frame for frame in stack if "site-packages" not in frame and "/lib/python" not in frame]
@@ -182,7 +183,7 @@ def _short(frame: str) -> str:
     return f"{function} ({Path(place.rstrip(')')).name})"
 
 
-def _waiting(others: Sequence[dict[str, Any]]) -> str:
+def _waiting(others: Sequence[JsonObject]) -> str:
     """The other ranks, counted by phase and last collective."""
     doing = Counter((_phase(row), _last(row)) for row in others).most_common(2)
     return " and ".join(
@@ -192,7 +193,7 @@ def _waiting(others: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _page(row: dict[str, Any]) -> Iterator[str]:
+def _page(row: JsonObject) -> Iterator[str]:
     """Lines of the file: everything that is known of a rank."""
     yield f"\n== {_one(row)}"
     for each in row["collectives"] or ():

@@ -13,9 +13,9 @@ import contextlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.rundir import attempts, contents, signature, state
 
 FILE = "home.json"
@@ -80,7 +80,7 @@ def settle(run: Path) -> None:
     there = recorded(run)
     if there is None or there == run:
         return
-    job: dict[str, Any] = contents.read(run, contents.JOB) or {}
+    job: JsonObject = contents.read(run, contents.JOB) or {}
     folder = str(working_folder(run))
     copied = original(run) is not None
     for name in job.get("files", ()):

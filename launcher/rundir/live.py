@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files, typed
+from launcher.base.files import JsonObject
 from launcher.job import memory
 from launcher.job.memory import MemoryRecord
 from launcher.rundir import contents, output, results
@@ -89,12 +90,12 @@ class Live:
     """
 
     queue: Waiting | None
-    recent: tuple[dict[str, Any], ...]
+    recent: tuple[JsonObject, ...]
     predicted_tokens_per_second: float | None
     memory: MemoryNow | None
     slowest: Slowest | None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The keys that it adds to a row of ``status --json``."""
         return asdict(self)
 
@@ -119,7 +120,7 @@ def of_files(row: RunState, queue: Waiting | None = None) -> Live:
     )
 
 
-def _point(row: Mapping[str, Any]) -> dict[str, Any]:
+def _point(row: Mapping[str, Any]) -> JsonObject:
     speed = None if row.get("followed") else results.number(row, "tokens_per_second")
     return {"step": row["step"], "loss": results.number(row, "loss"), "tokens_per_second": speed}
 

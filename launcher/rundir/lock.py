@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 from launcher.base import files, machine, secret, terminal
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.config import open_values, safe_yaml
 from launcher.config.overrides import Override
 from launcher.config.trust import sources as trust
@@ -60,7 +60,7 @@ class Lock:
 
 def build(
     plan: Plan, job: Mapping[str, Any], overrides: Sequence[str], made_of: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """The lock of a planned run.
 
     Args:
@@ -74,7 +74,7 @@ def build(
     """
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
-    prediction: dict[str, Any] = {"verdict": plan.assessment.verdict.name}
+    prediction: JsonObject = {"verdict": plan.assessment.verdict.name}
     if estimate is not None:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     content = {
@@ -105,7 +105,7 @@ def _require_no_secret(content: Mapping[str, Any]) -> None:
     secrecy.require_none({**content, "versions": versions, "requirements": requirements}, LOCK)
 
 
-def here(data: DataSpec, *, with_diff: bool = False) -> dict[str, Any]:
+def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
     """Ingredients of a run on this data if it were started now, on this machine and in this folder.
 
     ``with_diff`` holds the difference of tracked files itself (``run.record_diff``).
@@ -217,7 +217,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
     return parse(content)
 
 
-def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: str) -> None:
+def set_keys(content: JsonObject, overrides: Sequence[Override], *, over: str) -> None:
     """Set single keys in a specification as data, in place; ``over`` names it in the message.
 
     Raises:
@@ -239,20 +239,13 @@ def set_keys(content: dict[str, Any], overrides: Sequence[Override], *, over: st
         content["hardware"]["reserved_bytes"] = 0  # A memory that is typed is what a rank may use.
 
 
-def ingredients(content: Mapping[str, Any]) -> dict[str, Any]:
+def ingredients(content: Mapping[str, Any]) -> JsonObject:
     """Ingredients of a run apart from its specification, flat: ``versions.torch``, ``data.sha256``, ..."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for section in ("versions", "hardware", "environment", "data", "script"):
         flat |= dict(_flat(content.get(section), section))
-    if isinstance(text := flat.pop("versions.git.diff", None), str):  # Of a lock from before the hash, or beside it.
-        flat["versions.git.diff_sha256"] = _hash_of(text)
+    flat.pop("versions.git.diff", None)  # Its hash stands beside it.
     return {key: value for key, value in flat.items() if not key.startswith(_NOT_COMPARED)}
-
-
-def _hash_of(diff: str) -> str:
-    """The hash of a difference that a lock holds; a very long one is there by its hash alone."""
-    long = re.fullmatch(r"\d+ characters, sha256 ([0-9a-f]{64})\n?", diff)
-    return long[1] if long is not None else provenance.diff_hash(diff)
 
 
 def _flat(value: object, path: str) -> Iterator[tuple[str, object]]:
@@ -269,7 +262,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tupl
     return [(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)]
 
 
-def settings(content: Mapping[str, Any]) -> dict[str, Any]:
+def settings(content: Mapping[str, Any]) -> JsonObject:
     """The settings of a specification as data, flat; a run's name, the host's memory and its free disk do not count."""
     flat = {key: value for section, part in content.items() for key, value in _flat(part, section)}
     return {key: value for key, value in flat.items() if not key.startswith(_NOT_THE_RUN)}

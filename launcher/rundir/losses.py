@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
 from launcher.rundir import contents, results
 from launcher.spec.parse import parse
 
@@ -44,7 +45,7 @@ def as_line(row: Mapping[str, Any]) -> str:
     return f"- {json.dumps(dict(row)).replace('NaN', '.nan').replace('Infinity', '.inf')}\n"
 
 
-def _row(content: Mapping[str, Any]) -> dict[str, Any]:
+def _row(content: Mapping[str, Any]) -> JsonObject:
     norm = content.get("grad_norm")
     return {"step": content["step"], "loss": content["loss"], "grad_norm": norm if results.is_number(norm) else None}
 
@@ -127,7 +128,7 @@ def ranking_basis(runs: Iterable[Trained]) -> Basis:
     return Basis(kind="training")
 
 
-def loss(found: Sequence[dict[str, Any]]) -> float:
+def loss(found: Sequence[JsonObject]) -> float:
     """The loss that a sampler minimises: the last on held-out samples, else the mean over the last tenth of steps."""
     held_out = [row["eval_loss"] for row in found if results.is_number(row.get("eval_loss"))]
     if held_out:

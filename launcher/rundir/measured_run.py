@@ -15,6 +15,7 @@ from typing import Any
 
 from launcher import backends
 from launcher.base import machine, typed
+from launcher.base.files import JsonObject
 from launcher.config.open_values import option_of
 from launcher.job import events
 from launcher.job.versions import every
@@ -43,14 +44,12 @@ def enter(run: Path, *, finished: bool = True) -> None:
         path, row = place(spec.cluster), row_of(run, spec)
         if finished:
             file.add(path, row)
-        elif row.measured.save_seconds is not None and not _is_there(path, row):
+        elif row.measured.save_seconds is not None and all(
+            (row.id, row.directory) != (known.id, known.directory) for known in file.load(path).rows
+        ):
             file.add(path, replace(row, left_out="it did not finish"))
     except Exception as error:
         sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
-
-
-def _is_there(path: Path, row: Row) -> bool:
-    return any((row.id, row.directory) == (known.id, known.directory) for known in file.load(path).rows)
 
 
 def row_of(run: Path, spec: RunSpec) -> Row:
@@ -109,7 +108,7 @@ def layout_of(spec: RunSpec) -> str:
     return ", ".join(words)
 
 
-def _constant(run: Path) -> dict[str, Any]:
+def _constant(run: Path) -> JsonObject:
     """The constant that the recorded prediction was made with."""
     found = (contents.known(run, contents.PLAN).get("speed") or {}).get("constant")
     return found if isinstance(found, dict) else {}
@@ -157,7 +156,7 @@ def _saved(run: Path) -> dict[str, Any]:
     return found | ({"blocking_seconds": median(blocking)} if blocking else {})
 
 
-def _amounts(line: dict[str, Any]) -> tuple[Any, Any]:
+def _amounts(line: JsonObject) -> tuple[Any, Any]:
     return line.get("bytes"), line.get("seconds")
 
 

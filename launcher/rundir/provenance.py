@@ -12,13 +12,12 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files, machine, registry, secret
+from launcher.base.files import JsonObject
 from launcher.base.package import __version__
 from launcher.data.files import data_files
 from launcher.job.run_script import FOLDER
@@ -52,23 +51,19 @@ _BLOCKS, _BLOCK_BYTES = 64, 1 << 16
 _FILES_LISTED = 200
 
 
-def versions(*, with_diff: bool = False) -> dict[str, Any]:
+def versions(*, with_diff: bool = False) -> JsonObject:
     """Python, the packages that matter and the state of the working folder's git repository, as :func:`git` has it."""
     found, state = installed(), git(Path.cwd())
     if state is not None and not with_diff:
         state = {**state, "diff": None}
+    extensions = (owner for package in registry.KEYS for owner in registry.offered(package).values())
+    names = (*PACKAGES, *(re.sub(r"[-_.]+", "-", owner).lower() for owner in extensions))
     return {
         "launcher": __version__,
         "python": sys.version.split()[0],
-        "packages": {name: found[name] for name in dict.fromkeys((*PACKAGES, *_offering())) if name in found},
+        "packages": {name: found[name] for name in dict.fromkeys(names) if name in found},
         "git": state,
     }
-
-
-def _offering() -> Iterator[str]:
-    """The distributions that offer backends or families, by their names as :func:`installed` has them."""
-    for package in registry.KEYS:
-        yield from (re.sub(r"[-_.]+", "-", owner).lower() for owner in registry.offered(package).values())
 
 
 def installed() -> dict[str, str]:
@@ -104,7 +99,7 @@ def _driver() -> str | None:
 
 
 @cache  # A sweep records many runs of one folder.
-def git(folder: Path) -> dict[str, Any] | None:
+def git(folder: Path) -> JsonObject | None:
     """Commit, ``dirty`` if tracked files differ from it, and how: the names of those files, the difference, its hash.
 
     None outside a repository or without git.
@@ -138,7 +133,7 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if secret.held(os.environ[name]) is None}
 
 
-def hardware(facts: machine.Machine) -> dict[str, Any]:
+def hardware(facts: machine.Machine) -> JsonObject:
     """This machine: its processor, GPUs and memory."""
     gpus = [gpu.name for gpu in facts.gpus]
     return {
@@ -149,7 +144,7 @@ def hardware(facts: machine.Machine) -> dict[str, Any]:
     }
 
 
-def data(data: DataSpec) -> dict[str, Any] | None:
+def data(data: DataSpec) -> JsonObject | None:
     """Data of a run: each file with its size and a hash, and the revision of a data set; None for synthetic data.
 
     Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
@@ -185,16 +180,10 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
         if whole or size <= _BLOCKS * _BLOCK_BYTES:
             digest.update(file.read())
         else:
-            for block in _blocks(size):
-                file.seek(block)
+            for number in range(_BLOCKS):  # The first block is at the start of the file, the last at its end.
+                file.seek(number * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
                 digest.update(file.read(_BLOCK_BYTES))
     return digest.hexdigest()
-
-
-def _blocks(size: int) -> Iterator[int]:
-    """Offsets of the blocks: the first at the start of the file, the last at its end."""
-    for number in range(_BLOCKS):
-        yield number * (size - _BLOCK_BYTES) // (_BLOCKS - 1)
 
 
 def _revision(name: str) -> str | None:
@@ -209,12 +198,12 @@ def script_copy(run: Path, script: str) -> Path:
     return run / FOLDER / Path(script).name
 
 
-def script_ingredient(script: str | None) -> dict[str, Any] | None:
+def script_ingredient(script: str | None) -> JsonObject | None:
     """The script as a lock holds it: its path and hash; None for a run without one."""
     return None if script is None else {"path": script, "sha256": _script_hash(Path(script))}
 
 
-def kept_script(run: Path, script: str | None) -> dict[str, Any] | None:
+def kept_script(run: Path, script: str | None) -> JsonObject | None:
     """As :func:`script_ingredient`, of the copy that a run has: it is what goes on, whatever became of the script."""
     copy = None if script is None else _script_hash(script_copy(run, script))
     return script_ingredient(script) if copy is None else {"path": script, "sha256": copy}

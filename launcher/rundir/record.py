@@ -21,6 +21,7 @@ from typing import Any
 
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import JsonObject
 from launcher.data import token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import events
@@ -201,7 +202,7 @@ def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ..
         files.write_text_atomically(folder / name, text)
 
 
-def job_as_dict(job: Job) -> dict[str, Any]:
+def job_as_dict(job: Job) -> JsonObject:
     """The job as ``job.json`` holds it; environment variables that are passed through appear by name only."""
     return {
         "argv": list(job.argv),

@@ -16,32 +16,43 @@ from typing import Any, Literal, NamedTuple
 
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
 from launcher.rundir import contents
 from launcher.saved import checkpoints
 
+METRICS = "metrics.jsonl"
+_END_BYTES = 65536
+_RECENT = 20
+"""Lines over which the speed of a step is taken, for the time that is left."""
+
 BETWEEN = "between steps"
+"""The phase of the state that stays from step to step."""
+
+_SHOWN = (
+    ("loss", "loss", ".4f"),
+    ("eval_loss", "held-out loss", ".4f"),
+    ("grad_norm", "gradient norm", ".3f"),
+    ("learning_rate", "learning rate", ".2e"),
+)
+"""Keys of a line of metrics that a person is shown, with their names and forms."""
 
 _ROUNDED = 0.1
 """Tokens a second: more than what is lost where a prediction is written with one decimal."""
 
 
-def steps(run: Path) -> list[dict[str, Any]]:
+def steps(run: Path) -> list[JsonObject]:
     """The whole lines of ``metrics.jsonl`` that belong to a training step; none where there is no such file."""
     return list(training(files.last_lines(run / "metrics.jsonl")))
 
 
-def training(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def training(lines: Iterable[str]) -> Iterator[JsonObject]:
     """The lines of metrics that hold a loss; a user's script may leave out all else, and a step is then counted."""
     count = 0
     for row in files.json_objects(lines):
         if is_number(row.get("loss")):
             count += 1
-            yield {**row, "step": _whole(row.get("step"), count)}
-
-
-def _whole(step: object, count: int) -> int:
-    """A step as a whole number, or the count where it is none."""
-    return int(step) if typed.is_number(step) else count
+            step = row.get("step")
+            yield {**row, "step": int(step) if typed.is_number(step) else count}
 
 
 def is_number(value: object) -> bool:
@@ -49,7 +60,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, float) or typed.is_whole(value)
 
 
-def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> float | None:
+def speed(found: Sequence[JsonObject], predicted: PredictedSpeed | None = None) -> float | None:
     """Tokens a second of all ranks together, the median of the second half of the lines: it knows no warm-up.
 
     None where the lines say nothing of it. Of a run that went on with other settings only lines with the prediction
@@ -59,7 +70,7 @@ def speed(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = No
     return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
 
 
-def second_half(found: Sequence[dict[str, Any]], predicted: PredictedSpeed | None = None) -> list[dict[str, Any]]:
+def second_half(found: Sequence[JsonObject], predicted: PredictedSpeed | None = None) -> list[JsonObject]:
     """The lines from which a run's speed is taken; the arguments are as for :func:`speed`."""
     rows = [] if predicted is None else [row for row in found if _is_of(row, predicted)]
     known = [row for row in rows or found if typed.is_number(row.get("tokens_per_second"))]
@@ -85,7 +96,7 @@ class PredictedSpeed(NamedTuple):
     step_seconds: float
 
 
-def _is_of(row: dict[str, Any], predicted: PredictedSpeed) -> bool:
+def _is_of(row: JsonObject, predicted: PredictedSpeed) -> bool:
     """True if a line was written under this prediction, which its worker rounds (``launcher.worker.metrics``)."""
     said = row.get("predicted_tokens_per_second")
     return typed.is_number(said) and abs(float(said) - predicted.tokens_per_second) < _ROUNDED
@@ -132,12 +143,6 @@ def measured(run: Path) -> dict[str, int]:
     return worst
 
 
-METRICS = "metrics.jsonl"
-_END_BYTES = 65536
-_RECENT = 20
-"""Lines over which the speed of a step is taken, for the time that is left."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The progress of a run; None stands for a figure that is not known, or not yet.
@@ -167,7 +172,8 @@ def read_progress(run: Path) -> Progress:
     rows = newest(run, _RECENT)
     last, steps, saved = rows[-1] if rows else {}, last_step_of(run), newest_checkpoint(run)
     measured = seconds_left(rows, steps)
-    predicted = None if rows else _predicted_left(run, steps, saved or 0)
+    plan = None if rows or steps is None else predicted_speed(run)
+    predicted = None if plan is None or steps is None else max(0, steps - (saved or 0)) * plan.step_seconds
     return Progress(
         step=_step(last),
         steps=steps,
@@ -179,24 +185,14 @@ def read_progress(run: Path) -> Progress:
     )
 
 
-def _predicted_left(run: Path, steps: int | None, done: int) -> float | None:
-    """Seconds until the last step by the plan's speed; None where it has none."""
-    speed = predicted_speed(run)
-    return None if steps is None or speed is None else max(0, steps - done) * speed.step_seconds
-
-
-def newest(run: Path, count: int) -> list[dict[str, Any]]:
+def newest(run: Path, count: int) -> list[JsonObject]:
     """The last whole lines of ``metrics.jsonl`` that name a step, oldest first."""
     lines = files.last_lines(run / METRICS, max(_END_BYTES, 512 * count))
-    return list(itertools.islice(_rows(reversed(lines)), count))[::-1]
+    return list(itertools.islice(rows_of(reversed(lines)), count))[::-1]
 
 
-def rows_of(lines: Sequence[str]) -> list[dict[str, Any]]:
+def rows_of(lines: Iterable[str]) -> Iterator[JsonObject]:
     """The lines that are whole and name a step."""
-    return list(_rows(lines))
-
-
-def _rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     return (row for row in files.json_objects(lines) if _step(row) is not None)
 
 
@@ -237,14 +233,6 @@ def metrics_line(row: Mapping[str, Any], steps: int | None) -> str:
     if speed is not None:
         parts.append(f"{speed:,.0f} tokens/s")
     return "  ".join(parts)
-
-
-_SHOWN = (
-    ("loss", "loss", ".4f"),
-    ("eval_loss", "held-out loss", ".4f"),
-    ("grad_norm", "gradient norm", ".3f"),
-    ("learning_rate", "learning rate", ".2e"),
-)
 
 
 def number(row: Mapping[str, Any], key: str) -> float | None:
