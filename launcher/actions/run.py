@@ -240,7 +240,7 @@ def debug(directory: Path, job: Job) -> int:
         port = probe.getsockname()[1]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with subprocess.Popen(torchrun.alone(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
+    with subprocess.Popen(torchrun.one_rank(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
         agent = Process.of(rank.pid).as_dict()
         state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
         exit_status = _wait(rank)

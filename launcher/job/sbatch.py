@@ -1,8 +1,8 @@
 """The options of sbatch that a job's script says itself, each with the key that sets it.
 
 ``cluster.extra`` hands further ones on. One that the script says already would be there twice, or ask for the same in
-another form, and Slurm takes one of the two without a word: :func:`said_already` tells which it is and how it is said.
-Names are those of sbatch(1), Slurm 24.11 and, for those that are gone, 22.05.
+another form, and Slurm takes one of the two without a word: :func:`option_of_script` tells which it is and how it is
+said. Names are those of sbatch(1), Slurm 24.11 and, for those that are gone, 22.05.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ type _Ways = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ScriptOption:
     """An option that the script says itself.
 
     Attributes:
@@ -55,7 +55,7 @@ def mail(text: str) -> dict[str, str] | None:
     return {"mail-type": types, "mail-user": address}
 
 
-def said_already(key: str, value: object, cluster: ClusterSpec) -> Said | None:
+def option_of_script(key: str, value: object, cluster: ClusterSpec) -> ScriptOption | None:
     """The option that a key of ``cluster.extra`` would say a second time; None where the script does not say it.
 
     A key is taken as submitit and sbatch take it: dashes or underscores, and any beginning of a name.
@@ -70,7 +70,7 @@ def said_already(key: str, value: object, cluster: ClusterSpec) -> Said | None:
     return next((said for option, said in _BY_NAME.items() if name and option.startswith(name)), None)
 
 
-def text(value: object) -> str:
+def value_text(value: object) -> str:
     """A value of ``cluster.extra`` as the ways out take it: a switch without a value is ``true``."""
     return "true" if value is True else str(value)
 
@@ -117,45 +117,45 @@ _MEMORY = _FROM.format("cluster.memory and cluster.memory_request")
 _PER_NODE = _if(r"(?:gres[:/])?(?:gpu:)?(\d+)", "cluster.gpus_per_node={}")
 _TYPED = _if(r"(?:gres[:/])?(?:gpu:)?([a-z][\w.-]*):(\d+)", "cluster.gpus_per_node={1} cluster.gpu_type={0}")
 
-_OTHER_GRES = Said("gres", _GPUS, lambda value: ["cluster.gpu_request=gpus_per_node"])
+_OTHER_GRES = ScriptOption("gres", _GPUS, lambda value: ["cluster.gpu_request=gpus_per_node"])
 
 _BY_NAME = {
     said.option: said
     for said in (
-        *(Said(key, _FROM.format(f"cluster.{key}"), _as_it_is(f"cluster.{key}")) for key in COPIED),
-        Said("nodes", _FROM.format("cluster.nodes"), _if(r"(\d+)(?:-\d+)?", "cluster.nodes={}")),
-        Said("nodefile", _FROM.format("cluster.nodelist")),
-        Said("time", _FROM.format("cluster.time_limit_min"), _time),
-        Said("job-name", _FROM.format("run.name"), _as_it_is("run.name")),
-        Said("array", _POINTS, _if(r".*%(\d+)", "sweep.parallelism={}")),
-        Said("ntasks", _RANKS),
-        Said("ntasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
-        Said("tasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
-        Said("ntasks-per-core", _RANKS),
-        Said("ntasks-per-gpu", _RANKS),
-        Said("ntasks-per-socket", _RANKS),
-        Said("gpus", _GPUS),
-        Said("gpus-per-node", _GPUS, _gpus),
-        Said("gpus-per-task", _GPUS, _gpus),
-        Said("gpus-per-socket", _GPUS),
-        Said("gres", _GPUS, _gpus),
-        Said("tres-per-task", _GPUS, _gpus),
-        Said("cpus-per-task", _CPUS, _as_it_is("cluster.cpus_per_node")),
-        Said("cpus-per-gpu", _CPUS),
-        Said("mem", _MEMORY, _as_it_is("cluster.memory")),
-        Said("mem-per-gpu", _MEMORY, _memory("mem_per_gpu")),
-        Said("mem-per-cpu", _MEMORY, _memory("mem_per_cpu")),
-        Said("exclusive", _FROM.format("cluster.exclusive"), _if("true", "cluster.exclusive=true")),
-        Said("requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=3")),
-        Said("no-requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=0")),
-        Said("signal", _MARGIN, _if(r".*@(\d+)", "cluster.save_margin_s={}")),
-        Said("mail-type", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
-        Said("mail-user", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
-        Said("comment", "launch finds a job by its comment whose id it did not live to note"),
-        *(Said(option, _PLACE) for option in ("output", "error", "open-mode")),
-        *(Said(option, _FOLDER) for option in ("chdir", "workdir")),
+        *(ScriptOption(key, _FROM.format(f"cluster.{key}"), _as_it_is(f"cluster.{key}")) for key in COPIED),
+        ScriptOption("nodes", _FROM.format("cluster.nodes"), _if(r"(\d+)(?:-\d+)?", "cluster.nodes={}")),
+        ScriptOption("nodefile", _FROM.format("cluster.nodelist")),
+        ScriptOption("time", _FROM.format("cluster.time_limit_min"), _time),
+        ScriptOption("job-name", _FROM.format("run.name"), _as_it_is("run.name")),
+        ScriptOption("array", _POINTS, _if(r".*%(\d+)", "sweep.parallelism={}")),
+        ScriptOption("ntasks", _RANKS),
+        ScriptOption("ntasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
+        ScriptOption("tasks-per-node", _RANKS, _if(r"(\d+)", "cluster.gpus_per_node={}")),
+        ScriptOption("ntasks-per-core", _RANKS),
+        ScriptOption("ntasks-per-gpu", _RANKS),
+        ScriptOption("ntasks-per-socket", _RANKS),
+        ScriptOption("gpus", _GPUS),
+        ScriptOption("gpus-per-node", _GPUS, _gpus),
+        ScriptOption("gpus-per-task", _GPUS, _gpus),
+        ScriptOption("gpus-per-socket", _GPUS),
+        ScriptOption("gres", _GPUS, _gpus),
+        ScriptOption("tres-per-task", _GPUS, _gpus),
+        ScriptOption("cpus-per-task", _CPUS, _as_it_is("cluster.cpus_per_node")),
+        ScriptOption("cpus-per-gpu", _CPUS),
+        ScriptOption("mem", _MEMORY, _as_it_is("cluster.memory")),
+        ScriptOption("mem-per-gpu", _MEMORY, _memory("mem_per_gpu")),
+        ScriptOption("mem-per-cpu", _MEMORY, _memory("mem_per_cpu")),
+        ScriptOption("exclusive", _FROM.format("cluster.exclusive"), _if("true", "cluster.exclusive=true")),
+        ScriptOption("requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=3")),
+        ScriptOption("no-requeue", _FROM.format("cluster.requeues"), _if("true", "cluster.requeues=0")),
+        ScriptOption("signal", _MARGIN, _if(r".*@(\d+)", "cluster.save_margin_s={}")),
+        ScriptOption("mail-type", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
+        ScriptOption("mail-user", _FROM.format("cluster.mail"), _as_it_is("cluster.mail")),
+        ScriptOption("comment", "launch finds a job by its comment whose id it did not live to note"),
+        *(ScriptOption(option, _PLACE) for option in ("output", "error", "open-mode")),
+        *(ScriptOption(option, _FOLDER) for option in ("chdir", "workdir")),
         *(
-            Said(option, _ANSWER)
+            ScriptOption(option, _ANSWER)
             for option in ("parsable", "quiet", "test-only", "wait", "wrap", "help", "usage", "version")
         ),
     )

@@ -59,7 +59,7 @@ def environment(argv: Sequence[str]) -> dict[str, str]:
     return {SAFE_PATH: "1"} if _is_module(argv) else {}
 
 
-def alone(argv: Sequence[str]) -> list[str]:
+def one_rank(argv: Sequence[str]) -> list[str]:
     """One rank's part of the argv of :func:`command`, without torchrun: interpreter, program and arguments."""
     at = list(argv).index("--")
     return [argv[0], *(("-P", "-m") if _is_module(argv) else ()), *argv[at + 1 :]]

@@ -94,8 +94,8 @@ def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
         if not _NAME.fullmatch(key.lstrip("-")):
             rule = "an option's name is of letters, digits, dashes and underscores"
             yield ConfigError(path, value, rule, ["cluster.extra={}"])
-        elif (said := sbatch.said_already(key, value, spec.cluster)) is not None:
-            ways = [f"{way} {path}=null" for way in said.ways(sbatch.text(value))]
+        elif (said := sbatch.option_of_script(key, value, spec.cluster)) is not None:
+            ways = [f"{way} {path}=null" for way in said.ways(sbatch.value_text(value))]
             yield ConfigError(path, value, f"--{said.option}: {said.why}", ways or [f"{path}=null"])
 
 
@@ -109,7 +109,7 @@ def _directives(spec: RunSpec) -> Iterator[ConfigError]:
         )
         found, ways = _OPTION.fullmatch(line.strip()), [""]
         if found is not None:
-            said = sbatch.said_already(found[1], found[2] or True, spec.cluster)
+            said = sbatch.option_of_script(found[1], found[2] or True, spec.cluster)
             ways = said.ways(found[2] or "true") if said else [f"cluster.extra.{found[1]}={found[2] or 'true'}"]
         alone = [f"cluster.setup=[] {way}".strip() for way in ways or [""]]  # Other lines would have to be typed again.
         yield ConfigError("cluster.setup", line, rule, alone if len(lines) == 1 else [])

@@ -47,11 +47,7 @@ type FindRun = Callable[[str], Path | None]
 
 
 class NoCheckpoint(LauncherError):
-    """No checkpoint is meant by a word.
-
-    Attributes:
-        ways: Words that mean one.
-    """
+    """No checkpoint is meant by a word; ``ways`` are words that mean one."""
 
     def __init__(self, rule: str, ways: tuple[str, ...] = ()) -> None:
         super().__init__(rule)
@@ -111,11 +107,9 @@ def state_of(checkpoint: Path) -> JsonObject:
 
 
 def find(word: str, run_of: FindRun) -> Path:
-    """The folder of the checkpoint that ``save.load`` means.
+    """The folder of the checkpoint that ``save.load`` means; ``run_of`` finds runs by name or id.
 
-    Args:
-        word: A checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
-        run_of: Finds runs by name or id.
+    The word is a checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
 
     Raises:
         NoCheckpoint: It means none; with the steps that there are.
@@ -183,13 +177,12 @@ def _evaluated(run: Path) -> dict[int, float]:
 def state_content(
     spec: RunSpec, step: int, *, samples: int | None = None, corpus: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """Content of ``state.json``.
+    """Content of ``state.json`` of a checkpoint whose last step is ``step``.
 
     Args:
         spec: The run.
-        step: The last that is in the checkpoint.
-        samples: How many of the stream of samples the steps up to this one have seen; None where the batch was the same
-            in all of them.
+        step: The last in the checkpoint.
+        samples: Samples of the stream that its steps have seen; None where the batch was the same in all of them.
         corpus: Which samples they are, as the worker tells it.
     """
     return {
@@ -219,9 +212,7 @@ def sizes(spec: RunSpec) -> JsonObject:
 def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
     """Reasons why a run cannot go on from a checkpoint as if nothing had happened, each with the way out.
 
-    Args:
-        spec: The run.
-        state: The checkpoint's ``state.json``; what it does not say is not compared.
+    ``state`` is the checkpoint's ``state.json``; what it does not say is not compared.
     """
     if (there := state.get("backend", spec.backend.name)) != spec.backend.name:
         rule = f"the checkpoint was written by backend={there}, and each engine reads its own alone; {FRESH}"
@@ -273,10 +264,7 @@ def _other_batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigErro
 def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, Any]) -> str | None:
     """The sentence that says that the corpus is not the one of the checkpoint; None where it is, or none is known.
 
-    Args:
-        spec: The run.
-        state: The checkpoint's ``state.json``.
-        corpus: Which samples this run has, as ``state.json`` holds it.
+    ``state`` is the checkpoint's ``state.json``, and ``corpus`` are the samples of this run, as it holds them.
     """
     there = state.get("corpus") or {}
     if all(there[key] == corpus[key] for key in there.keys() & corpus.keys()):

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from launcher.base.files import any_json, load_json, opened
 
@@ -26,15 +26,11 @@ _LONGEST = 100 * 2**20
 
 
 class Unreadable(Exception):
-    """A file is no header of saved tensors."""
+    """A file is missing, or is no header of saved tensors."""
 
 
 def safetensors(folder: Path) -> Shapes:
-    """The tensors of a Hugging Face folder: of ``model.safetensors``, or of all files that its index names.
-
-    Raises:
-        Unreadable: There are none, a file is missing, or one is damaged.
-    """
+    """The tensors of a Hugging Face folder: of ``model.safetensors``, or of all files that its index names."""
     if (folder / INDEX).is_file():
         files = _indexed(folder)
     elif (folder / SINGLE).is_file():
@@ -83,11 +79,7 @@ class Distributed:
 
 
 def distributed(checkpoint: Path) -> Distributed | None:
-    """The contents of a checkpoint by its ``.metadata``; None where it has none.
-
-    Raises:
-        Unreadable: It is damaged, or names anything but descriptions of tensors.
-    """
+    """The contents of a checkpoint by its ``.metadata``; None where it has none."""
     path = checkpoint / METADATA
     if not path.is_file():
         return None
@@ -113,21 +105,20 @@ class _StandIn:
         self.state = state
 
 
-_PACKAGE = "torch.distributed.checkpoint"
-_KNOWN = frozenset((
-    *((f"{_PACKAGE}.metadata", name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata")),
-    *((f"{_PACKAGE}.metadata", name) for name in ("TensorProperties", "TensorStorageMetadata")),
-    *((f"{_PACKAGE}.metadata", name) for name in ("BytesStorageMetadata", "_MEM_FORMAT_ENCODING")),
-    (f"{_PACKAGE}.filesystem", "_StorageInfo"),
-    (f"{_PACKAGE}.filesystem", "_StoragePrefix"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    *(("pathlib", name) for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
-    ("pathlib._local", "PosixPath"),  # Where Python 3.13 has it.
-    *(("torch", f"float{bits}") for bits in (16, 32, 64)),
-    *(("torch", f"int{bits}") for bits in (8, 16, 32, 64)),
-    *(("torch", name) for name in ("bfloat16", "uint8", "bool", "float8_e4m3fn", "float8_e5m2")),
-))
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "torch.distributed.checkpoint.metadata": (
+        *("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata", "TensorProperties"),
+        *("TensorStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
+    "torch.serialization": ("_get_layout",),
+    "torch": (
+        *("Size", "bool", "uint8", "int8", "int16", "int32", "int64"),
+        *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
+    ),
+    "pathlib": ("Path", "PosixPath", "PurePosixPath", "WindowsPath"),
+    "pathlib._local": ("PosixPath",),  # Where Python 3.13 has it.
+}
 
 
 def require_description(module: str, name: str) -> None:
@@ -136,15 +127,12 @@ def require_description(module: str, name: str) -> None:
     Raises:
         pickle.UnpicklingError: It is none of the known names.
     """
-    if (module, name) not in _KNOWN:
+    if name not in _KNOWN.get(module, ()):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
 
 
 class _Descriptions(pickle.Unpickler):
     """Reads descriptions of tensors; a pickle that names anything else is refused."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
 
     def find_class(self, module: str, name: str) -> Any:
         """A stand-in of a known class."""

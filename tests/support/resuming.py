@@ -45,7 +45,7 @@ def by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(directory: Path, spec: RunSpec) -> None:
         job = contents.job_of(directory)
         environment = {**os.environ, **job["environment"], "RANK": "0", "WORLD_SIZE": "1"}
-        argv = torchrun.alone(job["argv"])
+        argv = torchrun.one_rank(job["argv"])
         subprocess.run(argv, env=environment, cwd=job["working_directory"], check=True, stdout=subprocess.DEVNULL)
 
     _start_by(monkeypatch, act)
