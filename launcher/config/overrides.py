@@ -108,7 +108,9 @@ def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[C
             errors.append(found)
     strays = [text for text in texts if is_stray(text)]
     if strays and any(override.key == "script" for override in overrides):
-        errors = [_or_of_the_script(error, strays) if _word_of(error) in strays else error for error in errors]
+        words = [error.path if error.found is None else f"{error.path}={error.found}" for error in errors]
+        pairs = zip(words, errors, strict=True)
+        errors = [_or_of_the_script(error, strays) if word in strays else error for word, error in pairs]
     return overrides, errors
 
 
@@ -117,11 +119,6 @@ def is_stray(text: str) -> bool:
     key, equals, _ = text.partition("=")
     bare = key.lstrip("+")
     return not equals or ("." not in bare and bare not in known_keys() and not _is_group(bare) and not _is_open(bare))
-
-
-def _word_of(error: ConfigError) -> str:
-    """The word that an error of :func:`_read_one` is about."""
-    return error.path if error.found is None else f"{error.path}={error.found}"
 
 
 def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
@@ -140,7 +137,8 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
     if key.startswith("~") or "@" in key:
         return ConfigError(key, value or None, "keys cannot be deleted or moved to another package")
     if not equals:
-        return _not_an_override(text, catalog)
+        ways = bare_word_ways(text, catalog, list(registry.names("commands")))
+        return ConfigError(text, None, "an override is group=option or group.key=value", ways or ["launch --help"])
     if not key:
         return ConfigError(text, None, "a group or key stands in front of =, and no space", ["launch --help"])
     if (further := _NEXT_WORD.match(value)) and further[1] in (*catalog.groups, *known_keys()):
@@ -218,12 +216,6 @@ def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | Config
     return override
 
 
-def _not_an_override(text: str, catalog: Catalog) -> ConfigError:
-    """A word without ``=``: an option of a group, of the command line, a verb, or a group."""
-    ways = bare_word_ways(text, catalog, list(registry.names("commands")))
-    return ConfigError(text, None, "an override is group=option or group.key=value", ways or ["launch --help"])
-
-
 def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[str]:
     """Words that may have been meant by one without ``=``: an option's group, an option, a verb, or a group."""
     bare = text.lstrip("-")
@@ -238,13 +230,9 @@ def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[st
 
 def _near_keys(key: str, catalog: Catalog) -> list[str]:
     """Known keys and groups that look like ``key``; a key typed without its group is the one that is meant."""
-    return _same_tail(key) or closest(key, [*catalog.groups, *known_keys()])
-
-
-def _same_tail(key: str) -> list[str]:
-    """Known keys whose last part is the key's."""
     tail = synonyms.plain(key.rpartition(".")[2])
-    return sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
+    same = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
+    return same or closest(key, [*catalog.groups, *known_keys()])
 
 
 def _is_group(name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.config.axes import read_axes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval, value_of
@@ -28,7 +29,7 @@ _NAMED_BY = {
 _NOT_REPEATED = ("run", "sweep", "hardware")
 
 
-def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[str, Any]:
+def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> JsonObject:
     """A command line as a recipe: its choices, settings and axes; a recipe that it names is taken in.
 
     Raises:
@@ -38,7 +39,7 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> dict[
     words, _ = read(axes.fixed, catalog)
     overrides = expand(words, catalog)
     own = own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(words, catalog))
-    content: dict[str, Any] = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
+    content: JsonObject = {"schema": SCHEMA, "summary": summary, "source": "", "choose": {}, "set": {}, "sweep": {}}
     for override in overrides if own is None else own.expand(overrides):
         if override.key in ("run.name", "run.directory") or override.value == own_models.BASE:
             continue  # The name of one run is not part of what others repeat, and sizes say all of a model.

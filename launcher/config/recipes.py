@@ -121,19 +121,15 @@ def load(path: Path) -> Recipe:
 
 @lru_cache(maxsize=64)
 def _loaded(path: Path, *state: int) -> Recipe:
-    return _recipe(path.stem, str(path), safe_yaml.load(path))
+    return check(safe_yaml.load(path), str(path), path.stem)
 
 
-def check(content: object, where: str) -> Recipe:
-    """The recipe that data are.
+def check(content: object, where: str, name: str = "") -> Recipe:
+    """Return the recipe of plain data.
 
     Raises:
         ConfigErrors: They are none.
     """
-    return _recipe("", where, content)
-
-
-def _recipe(name: str, where: str, content: object) -> Recipe:
     if not isinstance(content, dict):
         rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
         found = "nothing" if content is None else str(content)[:40]

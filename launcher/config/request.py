@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from launcher.config.hub.own_models import OwnModel
 
 
+_FP32 = "the ranks are CPUs and no precision is named: fp32, as bf16 takes many times as long on most of them"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
     """Words that say one run, or the runs of a sweep.
@@ -105,10 +108,8 @@ def request(
         catalog: The configuration folders; those of the working folder where None.
         facts: This machine, read now where None.
     """
-    line = CommandLine(
-        words=tuple(texts), script_args=tuple(script_args), catalog=catalog or Catalog(folder=Path.cwd())
-    )
-    return request_of(line, facts)
+    catalog = catalog or Catalog(folder=Path.cwd())
+    return request_of(CommandLine(words=tuple(texts), script_args=tuple(script_args), catalog=catalog), facts)
 
 
 def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Request:
@@ -134,10 +135,16 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
         keys = {override.key for override in given}
         warnings += tuple(own.remarks(spec, keys))
         errors = (*errors, *own.refusals(spec, keys))
-    named = choices.backend_of(overrides)
-    said = tuple(_said(spec, overrides)) if spec is not None else ()
-    found = (*errors, *found)
-    return Request(overrides=tuple(texts), spec=spec, errors=found, warnings=warnings, backend=named, said=said)
+    typed = {override.key for override in overrides}
+    is_fp32 = spec is not None and spec.script is None and open_values.leaves_precision(spec.hardware.device, typed)
+    return Request(
+        overrides=tuple(texts),
+        spec=spec,
+        errors=(*errors, *found),
+        warnings=warnings,
+        backend=choices.backend_of(overrides),
+        said=(_FP32,) if is_fp32 else (),
+    )
 
 
 def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
@@ -157,12 +164,6 @@ def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machin
     number = spec.cluster.gpus_per_node
     rule = f"the GPUs of a node are not counted, and this machine has none: {number} are taken, as of its CPU ranks"
     yield ConfigError("cluster.gpus_per_node", None, rule, [f"cluster.gpus_per_node={open_values.SLURM_GPUS}"])
-
-
-def _said(spec: RunSpec, overrides: Sequence[Override]) -> Iterator[str]:
-    """The precision that CPU ranks take where none is named."""
-    if spec.script is None and open_values.leaves_precision(spec.hardware.device, {each.key for each in overrides}):
-        yield "the ranks are CPUs and no precision is named: fp32, as bf16 takes many times as long on most of them"
 
 
 def _specify(

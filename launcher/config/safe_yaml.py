@@ -46,12 +46,13 @@ def load(path: Path) -> object:
 def loads(text: str, where: str) -> object:
     """Read text as :func:`load` does; ``where`` names it in errors."""
     import yaml  # Late, because most commands read no YAML.
+    from yaml.events import CollectionEndEvent, CollectionStartEvent
 
     loader = _loader()
     try:
         depth = 0
         for number, event in enumerate(yaml.parse(text, Loader=loader)):
-            depth += _step(event)
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             _refuse(event, depth, number, where)
         return _plain(yaml.load(text, Loader=loader), where, where)
     except (yaml.YAMLError, ValueError) as error:
@@ -171,24 +172,14 @@ def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object,
     return content
 
 
-def _step(event: Event) -> int:
-    from yaml import events
-
-    if isinstance(event, events.CollectionStartEvent):
-        return 1
-    return -1 if isinstance(event, events.CollectionEndEvent) else 0
-
-
 def _refuse(event: Event, depth: int, number: int, where: str) -> None:
-    from yaml import events
-
     line = f"{where}: line {event.start_mark.line + 1 if event.start_mark else '?'}"
     if depth > files.DEEPEST:
         raise _error(line, depth, f"it is nested deeper than {files.DEEPEST}")
     if number > files.MOST_NODES:
         raise _error(line, None, f"it holds more than {files.MOST_NODES:,} values")
-    if isinstance(event, events.NodeEvent) and event.anchor is not None:
-        raise _error(line, event.anchor, "anchors and aliases are not read")
+    if (anchor := getattr(event, "anchor", None)) is not None:
+        raise _error(line, anchor, "anchors and aliases are not read")
     if tag := getattr(event, "tag", None):
         raise _error(line, tag, "tags are not read: it is plain data")
 

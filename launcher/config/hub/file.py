@@ -6,17 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 from launcher.config.ledger import Ledger, leaves, word_in
 
 _ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_new",
-    "gelu_fast": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
     "relu": "relu",
     "relu2": "squared_relu",
 }
@@ -132,13 +129,13 @@ class Config:
             self.error(key, f"no model family here has it; they have {', '.join(_ACTIVATIONS)}")
         return known or "silu"
 
-    def extra(self, keys: Iterable[str]) -> dict[str, Any]:
+    def extra(self, keys: Iterable[str]) -> JsonObject:
         """The file's own values of some keys; they are kept for the class."""
         found = {key: self.content[key] for key in keys if key in self.content}
         self.ledger.keep(*(leaf for key in found for leaf in self._below(key)))
         return found
 
-    def rotary(self) -> dict[str, Any]:
+    def rotary(self) -> JsonObject:
         """The base of the rotary angles and their scaling: ``rope_scaling``, part of ``rope_parameters`` since 5."""
         scaling = self._scaling()
         theta = scaling.pop("rope_theta", None)
@@ -149,9 +146,9 @@ class Config:
             base = 1e4
         return {"rope_theta": float(base), **({"rope_parameters": scaling} if scaling else {})}
 
-    def _scaling(self) -> dict[str, Any]:
+    def _scaling(self) -> JsonObject:
         """The value of ``model.rope_parameters`` and the base, from the old and the new key."""
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         for key in ("rope_scaling", "rope_parameters"):
             value = self.content.get(key)
             if not isinstance(value, Mapping | None):
@@ -167,7 +164,7 @@ class Config:
         self.say("partial_rotary_factor", "rope_parameters")
         return found
 
-    def _known_scaling(self, key: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _known_scaling(self, key: str, value: Mapping[str, Any]) -> JsonObject:
         """The entries of one of the two keys, if the class computes them as they are."""
         kind = value.get("rope_type", value.get("type", "default"))
         rest = {name: item for name, item in value.items() if name not in ("type", "rope_type") and item is not None}

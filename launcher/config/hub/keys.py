@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from launcher.base.files import JsonObject
 
 _TABLE = Path(__file__).with_name("class_defaults.json")
 
@@ -174,15 +175,15 @@ OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": (
 
 
 @cache
-def table() -> dict[str, Any]:
+def table() -> JsonObject:
     """The classes of ``transformers``: ``version``, ``architectures`` by model type, ``classes`` that families read."""
-    found: dict[str, Any] = json.loads(_TABLE.read_text())
+    found: JsonObject = json.loads(_TABLE.read_text())
     return found
 
 
-def class_of(kind: str) -> dict[str, Any]:
+def class_of(kind: str) -> JsonObject:
     """``defaults`` and ``reads`` of the class of a model type; empty where no family reads it."""
-    found: dict[str, Any] = table()["classes"].get(kind, {"defaults": {}, "reads": []})
+    found: JsonObject = table()["classes"].get(kind, {"defaults": {}, "reads": []})
     return found
 
 

@@ -52,11 +52,8 @@ _IMAGES = frozenset((
 ))  # fmt: skip
 
 _PARTS = {
-    "vision_config": "images",
-    "vision_tower": "images",
-    "mm_vision_tower": "images",
-    "audio_config": "sound",
-    "speech_config": "sound",
+    **dict.fromkeys(("vision_config", "vision_tower", "mm_vision_tower"), "images"),
+    **dict.fromkeys(("audio_config", "speech_config"), "sound"),
 }
 """Keys that only models with an encoder of something else than text have."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 from launcher.config.hub import model_types as types
 from launcher.config.hub.file import Config
@@ -74,7 +75,7 @@ def read(
     return ModelFile(model=model, imported=imported)
 
 
-def _model(config: Config) -> dict[str, Any]:
+def _model(config: Config) -> JsonObject:
     """The settings of the family that reads it; none where no family does."""
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
@@ -167,7 +168,7 @@ def _enter_architectures(config: Config, leaf: str) -> None:
         config.ledger.leave(leaf, "no effect: model_type names the class", matters=False)
 
 
-def _content(text: str, path: str) -> dict[str, Any]:
+def _content(text: str, path: str) -> JsonObject:
     """Return the JSON object of a file, or raise ConfigErrors."""
     try:
         content = files.parse_json(text)

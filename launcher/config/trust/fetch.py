@@ -70,7 +70,9 @@ def _get(url: str) -> bytes:
     for _ in range(_REDIRECTS + 1):
         host, port = _address(url)
         try:
-            status, location, content = _request(host, port, _target(url), deadline)
+            parts = urlsplit(url)
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            status, location, content = _request(host, port, target, deadline)
         except (OSError, http.client.HTTPException) as error:
             raise SubmitError(f"{url} cannot be fetched: {error}") from None
         if status == 200:
@@ -96,11 +98,6 @@ def _address(url: str) -> tuple[str, int]:
     except ValueError:  # A port that is no number, or half an IPv6 address.
         pass
     raise ConfigErrors([ConfigError("SOURCE", url, "only https is followed, to a host, also by a redirect")])
-
-
-def _target(url: str) -> str:
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _request(host: str, port: int, target: str, deadline: float) -> tuple[int, str | None, bytes]:

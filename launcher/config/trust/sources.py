@@ -106,7 +106,7 @@ def origin_of(
     path: Path, privileged: Sequence[PrivilegedSetting], *, folder: Path, written: bool = False
 ) -> str | None:
     """The origin of a file that is not trusted, as a clause; None for one that is the user's own or trusted."""
-    if _is_shipped(path):
+    if any(files.real(path).is_relative_to(files.real(shipped(kind))) for kind in ("recipes", "conf")):
         return None
     known, content = trust_store.known(), files.read_bytes(path)
     digest = _digest(content)
@@ -116,10 +116,9 @@ def origin_of(
         return f"it is from {source}"
     if (source := known.places.get(str(files.real(path)))) is not None:
         return f"it was from {source} before it was edited"
-    if (
-        source := next((known.marks[setting.mark] for setting in privileged if setting.mark in known.marks), None)
-    ) is not None:
-        return f"it names the same as a file from {source}"
+    for setting in privileged:
+        if setting.mark in known.marks:
+            return f"it names the same as a file from {known.marks[setting.mark]}"
     if not _lies_in(path, folder):
         return ELSEWHERE
     return _not_written_here(path, known, by_hand=not written and not _lies_in(path, folder, _RUNS))
@@ -148,7 +147,8 @@ def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[P
         ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
     marks = [setting.mark for setting in privileged if setting.runs_code]
-    trust_store.add_foreign(_digest(content), files.real(path), secret.hidden(source), marks)
+    place = str(files.real(path))
+    trust_store.add("foreign", sha256=_digest(content), path=place, source=secret.hidden(source), marks=marks)
 
 
 def note_own(path: Path, content: bytes) -> None:
@@ -157,21 +157,17 @@ def note_own(path: Path, content: bytes) -> None:
     Raises:
         ConfigErrors: It cannot be recorded.
     """
-    trust_store.add_trusted(_digest(content), files.real(path))
+    trust_store.add("trusted", sha256=_digest(content), path=str(files.real(path)))
 
 
 def note_lock(text: str) -> None:
     """Record the lock of a run of the user's own; its losses are added later and do not count."""
-    trust_store.add_lock(_head(text.encode()))
+    trust_store.add("lock", sha256=_head(text.encode()))
 
 
 def note_trusted(path: Path) -> None:
     """Record a file as it is now as trusted."""
     note_own(path, files.read_bytes(path))
-
-
-def _is_shipped(path: Path) -> bool:
-    return any(files.real(path).is_relative_to(files.real(shipped(kind))) for kind in ("recipes", "conf"))
 
 
 def _lies_in(path: Path, folder: Path, names: Sequence[str] = _OWN_FOLDERS) -> bool:
@@ -194,8 +190,7 @@ def _head(content: bytes) -> str:
 def remotes(place: Path) -> tuple[str, ...]:
     """The addresses of all remotes of the repository that a file or folder lies in; none where it lies in none."""
     resolved = files.real(place)
-    for folder in (resolved, *resolved.parents):
-        git = folder / ".git"
+    for git in (folder / ".git" for folder in (resolved, *resolved.parents)):
         if git.exists():
             try:
                 return _addresses(files.read_text(_configuration(git), errors="replace"))

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 
 NAME = "trust.jsonl"
 
@@ -52,7 +52,7 @@ def known() -> Known:
     return found
 
 
-def _take(found: Known, entry: dict[str, Any]) -> None:
+def _take(found: Known, entry: JsonObject) -> None:
     kind, digest, source = (str(entry.get(key, "")) for key in ("is", "sha256", "source"))
     if kind == "trusted":
         found.trusted.add(digest)
@@ -67,25 +67,30 @@ def _take(found: Known, entry: dict[str, Any]) -> None:
         found.marks.update({str(mark): source for mark in marks} if isinstance(marks, list) else {})
 
 
-def add_trusted(digest: str, path: Path) -> None:
-    """Record a file's hash as trusted; the path is for human readers."""
-    _add({"is": "trusted", "sha256": digest, "path": str(path)})
+def add(kind: str, **entry: str | list[str]) -> None:
+    """Record what a file or repository is: ``trusted``, a ``lock``, ``foreign`` or a trusted ``origin``.
 
-
-def add_lock(digest: str) -> None:
-    """Record the lock of a run of the user's own."""
-    _add({"is": "lock", "sha256": digest})
-
-
-def add_foreign(digest: str, path: Path, source: str, marks: Iterable[str]) -> None:
-    """Record a file from elsewhere: its hash, the place that it is written to, and the code that it names."""
-    _add({"is": "foreign", "sha256": digest, "path": str(path), "source": source, "marks": [*marks]})
+    Raises:
+        ConfigErrors: The folder for the state of programs cannot be written.
+    """
+    path, line = _store(), f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # A line that was cut short ends here.
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        try:
+            if os.write(file, line) < len(line):
+                raise OSError(0, "no space left")
+        finally:
+            os.close(file)
+    except OSError as error:
+        rule = f"what is trusted cannot be remembered: {error.strerror}"
+        raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None
 
 
 def add_origins(urls: Iterable[str]) -> None:
     """Record repositories as trusted."""
     for url in urls:
-        _add({"is": "origin", "source": url})
+        add("origin", source=url)
 
 
 def _store() -> Path:
@@ -101,24 +106,4 @@ def _text(path: Path) -> str:
         return ""
     except OSError as error:
         rule = f"what is trusted cannot be read: {error.strerror}"
-        raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None
-
-
-def _add(entry: dict[str, Any]) -> None:
-    """Add one line, whole: a line that was cut short before it ends here.
-
-    Raises:
-        ConfigErrors: The folder for the state of programs cannot be written.
-    """
-    path, line = _store(), f"\n{json.dumps(entry)}\n".encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
-        try:
-            if os.write(file, line) < len(line):
-                raise OSError(0, "no space left")
-        finally:
-            os.close(file)
-    except OSError as error:
-        rule = f"what is trusted cannot be remembered: {error.strerror}"
         raise ConfigErrors([ConfigError(str(path), None, rule, ["XDG_STATE_HOME=..."])]) from None

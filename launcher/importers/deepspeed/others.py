@@ -200,7 +200,7 @@ def parallel(reading: Reading) -> None:
     if degree is not None:
         reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
     if (degree or 0) > 1:
-        _keep(reading, "tensor_parallel")
+        reading.keep_inside("tensor_parallel")
     reading.idle(reading.inside("tensor_parallel"), "DeepSpeed reads it where tensors are cut, and this file cuts none")
     interval = "pipeline.activation_checkpoint_interval"
     if reading.value(interval) is not None and reading.count(interval):
@@ -233,14 +233,9 @@ def engine(reading: Reading) -> None:
         reading.keep_unless(key, usual)
     for block in _PRINTING:
         if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
-            _keep(reading, block)
+            reading.keep_inside(block)
         reading.ledger.default(*reading.inside(block))
-    _keep(reading, "aio")
-
-
-def _keep(reading: Reading, block: str) -> None:
-    for key in list(reading.inside(block)):
-        reading.keep(key)
+    reading.keep_inside("aio")
 
 
 def features(reading: Reading) -> None:

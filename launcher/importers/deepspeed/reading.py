@@ -125,6 +125,11 @@ class Reading:
         self.settings[f"backend.extra.{key}"] = value
         self.ledger.keep(key)
 
+    def keep_inside(self, block: str) -> None:
+        """Hand the open keys of a block on to DeepSpeed."""
+        for key in list(self.inside(block)):
+            self.keep(key)
+
     def keep_unless(self, key: str, usual: object) -> None:
         """Hand a key on, or enter it as default where its value is the one that DeepSpeed has without it."""
         if not self.ledger.is_open(key):

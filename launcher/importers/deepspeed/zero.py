@@ -16,12 +16,7 @@ _COUNTS: Mapping[str, str] = {
 _COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"} | {
     f"{prefix}{key}": f"zero.{key}"
     for prefix in ("stage3_", "")
-    for key in (
-        "max_live_parameters",
-        "max_reuse_distance",
-        "prefetch_bucket_size",
-        "param_persistence_threshold",
-    )
+    for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
 }
 """Counts of elements; DeepSpeed takes those of stage 3 without their prefix, too."""
 
@@ -214,8 +209,7 @@ def _others(reading: Reading, stage: int) -> None:
         reading.idle(reading.inside(f"{BLOCK}.round_robin_gradients"), "DeepSpeed reads it at stages 1 and 2")
     for key, value in usual.items():
         reading.keep_unless(f"{BLOCK}.{key}", value)
-    for key in list(reading.inside(f"{BLOCK}.leaf_module")):
-        reading.keep(key)
+    reading.keep_inside(f"{BLOCK}.leaf_module")
     reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in _OF_FILES)), "of checkpoints and of what others report")
     mics = (f"{BLOCK}.mics_shard_size", f"{BLOCK}.mics_hierarchical_params_gather")
     if (reading.number(mics[0]) or 0) <= 0:

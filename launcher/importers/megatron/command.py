@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from launcher.base.errors import ConfigError
+from launcher.importers.megatron.arguments import names_in
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.follower import Command, Decision, Script
 from launcher.importers.megatron.shell.programs import SHELLS, TAKE_SCRIPTS
@@ -45,11 +46,12 @@ LAUNCHER = {
     "N": "nnodes",
     "gpus-per-node": "nproc-per-node",
     "gres": "nproc-per-node",
-    **{name: name for name in ("node-rank", "master-addr", "master-port", "rdzv-id", "rdzv-backend", "rdzv-endpoint")},
-    **{name: name for name in ("ntasks-per-node", "ntasks", "n", "max-restarts", "hostfile", "standalone", "log-dir")},
     **{
         name: name
-        for name in ("tee", "redirects", "gpus", "gpus-per-task", "G", "monitor-interval", "local-ranks-filter")
+        for name in names_in("""
+            node-rank master-addr master-port rdzv-id rdzv-backend rdzv-endpoint ntasks-per-node ntasks n max-restarts
+            hostfile standalone log-dir tee redirects gpus gpus-per-task G monitor-interval local-ranks-filter
+        """)
     },
 }
 """Arguments of torchrun, deepspeed and Slurm by name with dashes, and torchrun's name for the same."""
@@ -202,7 +204,8 @@ def _without_program(script: Script) -> tuple[str, ...]:
 
 def _of_variables(script: Script) -> tuple[str, ...]:
     """The words of variables that hold arguments and are in no other such variable."""
-    held = [_words_of(value) for value in script.variables.values() if isinstance(value, str | tuple)]
+    values = [value.split() if isinstance(value, str) else value for value in script.variables.values()]
+    held = [tuple(words) for words in values if isinstance(words, list | tuple)]
     lists = [words for words in held if any(map(_FLAG.match, words))][-_MOST_LISTS:]
     joined = [" ".join(words) for words in lists]
     return tuple(
@@ -213,10 +216,6 @@ def _of_variables(script: Script) -> tuple[str, ...]:
         )
         for word in words
     )
-
-
-def _words_of(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else tuple(value.split())
 
 
 # What starts the program.

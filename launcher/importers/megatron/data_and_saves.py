@@ -17,6 +17,8 @@ _WIDE = 65500
 _BLENDS = ("data-path", "train-data-path")
 _LISTS = ("data-args-path", "per-split-data-args-path", "data-file-list")
 _DEFAULT_SPLIT = "969,30,1"
+_WEIGHT = re.compile(r"[0-9.eE+-]+")
+_PART = re.compile(r"\d{1,18}(\.\d{0,18})?|\.\d{1,18}")
 _ENGINE = re.compile(r"(CUBLAS|CUDA|CUDNN|NCCL|NVTE|TORCH|TRITON|UB|UCX|OMP|PYTORCH)_\w+\Z")
 """Variables of the libraries that train, among those of a functional test."""
 
@@ -55,7 +57,7 @@ def _prefix(reader: Reader) -> str | None:
         if name in _LISTS or name in reader.parsed.unset:
             continue
         words = _words(reader, name)
-        prefixes = [word for word in words if not _is_weight(word)]
+        prefixes = [word for word in words if not _WEIGHT.fullmatch(word)]
         if len(prefixes) == 1 and len(given) == 1:
             reader.get(name, "data", "data.path")
             return prefixes[0]
@@ -73,10 +75,6 @@ def _words(reader: Reader, name: str) -> list[str]:
     return [str(word) for item in (value if isinstance(value, list) else [value]) for word in split(item)]
 
 
-def _is_weight(word: str) -> bool:
-    return re.fullmatch(r"[0-9.eE+-]+", word) is not None
-
-
 def _held_out(reader: Reader, evaluates: bool) -> Settings:
     """Return the share of the data, at its end, that is held out where the run evaluates (``--split``)."""
     if "train-data-path" in reader:
@@ -85,7 +83,9 @@ def _held_out(reader: Reader, evaluates: bool) -> Settings:
     if "split" not in reader:
         reader.note(f"no --split: Megatron-LM takes {_DEFAULT_SPLIT}")
     value = reader.get("split", "data.eval_fraction", default=_DEFAULT_SPLIT)
-    parts = [float(word) for word in map(str, value if isinstance(value, list) else split(value)) if _is_number(word)]
+    parts = [
+        float(word) for word in map(str, value if isinstance(value, list) else split(value)) if _PART.fullmatch(word)
+    ]
     if not parts or sum(parts) <= 0 or min(parts) < 0:
         reader.wrong("split", value, "is the parts of training, validation and test: 969,30,1")
         return {}
@@ -97,10 +97,6 @@ def _held_out(reader: Reader, evaluates: bool) -> Settings:
     else:
         reader.ledger.default(reader.key("split"))
     return {}
-
-
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\d{1,18}(\.\d{0,18})?|\.\d{1,18}", word) is not None
 
 
 def saves(reader: Reader) -> Settings:

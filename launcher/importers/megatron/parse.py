@@ -56,12 +56,9 @@ def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> P
     check_numbers((*found.arguments.values(), *found.launcher_arguments.values()), path)
     if not found.arguments and not found.not_given:
         rule = "it holds no argument; they are spelt --num-layers 32"
-        raise ConfigErrors([ConfigError(path, text[:40], _with_hint(rule, found)), *found.errors])
+        rule = "; ".join([rule, *found.not_understood[:4]])
+        raise ConfigErrors([ConfigError(path, text[:40], rule), *found.errors])
     return found
-
-
-def _with_hint(rule: str, found: Parsed) -> str:
-    return "; ".join([rule, *found.not_understood[:4]])
 
 
 # YAML and JSON.

@@ -83,30 +83,20 @@ class Words:
     def _follow(self, word: str, name: str, values: list[str]) -> None:
         """Take a word that is no flag: a value, or nobody's."""
         shown = marks.plain(word)
-        if not marks.without(word).strip() and not marks.is_known(word) and self._is_loose(shown, name, values):
+        is_unknown = not marks.without(word).strip() and not marks.is_known(word)
+        if is_unknown and (not name or not shown or values or _LISTED.search(shown) or _is_switch(name)):
             self._note(word, shown)
-            if shown:
-                asked = self._variables(marks.names(word)) or ("1",)
-                asked = tuple(name for name in asked if name not in self.assigned)
-                ways = " ".join("--set 1=..." if name in {"@", "*"} else f"--set {name}=..." for name in asked)
-                if asked:
-                    self.sentences.append(f"{shown}: arguments that the file does not hold: give them with {ways}")
+            asked = self._variables(marks.names(word)) or ("1",)
+            asked = tuple(name for name in asked if name not in self.assigned)
+            ways = " ".join("--set 1=..." if name in {"@", "*"} else f"--set {name}=..." for name in asked)
+            if shown and asked:
+                self.sentences.append(f"{shown}: arguments that the file does not hold: give them with {ways}")
         elif not name or shown.startswith("#"):
             self.sentences.append(f"{shown}: a word that belongs to no argument")
         elif _DASHED.match(shown):
             self.sentences.append(f"{shown}: Megatron-LM has no arguments with one dash")
         else:
             values.append(word)
-
-    @staticmethod
-    def _is_loose(shown: str, name: str, values: list[str]) -> bool:
-        return (
-            not name
-            or not shown
-            or bool(values)
-            or is_switch(name_of(marks.plain(name)))
-            or bool(_LISTED.search(shown))
-        )
 
     def _note(self, word: str, flag: str) -> None:
         """Note the decisions of a word under the flag that it is or belongs to."""
@@ -246,6 +236,7 @@ def _plain(value: Any) -> Any:
     return marks.plain(value) if isinstance(value, str) else value
 
 
-def is_switch(name: str) -> bool:
-    """True if the argument takes no value."""
+def _is_switch(flag: str) -> bool:
+    """True if the argument of a flag takes no value."""
+    name = name_of(marks.plain(flag))
     return name in _NAMES or (name.startswith(_BEGINNINGS) and name not in _WITH_VALUE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from launcher.importers.megatron.shell import marks, patterns
-from launcher.importers.megatron.shell.conditions import ASSUMED, NO, UNKNOWN, YES, Conditions, Operand, Truth
+from launcher.importers.megatron.shell.conditions import ASSUMED, NO, UNKNOWN, YES, Operand, Truth, answer
 from launcher.importers.megatron.shell.follower import Follower
 from launcher.importers.megatron.shell.state import Value
 from launcher.importers.megatron.shell.tree import Assignment, Simple
@@ -78,7 +78,9 @@ class Builtins(Follower):
         options = [raw for raw in node.words[1:] if isinstance(raw, str) and raw[0] in "-+"]
         is_map = any("A" in option for option in options)
         for raw in node.words[1:]:
-            item = raw if isinstance(raw, Assignment) else self._assignment(raw)
+            item = raw if isinstance(raw, Assignment) else None
+            if item is None and (found := _WORD.match(str(raw))):
+                item = Assignment(found[1], found[4], found[2], append=bool(found[3]))
             if isinstance(raw, str) and raw in options:
                 continue
             variable = item.name if item else str(raw)
@@ -90,10 +92,6 @@ class Builtins(Follower):
                 empty: Value = {} if is_map else () if any("a" in option for option in options) else ""
                 self.parameters.assign(variable, empty, keeps_given=True)
         return YES
-
-    def _assignment(self, raw: str) -> Assignment | None:
-        found = _WORD.match(raw)
-        return Assignment(found[1], found[4], found[2], append=bool(found[3])) if found else None
 
     def _keep(self, name: str) -> None:
         if self.local_values and name not in self.local_values[-1]:
@@ -156,7 +154,7 @@ class Builtins(Follower):
 
     def judge(self, operands: Iterable[Operand], raws: Iterable[str]) -> Truth:
         """Answer a test; one that counts positional parameters is assumed where nobody has given them."""
-        return self.counting(Conditions(operands, self.parameters.number, self.is_set).answer(), raws)
+        return self.counting(answer(operands, self.parameters), raws)
 
     def counting(self, found: Truth, raws: Iterable[str]) -> Truth:
         """Take an answer for assumed where its words count positional parameters that nobody has given."""

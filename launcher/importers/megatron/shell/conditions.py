@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher.importers.megatron.shell import marks, patterns
-from launcher.importers.megatron.shell.arithmetic import Number
+from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
@@ -74,88 +74,83 @@ class Operand:
     is_operator: bool
 
 
-class Conditions:
-    """Reads the words of one test."""
+def answer(operands: Iterable[Operand], parameters: Parameters) -> Truth:
+    """Answer a test; not known where its words are none."""
+    test = _Test([*operands], parameters)
+    found = test.either() if test.operands else NO
+    if test.at == len(test.operands):
+        return found
+    return Truth(None, tuple(name for operand in test.operands for name in marks.names(operand.text)))
 
-    def __init__(
-        self, operands: Iterable[Operand], number: Callable[[str], Number], is_set: Callable[[str], bool | None]
-    ) -> None:
-        """Take the words, how numbers are read, and which variables are set."""
-        self.operands, self.number, self.is_set = list(operands), number, is_set
+
+class _Test:
+    """A place among the words of a test, and readers of its parts."""
+
+    def __init__(self, operands: Sequence[Operand], parameters: Parameters) -> None:
+        self.operands, self.parameters = operands, parameters
         self.at, self.depth = 0, 0
 
-    def answer(self) -> Truth:
-        """The answer; not known where the words are no test."""
-        found = self._or() if self.operands else NO
-        return found if self.at == len(self.operands) else Truth(None, self._names())
-
-    def _names(self) -> tuple[str, ...]:
-        return tuple(name for operand in self.operands for name in marks.names(operand.text))
-
-    def _is(self, *operators: str) -> bool:
+    def stands(self, *operators: str) -> bool:
         return self.at < len(self.operands) and (
             self.operands[self.at].is_operator and self.operands[self.at].text in operators
         )
 
-    def _left(self) -> int:
-        return len(self.operands) - self.at
-
-    def _or(self) -> Truth:
-        found = self._and()
-        while self._is("||", "-o"):
+    def either(self) -> Truth:
+        found = self.both()
+        while self.stands("||", "-o"):
             self.at += 1
-            found = either(found, self._and())
+            found = either(found, self.both())
         return found
 
-    def _and(self) -> Truth:
-        found = self._not()
-        while self._is("&&", "-a"):
+    def both(self) -> Truth:
+        found = self.negation()
+        while self.stands("&&", "-a"):
             self.at += 1
-            found = both(found, self._not())
+            found = both(found, self.negation())
         return found
 
-    def _not(self) -> Truth:
+    def negation(self) -> Truth:
         self.depth += 1
         if self.depth > DEEPEST:
             raise ShellError(f"a test is nested deeper than {DEEPEST}")
-        if self._is("!") and self._left() > 1:
+        if self.stands("!") and len(self.operands) - self.at > 1:
             self.at += 1
-            found = self._not().negated()
-        elif self._is("(") and self._left() > 2:
+            found = self.negation().negated()
+        elif self.stands("(") and len(self.operands) - self.at > 2:
             self.at += 1
-            found = self._or()
-            self.at += 1 if self._is(")") else 0
+            found = self.either()
+            self.at += 1 if self.stands(")") else 0
         else:
-            found = self._primary()
+            found = self.primary()
         self.depth -= 1
         return found
 
-    def _primary(self) -> Truth:
+    def primary(self) -> Truth:
         words = self.operands[self.at : self.at + 3]
         if len(words) == 3 and words[1].is_operator and (words[1].text in _TEXTS or words[1].text in _NUMBERS):
             self.at += 3
-            return self._compare(words[0], words[1].text, words[2])
+            return self.compare(words[0], words[1].text, words[2])
         if len(words) > 1 and words[0].is_operator and len(words[0].text) == 2 and words[0].text[0] == "-":
             self.at += 2
-            return self._unary(words[0].text, words[1].text)
+            return self.unary(words[0].text, words[1].text)
         if not words:
             return UNKNOWN
         self.at += 1
         return _is_empty(words[0].text).negated()
 
-    def _unary(self, operator: str, text: str) -> Truth:
+    def unary(self, operator: str, text: str) -> Truth:
         if operator in {"-z", "-n"}:
             found = _is_empty(text)
             return found if operator == "-z" else found.negated()
         if operator == "-v":
-            is_set = self.is_set(text)
-            return Truth(bool(is_set), marks.names(text), assumed=is_set is None)
+            is_set = self.parameters.value(text.partition("[")[0]) is not None
+            return Truth(is_set, marks.names(text), assumed=not is_set)
         return Truth(None, marks.names(text) if operator not in _OF_FILES else ())
 
-    def _compare(self, left: Operand, operator: str, right: Operand) -> Truth:
+    def compare(self, left: Operand, operator: str, right: Operand) -> Truth:
         names = (*marks.names(left.text), *marks.names(right.text))
         if operator in _NUMBERS:
-            numbers = [self.number(operand.text) for operand in (left, right)]
+            numbers = [self.parameters.number(operand.text) for operand in (left, right)]
             hints = _hints(left.text, right.text) if operator == "-eq" else ()
             if any(number.value is None for number in numbers):
                 return Truth(None, (*names, *numbers[0].names, *numbers[1].names), hints=hints)
@@ -184,14 +179,11 @@ def _equal(left: Operand, right: Operand) -> Truth:
     if marks.is_known(left.text) and marks.is_known(right.text):
         return Truth(patterns.matches(right.pattern, left.text))
     names = (*marks.names(left.text), *marks.names(right.text))
-    are_unset = all(marks.is_known(operand.text) or _may_be_empty(operand.text) for operand in (left, right))
+    unknown = [marks.names(operand.text) for operand in (left, right) if not marks.is_known(operand.text)]
+    are_unset = all(names and all(name[0] not in "~?" for name in names) for names in unknown)
     if are_unset and marks.without(left.text) == marks.without(right.text):  # As in [ "x$X" = x ].
         return Truth(True, names, assumed=True)
     return Truth(None, names, hints=(*_hints(left.text, right.text), *_hints(right.text, left.text)))
-
-
-def _may_be_empty(text: str) -> bool:
-    return all(name[0] not in "~?" for name in marks.names(text)) and bool(marks.names(text))
 
 
 def _hints(asked: str, value: str) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class Expansion:
         """The value of what begins with ``$`` or a backtick, and the place behind it."""
         self.parameters.budget.spend(_COST)
         if raw[at] == "`":
-            end = quoting.end_of_backticks(raw, at + 1)
+            end = quoting.end_of_quote(raw, at + 1, "`")
             return self._substitution(re.sub(r"\\([$`\\])", r"\1", raw[at + 1 : end - 1])), end
         if raw.startswith("$(", at):
             end = quoting.end_of_parens(raw, at + 2)
@@ -207,7 +207,7 @@ def _literal(raw: str, at: int) -> tuple[str, int]:
         following = raw[at + 1 : at + 2]
         return ("" if following == "\n" else following or "\\"), at + 2
     if raw[at] == "$":
-        end = quoting.end_of_ansi(raw, at + 2)
+        end = quoting.end_of_quote(raw, at + 2, "'")
         return _ESCAPE.sub(_escape, raw[at + 2 : end - 1]), end
     end = raw.find(raw[at], at + 1) + 1
     if not end:

@@ -151,10 +151,6 @@ class Follower(ABC):
         if self.depth > _DEEPEST:
             raise ShellError(f"functions and scripts are nested deeper than {_DEEPEST}")
 
-    def is_set(self, name: str) -> bool | None:
-        """True if a variable has a value; None where it is assumed to have none."""
-        return True if self.parameters.value(name.partition("[")[0]) is not None else None
-
     def not_read(self, line: int, name: str) -> None:
         """Note a file that the script reads in or runs."""
         if not any(word in name.lower() for word in _SETUP):

@@ -43,7 +43,7 @@ def _after(text: str, at: int, depth: int) -> int:
     if sign == '"':
         return end_of_double(text, at + 1, depth + 1)
     if sign == "`":
-        return end_of_backticks(text, at + 1)
+        return end_of_quote(text, at + 1, "`")
     if sign == MARK:
         return _find(text, MARK, at + 1)
     return _after_dollar(text, at, depth) if sign == "$" else at + 1
@@ -56,7 +56,7 @@ def _after_dollar(text: str, at: int, depth: int) -> int:
     if following == "(":
         return end_of_parens(text, at + 2, depth + 1)
     if following == "'":
-        return end_of_ansi(text, at + 2)
+        return end_of_quote(text, at + 2, "'")
     return at + 1
 
 
@@ -67,43 +67,32 @@ def _find(text: str, quote: str, at: int) -> int:
     return end + 1
 
 
-def end_of_ansi(text: str, at: int) -> int:
-    """The place behind ``$'...'``, whose inside begins here."""
-    while text[at : at + 1] not in {"'", ""}:
+def end_of_quote(text: str, at: int, quote: str) -> int:
+    """The place behind ``$'...'`` or a substitution in backticks, whose inside begins here."""
+    while text[at : at + 1] not in {quote, ""}:
         at += 2 if text[at] == "\\" else 1
-    return _find(text, "'", at)
-
-
-def end_of_backticks(text: str, at: int) -> int:
-    """The place behind a substitution in backticks, whose inside begins here."""
-    while text[at : at + 1] not in {"`", ""}:
-        at += 2 if text[at] == "\\" else 1
-    return _find(text, "`", at)
+    return _find(text, quote, at)
 
 
 def end_of_double(text: str, at: int, depth: int = 0) -> int:
     """The place behind a text in double quotes, whose inside begins here."""
-    start = at
-    while at < len(text):
-        if plain := _IN_DOUBLE.match(text, at):
-            at = plain.end()
-        elif text[at] == '"':
-            return at + 1
-        else:
-            at = _after(text, at, depth)
-    return _find(text, '"', max(start, len(text)))
+    return _end(text, at, depth, _IN_DOUBLE, '"', "No closing quotation")
 
 
 def end_of_braces(text: str, at: int, depth: int = 0) -> int:
     """The place behind ``${...}``, whose inside begins here."""
+    return _end(text, at, depth, _IN_BRACES, "}", "No closing brace of ${")
+
+
+def _end(text: str, at: int, depth: int, inside: re.Pattern[str], sign: str, problem: str) -> int:
     while at < len(text):
-        if plain := _IN_BRACES.match(text, at):
+        if plain := inside.match(text, at):
             at = plain.end()
-        elif text[at] == "}":
+        elif text[at] == sign:
             return at + 1
         else:
             at = _after(text, at, depth)
-    raise ShellError("No closing brace of ${")
+    raise ShellError(problem)
 
 
 def end_of_parens(text: str, at: int, depth: int = 0) -> int:
