@@ -21,12 +21,13 @@ from typing import Any
 
 from launcher.base import cache, secret
 from launcher.base.errors import ComposeError, ConfigError
+from launcher.base.files import JsonObject
 from launcher.base.package import __version__
 from launcher.config import safe_yaml
 from launcher.config.catalog import PRESETS, PRIMARY, Catalog
 from launcher.config.overrides import Override, takes_text
 
-type Config = dict[str, Any]
+type Config = JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def read(text: str, path: str) -> Imported:
     others.engine(reading)
     others.features(reading)
     unread = (key for key in content if key not in others.HEADS)
-    reading.idle(reading.inside(*unread), "DeepSpeed reads no such key; a program of its own may")
+    reading.idle("DeepSpeed reads no such key; a program of its own may", *unread)
     return reading.ledger.imported(
         summary=f"DeepSpeed ZeRO-{stage}",
         source="a ds_config.json",
@@ -68,7 +68,7 @@ def _open(reading: Reading) -> None:
         setting = deciding.get(key)
         if value == AUTO:
             ends = f"; {setting} decides here" if setting else ""
-            reading.idle([key], f"the file leaves it to the program that reads it{ends}")
+            reading.idle(f"the file leaves it to the program that reads it{ends}", key)
         elif value == OPEN:
             reading.ledger.leave(key, "the file leaves it open" + (f": set {setting}" if setting else ""))
         elif value in (None, {}):

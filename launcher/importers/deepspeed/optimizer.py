@@ -82,10 +82,10 @@ def read(reading: Reading) -> None:
         reading.ledger.leave(_TYPE, f"optimizer=adamw trains here, and {found} takes other steps")
     _numbers(reading, name or "adamw")
     _variants(reading, str(found).lower())
-    reading.idle(reading.inside(f"{BLOCK}.legacy_fusion"), "of how the step is computed")
+    reading.idle("of how the step is computed", f"{BLOCK}.legacy_fusion")
     if found is not None and name is None:
-        reading.idle(reading.inside(BLOCK), f"it belongs to {found}, which the run is without")
-    reading.leave(reading.inside(BLOCK), "only the class of an optimizer takes it, and nothing here does")
+        reading.idle(f"it belongs to {found}, which the run is without", BLOCK)
+    reading.leave("only the class of an optimizer takes it, and nothing here does", BLOCK)
 
 
 def _defaults(reading: Reading, name: str) -> None:
@@ -121,15 +121,15 @@ def _variants(reading: Reading, found: str) -> None:
     decays = bool(reading.settings.get("optimizer.weight_decay"))
     plain = not reading.absent(f"{params}.adam_w_mode") and not reading.flag(f"{params}.adam_w_mode")
     if plain and found != "adamw" and decays:
-        reading.leave([f"{params}.adam_w_mode"], "weights decay apart from the gradients here, as in AdamW")
+        reading.leave("weights decay apart from the gradients here, as in AdamW", f"{params}.adam_w_mode")
     elif reading.ledger.is_open(f"{params}.adam_w_mode"):
         reading.ledger.default(f"{params}.adam_w_mode")
     for key, usual in _USUAL.items():
         if reading.value(f"{params}.{key}") == usual:
             reading.ledger.default(f"{params}.{key}")
     for key, effect in _EFFECTS.items():
-        reading.leave(reading.inside(f"{params}.{key}"), effect)
-    reading.idle(reading.inside(*(f"{params}.{key}" for key in _OF_KERNELS)), "of how the step is computed")
+        reading.leave(effect, f"{params}.{key}")
+    reading.idle("of how the step is computed", *(f"{params}.{key}" for key in _OF_KERNELS))
     for key in ("fused", "foreach"):
         reading.say_flag(f"{params}.{key}", f"{BLOCK}.{key}")
 
@@ -141,7 +141,7 @@ def _torch(reading: Reading, key: str) -> None:
         if reading.ledger.is_open(key):
             reading.ledger.default(key)
     elif reading.settings.get("zero.offload_optimizer") == "nvme":
-        reading.idle([key], "what is offloaded to NVMe steps by DeepSpeed's own kernel")
+        reading.idle("what is offloaded to NVMe steps by DeepSpeed's own kernel", key)
     elif not reading.absent(fused) and reading.flag(fused):
         reading.ledger.say(key, "optimizer.fused")
     else:
@@ -176,9 +176,9 @@ def read_scheduler(reading: Reading) -> None:
         if reading.value(f"{_PARAMS}.last_batch_iteration") == -1:
             reading.ledger.default(f"{_PARAMS}.last_batch_iteration")
     if found is not None and schedule is None:
-        reading.leave([_KIND], f"{found} has learning rates of its own: set optimizer.schedule to take others")
-        reading.idle(reading.inside(SCHEDULER), f"it belongs to {found}, which the run is without")
-    reading.leave(reading.inside(SCHEDULER), f"only DeepSpeed's {found or 'scheduler'} takes it, and nothing here does")
+        reading.leave(f"{found} has learning rates of its own: set optimizer.schedule to take others", _KIND)
+        reading.idle(f"it belongs to {found}, which the run is without", SCHEDULER)
+    reading.leave(f"only DeepSpeed's {found or 'scheduler'} takes it, and nothing here does", SCHEDULER)
 
 
 def _warmup(reading: Reading) -> None:
@@ -235,7 +235,7 @@ def _rate(reading: Reading, key: str) -> float | None:
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]
     if isinstance(value, list):
-        reading.leave([key], "all parameters have one learning rate here")
+        reading.leave("all parameters have one learning rate here", key)
         return None
     return float(value) if type(value) in (int, float) else reading.number(key)
 
@@ -255,7 +255,7 @@ def _shares(reading: Reading) -> None:
         elif share == 0:
             reading.ledger.default(key)
         else:
-            reading.leave([key], f"it is a share of a learning rate that the file leaves open: set {setting}")
+            reading.leave(f"it is a share of a learning rate that the file leaves open: set {setting}", key)
 
 
 def _length(reading: Reading) -> None:

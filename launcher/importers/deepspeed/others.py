@@ -133,7 +133,7 @@ def precision(reading: Reading) -> None:
     if "fp16" in on:
         _scaled(reading)
     whose = "the file leaves open" if open_ else "is not the run's"
-    reading.idle(reading.inside("fp16", "bf16", "bfloat16"), f"it belongs to a number format that {whose}")
+    reading.idle(f"it belongs to a number format that {whose}", "fp16", "bf16", "bfloat16")
     _formats(reading)
 
 
@@ -147,7 +147,7 @@ def _narrow(reading: Reading, block: str) -> None:
     for key, usual in (("check_grad_overflow", True), ("immediate_grad_update", False)):
         if block == "bf16":
             reading.keep_unless(f"bf16.{key}", usual)
-    reading.idle(reading.inside(block), "bf16 has no loss scale")
+    reading.idle("bf16 has no loss scale", block)
 
 
 def _scaled(reading: Reading) -> None:
@@ -155,11 +155,11 @@ def _scaled(reading: Reading) -> None:
         reading.keep_unless(f"fp16.{key}", usual)
     masters = "fp16.fp16_master_weights_and_grads"
     if reading.flag(masters):
-        reading.leave([masters], "master weights and their gradients are fp32 here, not fp16")
-    reading.ledger.default(*reading.inside(masters))
-    reading.idle(reading.inside("fp16.auto_cast"), "token ids are not cast")
-    reading.idle(reading.inside("fp16.opt_level", "fp16.fp16_opt_level"), "it is a word of Apex")
-    reading.leave(reading.inside("fp16"), "DeepSpeed 0.19.8 has no such key in this block and refuses the file for it")
+        reading.leave("master weights and their gradients are fp32 here, not fp16", masters)
+    reading.default(masters)
+    reading.idle("token ids are not cast", "fp16.auto_cast")
+    reading.idle("it is a word of Apex", "fp16.opt_level", "fp16.fp16_opt_level")
+    reading.leave("DeepSpeed 0.19.8 has no such key in this block and refuses the file for it", "fp16")
 
 
 def _formats(reading: Reading) -> None:
@@ -184,13 +184,13 @@ def tracking(reading: Reading) -> None:
             reading.choose["tracking"] = kind
             reading.ledger.say(f"{kind}.enabled", "tracking")
         if not reading.flag(f"{kind}.enabled"):
-            reading.ledger.default(*reading.inside(kind))
+            reading.default(kind)
     project = reading.value("wandb.project")
     if reading.choose.get("tracking") == "wandb" and project is not None and reading.ledger.is_open("wandb.project"):
         reading.say("wandb.project", {"tracking.project": str(project)})
-    reading.idle(reading.inside("wandb"), "of the tracker: its own variables (WANDB_ENTITY, WANDB_RUN_GROUP) say it")
-    reading.idle(reading.inside("tensorboard"), "of the tracker: the run directory holds its files")
-    reading.idle(reading.inside("steps_per_print"), "of what is printed")
+    reading.idle("of the tracker: its own variables (WANDB_ENTITY, WANDB_RUN_GROUP) say it", "wandb")
+    reading.idle("of the tracker: the run directory holds its files", "tensorboard")
+    reading.idle("of what is printed", "steps_per_print")
 
 
 def parallel(reading: Reading) -> None:
@@ -201,13 +201,13 @@ def parallel(reading: Reading) -> None:
         reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
     if (degree or 0) > 1:
         reading.keep_inside("tensor_parallel")
-    reading.idle(reading.inside("tensor_parallel"), "DeepSpeed reads it where tensors are cut, and this file cuts none")
+    reading.idle("DeepSpeed reads it where tensors are cut, and this file cuts none", "tensor_parallel")
     interval = "pipeline.activation_checkpoint_interval"
     if reading.value(interval) is not None and reading.count(interval):
         reading.leave(
-            [interval], "which activations are recomputed has a setting of its own here: set checkpointing.mode"
+            "which activations are recomputed has a setting of its own here: set checkpointing.mode", interval
         )
-    reading.idle(reading.inside("pipeline"), "parallel.pipeline and its kin decide about stages here")
+    reading.idle("parallel.pipeline and its kin decide about stages here", "pipeline")
     _activations(reading, cut=(degree or 0) > 1)
 
 
@@ -216,14 +216,14 @@ def _activations(reading: Reading, *, cut: bool) -> None:
     block = "activation_checkpointing"
     reading.ledger.default(*(key for key in reading.inside(block) if reading.value(key) in (False, {})))
     for key in ("profile", "synchronize_checkpoint_boundary"):
-        reading.idle(reading.inside(f"{block}.{key}"), "of speed and of what is printed")
+        reading.idle("of speed and of what is printed", f"{block}.{key}")
     if not cut:
         key = f"{block}.partition_activations"
-        reading.idle(reading.inside(key), "activations are cut over tensor parallel ranks, of which there is one")
+        reading.idle("activations are cut over tensor parallel ranks, of which there is one", key)
     if not reading.value(f"{block}.contiguous_memory_optimization"):
-        reading.idle(reading.inside(f"{block}.number_checkpoints"), "it belongs to contiguous_memory_optimization")
+        reading.idle("it belongs to contiguous_memory_optimization", f"{block}.number_checkpoints")
     effect = "activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode"
-    reading.leave(reading.inside(block), effect)
+    reading.leave(effect, block)
 
 
 def engine(reading: Reading) -> None:
@@ -234,7 +234,7 @@ def engine(reading: Reading) -> None:
     for block in _PRINTING:
         if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
             reading.keep_inside(block)
-        reading.ledger.default(*reading.inside(block))
+        reading.default(block)
     reading.keep_inside("aio")
 
 
@@ -242,14 +242,14 @@ def features(reading: Reading) -> None:
     """Enter features that a run does not have here, or has in another way."""
     for block, why in _FILES.items():
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
-            reading.ledger.default(*reading.inside(block))
-        reading.idle(reading.inside(block), why)
+            reading.default(block)
+        reading.idle(why, block)
     for block, effect in _SWITCHED.items():
         keys = list(reading.inside(block))
         if _is_on(reading, block, keys):
             switches = [key for key in keys if key.endswith("enabled") and reading.flag(key)]
-            reading.leave(switches or keys[:1], effect)
-            reading.idle(keys, f"it belongs to {block}, which the run is without")
+            reading.leave(effect, *(switches or keys[:1]))
+            reading.idle(f"it belongs to {block}, which the run is without", *keys)
         else:
             reading.ledger.default(*keys)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.config.ledger import OPEN
-from launcher.importers import Ledger
+from launcher.base.files import JsonObject
+from launcher.config.ledger import OPEN, Ledger, Settings
 
 AUTO = "auto"
 """The word for what the program that reads the file fills in."""
@@ -46,7 +46,7 @@ class Reading:
     path: str
     ledger: Ledger
     choose: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     errors: list[ConfigError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -139,17 +139,19 @@ class Reading:
         else:
             self.keep(key)
 
-    def idle(self, keys: Iterable[str], why: str) -> None:
-        """Enter open keys as left out without effect."""
-        for key in keys:
-            if self.ledger.is_open(key):
-                self.ledger.leave(key, f"no effect: {why}", matters=False)
+    def default(self, *blocks: str) -> None:
+        """Enter open keys of some blocks that say the default here too."""
+        self.ledger.default(*self.inside(*blocks))
 
-    def leave(self, keys: Iterable[str], effect: str) -> None:
-        """Enter open keys as left out, with an effect on the training."""
-        for key in keys:
-            if self.ledger.is_open(key):
-                self.ledger.leave(key, effect)
+    def idle(self, why: str, *blocks: str) -> None:
+        """Enter open keys of some blocks as left out without effect."""
+        for key in self.inside(*blocks):
+            self.ledger.leave(key, f"no effect: {why}", matters=False)
+
+    def leave(self, effect: str, *blocks: str) -> None:
+        """Enter open keys of some blocks as left out, with an effect on the training."""
+        for key in self.inside(*blocks):
+            self.ledger.leave(key, effect)
 
     def inside(self, *blocks: str) -> Iterator[str]:
         """Open keys of some blocks, and those that are such a key themselves."""
@@ -170,7 +172,7 @@ class _TwiceError(ValueError):
     """A block has a key more than once."""
 
 
-def content_of(text: str, path: str) -> dict[str, Any]:
+def content_of(text: str, path: str) -> JsonObject:
     """The file's blocks.
 
     Raises:
@@ -205,7 +207,7 @@ def _parsed(text: str) -> Any:
     return hjson.loads(text, object_pairs_hook=_unique, parse_int=files.integer)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [key for key, _ in pairs]

@@ -84,15 +84,15 @@ def read(reading: Reading) -> int:
     if stage == 0:
         device = f"{BLOCK}.offload_optimizer.device"
         if reading.value(device) not in (None, "none"):
-            reading.leave([device], "optimizer states stay on the GPU here without ZeRO: set zero.stage")
-        reading.idle(reading.inside(BLOCK), "without ZeRO DeepSpeed reads nothing else of the block")
+            reading.leave("optimizer states stay on the GPU here without ZeRO: set zero.stage", device)
+        reading.idle("without ZeRO DeepSpeed reads nothing else of the block", BLOCK)
         return stage
     _counts(reading, stage)
     for key, path in _OFFLOAD.items():
         _offload(reading, key, path, stage)
     _others(reading, stage)
     rule = "DeepSpeed 0.19.8 has no such key in this block and refuses the file for it"
-    reading.leave(reading.inside(BLOCK), rule)
+    reading.leave(rule, BLOCK)
     return stage
 
 
@@ -124,7 +124,7 @@ def _counts(reading: Reading, stage: int) -> None:
     of_stage_3 = [*_COUNTS_OF_STAGE_3, *_USUAL_OF_STAGE_3, *_GATHERED, "zero_hpz_partition_size", "leaf_module"]
     if stage < 3:
         why = f"DeepSpeed reads it at stage 3 alone, and this is stage {stage}"
-        reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in of_stage_3)), why)
+        reading.idle(why, *(f"{BLOCK}.{key}" for key in of_stage_3))
         return
     for key, path in _COUNTS_OF_STAGE_3.items():
         reading.say_count(f"{BLOCK}.{key}", path)
@@ -137,7 +137,7 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
     block = f"{BLOCK}.{name}"
     if name == "offload_param" and stage < 3:
         old = (f"{BLOCK}.{key}" for key, setting in _CPU_OFFLOAD.items() if setting == path)
-        reading.idle(reading.inside(block, *old), f"DeepSpeed offloads parameters at stage 3 alone, not at {stage}")
+        reading.idle(f"DeepSpeed offloads parameters at stage 3 alone, not at {stage}", block, *old)
         return
     for key, setting in _CPU_OFFLOAD.items():
         if setting == path and reading.value(f"{BLOCK}.{key}") is not None:
@@ -149,7 +149,7 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
     if device == "nvme" and stage < 3:
         reading.settings[path] = device = "cpu"
         reading.idle(
-            [f"{block}.device"], f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)"
+            f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)", f"{block}.device"
         )
     elif device is not None:
         reading.say(f"{block}.device", {path: device})
@@ -159,17 +159,17 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
 def _beside_device(reading: Reading, block: str, device: str) -> None:
     """Enter the keys beside the device, most of them for NVMe."""
     if device == "none":
-        reading.idle(reading.inside(block), "nothing is offloaded by this block")
+        reading.idle("nothing is offloaded by this block", block)
         return
     if device == "nvme":
         _nvme_path(reading, f"{block}.nvme_path")
         for key, usual in _OF_NVME.items():
             reading.keep_unless(f"{block}.{key}", usual)
     keys = [f"{block}.{key}" for key in ("nvme_path", *_OF_NVME)]
-    reading.idle(reading.inside(*keys), "DeepSpeed reads it where it offloads to NVMe")
+    reading.idle("DeepSpeed reads it where it offloads to NVMe", *keys)
     reading.keep_unless(f"{block}.pin_memory", usual=True)
     _partly(reading, block)
-    reading.idle(reading.inside(f"{block}.fast_init"), "of the time that the start takes alone")
+    reading.idle("of the time that the start takes alone", f"{block}.fast_init")
 
 
 def _partly(reading: Reading, block: str) -> None:
@@ -177,12 +177,12 @@ def _partly(reading: Reading, block: str) -> None:
     ratio = f"{block}.ratio"
     if reading.number(ratio) == 1:
         reading.ledger.default(ratio)
-    reading.leave(reading.inside(ratio), "all optimizer states are offloaded here, not a part of them")
+    reading.leave("all optimizer states are offloaded here, not a part of them", ratio)
     if not reading.flag(f"{block}.super_offload"):
         reading.ledger.default(f"{block}.super_offload")
-        reading.idle(reading.inside(f"{block}.cpuadam_cores_perc"), "DeepSpeed reads it beside super_offload alone")
+        reading.idle("DeepSpeed reads it beside super_offload alone", f"{block}.cpuadam_cores_perc")
     effect = "optimizer states are offloaded as on any machine here, without SuperOffload"
-    reading.leave(reading.inside(f"{block}.super_offload", f"{block}.cpuadam_cores_perc"), effect)
+    reading.leave(effect, f"{block}.super_offload", f"{block}.cpuadam_cores_perc")
 
 
 def _nvme_path(reading: Reading, key: str) -> None:
@@ -191,7 +191,7 @@ def _nvme_path(reading: Reading, key: str) -> None:
     if path is None:
         return
     if before not in (None, str(path)):
-        reading.idle([key], f"zero.nvme_path is one folder for both kinds of offload, and {before} is taken")
+        reading.idle(f"zero.nvme_path is one folder for both kinds of offload, and {before} is taken", key)
         return
     reading.say(key, {"zero.nvme_path": str(path)})
 
@@ -206,18 +206,16 @@ def _others(reading: Reading, stage: int) -> None:
                 reading.ledger.default(f"{BLOCK}.{key}")
     usual = _USUAL if stage < 3 else {**_USUAL, **_USUAL_OF_STAGE_3}
     if stage == 3:
-        reading.idle(reading.inside(f"{BLOCK}.round_robin_gradients"), "DeepSpeed reads it at stages 1 and 2")
+        reading.idle("DeepSpeed reads it at stages 1 and 2", f"{BLOCK}.round_robin_gradients")
     for key, value in usual.items():
         reading.keep_unless(f"{BLOCK}.{key}", value)
     reading.keep_inside(f"{BLOCK}.leaf_module")
-    reading.idle(reading.inside(*(f"{BLOCK}.{key}" for key in _OF_FILES)), "of checkpoints and of what others report")
+    reading.idle("of checkpoints and of what others report", *(f"{BLOCK}.{key}" for key in _OF_FILES))
     mics = (f"{BLOCK}.mics_shard_size", f"{BLOCK}.mics_hierarchical_params_gather")
     if (reading.number(mics[0]) or 0) <= 0:
-        reading.ledger.default(*reading.inside(*mics))
-    reading.leave(
-        reading.inside(*mics), "parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more"
-    )
+        reading.default(*mics)
+    reading.leave("parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more", *mics)
     effect = "gradients lack the correction of their quantization: DeepSpeed 0.19.8 has LoCo no more"
-    reading.leave(reading.inside(f"{BLOCK}.zeropp_loco_param"), effect)
+    reading.leave(effect, f"{BLOCK}.zeropp_loco_param")
     effect = "every update is applied at once here: ZenFlow lets some lag behind"
-    reading.leave(reading.inside(f"{BLOCK}.zenflow"), effect)
+    reading.leave(effect, f"{BLOCK}.zenflow")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from launcher.config.ledger import name_from
+from launcher.config.ledger import Settings, name_from
 from launcher.importers import Imported
 from launcher.importers.megatron import data_and_saves, layout, steps_and_optimizer
 from launcher.importers.megatron.kinds import refuse
@@ -56,7 +55,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     )
 
 
-def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
+def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     """Choices and settings of the arguments that have some."""
     sizes = model(reader)
     degrees = layout.parallel(reader, sizes)
@@ -82,9 +81,9 @@ def _run(reader: Reader) -> tuple[dict[str, str], dict[str, Any]]:
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)
 
 
-def _rest(reader: Reader) -> dict[str, Any]:
+def _rest(reader: Reader) -> Settings:
     """Arguments without a setting: by their value where it is the value that counts, else as the table says."""
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     values = {name: argument.value for name, argument in reader.arguments.items()}
     for name, argument in reader.arguments.items():
         if not reader.ledger.is_open(f"--{argument.spelling}"):
@@ -111,7 +110,7 @@ def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
         reader.leave(name, found.effect.replace("{name}", name).replace("{value}", value), matters=found.matters)
 
 
-def _layers(reader: Reader) -> dict[str, Any]:
+def _layers(reader: Reader) -> Settings:
     """Enter ``--spec``: Megatron-core's own layers, the default of Transformer Engine, or another model."""
     value = str(reader.arguments["spec"].value)
     if is_local(reader) or re.search(r"get_gpt_(layer|decoder)\w*local", value):

@@ -113,9 +113,8 @@ def zero(reader: Reader) -> str:
     reader.idle("it is of --use-megatron-fsdp", "data-parallel-sharding-strategy")
     if stage is not None:
         return _deepspeed_stage(reader, stage)
-    if reader.arguments.get("optimizer") and reader.arguments["optimizer"].value == "dist_muon":
-        return "1"
-    return "1" if distributed else "0"
+    is_muon = "optimizer" in reader and reader.arguments["optimizer"].value == "dist_muon"
+    return "1" if distributed or is_muon else "0"
 
 
 def _deepspeed_stage(reader: Reader, stage: int) -> str:
@@ -134,7 +133,11 @@ def precision(reader: Reader) -> tuple[str, Settings]:
         reader.wrong("fp16", True, "Megatron-LM takes one of --bf16 and --fp16", ["--bf16", "--fp16"])
     half = "bf16" if bf16 else "fp16" if fp16 else "fp32"
     fp8, settings = _fp8(reader, half)
-    _wide_gradients(reader, half)
+    wide = "accumulate-allreduce-grads-in-fp32"  # A choice with fp16 alone.
+    if half == "fp16":
+        reader.leave(wide, "memory: gradients are kept and reduced in fp16 here, at half the bytes")
+    else:
+        reader.ledger.default(reader.key(wide))
     narrow = reader.switch("grad-reduce-in-bf16", "precision.accumulate", "precision.reduce")
     states = _states(reader)
     if narrow or states.pop("gradients", "fp32") == "bf16":
@@ -155,15 +158,6 @@ def _fp8(reader: Reader, half: str) -> tuple[bool, Settings]:
     if given is not None and given != _FP8_FORMATS.get(recipe):
         reader.keep("fp8-format")
     return True, {"recipe": recipe}
-
-
-def _wide_gradients(reader: Reader, half: str) -> None:
-    """Main gradients in fp32 are a choice with fp16 alone."""
-    name = "accumulate-allreduce-grads-in-fp32"
-    if half == "fp16":
-        reader.leave(name, "memory: gradients are kept and reduced in fp16 here, at half the bytes")
-    else:
-        reader.ledger.default(reader.key(name))
 
 
 def _states(reader: Reader) -> Settings:
@@ -192,16 +186,14 @@ def _fsdp_formats(reader: Reader, half: str) -> Settings:
     summed = reader.word("megatron-fsdp-main-grads-dtype", sum_key, default="auto")
     sent = reader.word("megatron-fsdp-grad-comm-dtype", "precision.reduce", default="auto")
     strategy = reader.word("data-parallel-sharding-strategy", default="optim_grads_params")
-    if not any(name in reader for name in ("use-megatron-fsdp", "use-custom-fsdp")) or not strategy.startswith(
-        "optim_grads"
-    ):
+    is_fsdp = "use-megatron-fsdp" in reader or "use-custom-fsdp" in reader
+    if not is_fsdp or not strategy.startswith("optim_grads"):
         names = [f"megatron-fsdp-{kind}-dtype" for kind in ("main-params", "main-grads", "grad-comm")]
         reader.idle("it is of --use-megatron-fsdp with sharded gradients", *names)
         return {}
     if sent not in ("auto", summed):
-        reader.leave(
-            "megatron-fsdp-grad-comm-dtype", f"the maths: gradients are reduced as they are summed here: {summed}"
-        )
+        effect = f"the maths: gradients are reduced as they are summed here: {summed}"
+        reader.leave("megatron-fsdp-grad-comm-dtype", effect)
     if half != "fp32" and main not in ("fp32", "fp16"):
         reader.leave("megatron-fsdp-main-params-dtype", "memory: main parameters are fp32 here")
     formats = half if summed == "auto" else summed

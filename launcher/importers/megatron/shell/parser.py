@@ -12,8 +12,7 @@ from launcher.importers.megatron.shell.tree import DEEPEST, Assignment, Body, He
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&>>|&>|<<<|<<-|<<|>>|>&|<&|<>|>\||[;&|<>()\n]")
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 _REDIRECTION = re.compile(r"\d*(<<<|<<-|<<|>>|>&|<&|<>|>\||&>>|&>|<|>)(?!\()")
-_NAME = r"[A-Za-z_]\w*"
-_ASSIGNMENT = re.compile(rf"({_NAME})(?:\[([^\]]*)\])?(\+?)=")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _MOST_COMMANDS = 10_000
 """Commands of one script; each costs the reader some microseconds."""
 
@@ -156,8 +155,7 @@ class _Tokens:
         if self.text.startswith("(", head.end()) and head[2] is None:
             self.at = head.end() + 1
             return Assignment(head[1], self.array(), append=bool(head[3]))
-        word = self.word_here()
-        self.at += len(word)
+        word = self.word()
         return Assignment(head[1], word[head.end() - head.start() :], head[2], append=bool(head[3]))
 
     def array(self) -> tuple[str, ...]:
@@ -246,7 +244,7 @@ class _Parser(_Tokens):
             return self.redirected(tree.Group(body, apart=True))
         known: dict[str, Callable[[int, str], Statement]] = {
             "if": self.if_, "case": self.case, "for": self.for_, "select": self.for_, "while": self.while_,
-            "until": self.while_, "{": self.group, "[[": self.test, "function": self.function,
+            "until": self.while_, "{": self.braces, "[[": self.test, "function": self.function,
         }  # fmt: skip
         here = self.word_here()
         if here in known:
@@ -306,15 +304,17 @@ class _Parser(_Tokens):
             return tree.Count(line, (start, condition, step), self.loop())
         name = self.word()
         self.lines()
-        words: tuple[str, ...] | None = None
+        words = None
         if self.word_here() == "in":
             self.at += 2
-            found = []
-            while word := self.word():
-                found.append(word)
-            words = tuple(found)
+            words = tuple(iter(self.word, ""))
         self.take(";")
         return tree.For(line, name, words, self.loop())
+
+    def braces(self, _line: int, _word: str) -> tree.Group:
+        body = self.body()
+        self.need("}")
+        return tree.Group(body, apart=False)
 
     def loop(self) -> Body:
         """``do ... done``, or the braces that bash takes as well."""
@@ -328,11 +328,6 @@ class _Parser(_Tokens):
     def while_(self, line: int, word: str) -> tree.While:
         condition = self.body()
         return tree.While(line, condition, self.loop(), until=word == "until")
-
-    def group(self, _line: int, _word: str) -> tree.Group:
-        body = self.body()
-        self.need("}")
-        return tree.Group(body, apart=False)
 
     def function(self, _line: int, _word: str) -> tree.Function:
         name = self.word()
