@@ -69,12 +69,7 @@ def _chooses_another(way: str, backend: str, catalog: Catalog) -> bool:
 
 
 def keys_set_by(overrides: Iterable[Override], catalog: Catalog) -> frozenset[str]:
-    """The keys that these words say, and the groups whose options they choose.
-
-    Args:
-        overrides: The words, those of a recipe among them.
-        catalog: The configuration folders.
-    """
+    """The keys that words and their recipe set, and the groups whose options they choose."""
     found: set[str] = set()
     for override in overrides:
         found.add(override.key)

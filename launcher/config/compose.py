@@ -48,11 +48,7 @@ _one_at_a_time = threading.Lock()
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
-    """Compose one configuration.
-
-    Args:
-        overrides: Checked overrides, weakest first.
-        catalog: The configuration folders.
+    """Compose one configuration from checked overrides, weakest first.
 
     Raises:
         ComposeError: A value cannot be read, or a configuration file is broken.
@@ -248,9 +244,7 @@ _LARGE = re.compile(r"^(\d{6,})\.0$")
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
     """The values that an override sweeps over in Hydra's grammar; None where it names one.
 
-    Args:
-        override: A choice of an option, or the setting of a key.
-        options: The names that ``glob(...)`` chooses from: the options of the override's group.
+    ``glob(...)`` chooses from ``options``, the names of the override's group.
 
     Raises:
         ConfigErrors: The value cannot be read, or nothing matches the glob.

@@ -40,18 +40,13 @@ _STEPS, _TOKENS = _LENGTHS = "train.steps", "train.tokens"
 
 
 def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = ()) -> JsonObject:
-    """Put this machine's facts in place of ``hardware=auto`` and of an unset number of ranks.
+    """Put this machine's facts in place of ``hardware=auto``, an unset number of ranks, and an open precision.
 
-    Args:
-        config: The composed configuration; it is left as it is. What the user set stays.
-        machine: The facts.
-        typed: The keys that the user or a recipe set. A memory among them is what a rank may use, nothing of which is
-            kept; without it, and without one in the option, a rank on the CPU has its share of the host.
+    A memory among the keys ``typed`` by the user or a recipe is all for the rank: nothing of it is reserved. A rank on
+    the CPU without one, and without one in the option, has its share of the host. ``hardware.name`` stays ``auto``.
 
     Returns:
-        A new configuration in which every value of ``hardware`` and ``cluster.gpus_per_node`` is known as far as
-        this machine knows it, and a precision that was left open is the one of the device; ``hardware.name`` stays
-        ``auto``.
+        A new configuration; what the user set stays.
     """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":
@@ -121,8 +116,7 @@ def _speed(name: str) -> JsonObject:
 def option_of(name: str) -> str | None:
     """The option of ``hardware`` that is a GPU of this name; None where the launcher has no such card.
 
-    Args:
-        name: The product's name by NVML, which is its card's title; older drivers have other vendors before it.
+    NVML's name of a product is the title of its card; older drivers have other vendors before it.
     """
     product = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     titles = {f"title: {vendor}{product}" for vendor in ("NVIDIA ", "Tesla ", "")}
@@ -158,13 +152,10 @@ def displaced_lengths(words: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 
 def with_length(train: JsonObject, typed: Collection[str]) -> JsonObject:
-    """Let the length that is typed take the place of the other one, and write down the default where there is none.
+    """Return ``train`` with the typed length in place of the other one, or with the default where there is none.
 
-    Args:
-        train: The keys of ``train``; they are left as they are.
-        typed: The keys that stand above the others: those of the command line and its recipe over files, those of a
-            resume over a recorded run. Where both lengths are among them, both stay, which is an error
-            (``launcher.rules.batch``).
+    Keys of the command line and its recipe stand above files, keys of a resume above a recorded run. Where both lengths
+    are typed, both stay, which is an error (``launcher.rules.batch``).
     """
     steps, tokens = train["steps"], train.get("tokens")
     if steps is None and tokens is None:

@@ -100,14 +100,7 @@ def request(
     catalog: Catalog | None = None,
     facts: machine.Machine | None = None,
 ) -> Request:
-    """Compose and parse a command line.
-
-    Args:
-        texts: Overrides as typed.
-        script_args: The words after ``--``.
-        catalog: The configuration folders; those of the working folder where None.
-        facts: This machine, read now where None.
-    """
+    """Compose and parse a command line, in the working folder and on this machine where no others are given."""
     catalog = catalog or Catalog(folder=Path.cwd())
     return request_of(CommandLine(words=tuple(texts), script_args=tuple(script_args), catalog=catalog), facts)
 

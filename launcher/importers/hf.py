@@ -7,12 +7,7 @@ from launcher.importers import Imported
 
 
 def read(text: str, path: str, *, weights: str | None = None) -> Imported:
-    """Read a ``config.json``.
-
-    Args:
-        text: The file's content.
-        path: The file, for messages.
-        weights: The folder of the model's weights, where it has some.
+    """Read a ``config.json`` of a model whose ``weights`` are in a folder, where it has some; ``path`` is for messages.
 
     Raises:
         ConfigErrors: It is not a JSON object.

@@ -59,13 +59,7 @@ _PARTS = {
 
 
 def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> ConfigError:
-    """Return the reason why no run here is the model of a file.
-
-    Args:
-        content: The file.
-        path: For messages.
-        known: Model types that a family reads.
-    """
+    """Return the reason why no run here is the model of a file; ``known`` are the model types that a family reads."""
     kind = content.get("model_type")
     where = f"{path}: model_type"
     if not isinstance(kind, str):

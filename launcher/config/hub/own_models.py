@@ -75,23 +75,13 @@ class OwnModel:
         ]
 
     def refusals(self, spec: RunSpec, given: Collection[str]) -> list[ConfigError]:
-        """Errors: keys of ``config.json`` that matter and are left out, as long as the user does not go on without.
-
-        Args:
-            spec: The run.
-            given: The keys that the user or a recipe set.
-        """
+        """Errors of keys that matter, are left out and not ``given``, unless the user goes on without."""
         if spec.run.partial:
             return []
         return left_out.errors(str(self.file), self.content.imported.left_out, given, partial="run.partial=true")
 
     def remarks(self, spec: RunSpec, given: Collection[str]) -> Iterator[ConfigError]:
-        """Warnings: choices that nobody made, and settings of ``config.json`` without a counterpart here.
-
-        Args:
-            spec: The run.
-            given: The keys that the user or a recipe set.
-        """
+        """Warnings of choices that nobody has ``given``, and of keys of ``config.json`` without a counterpart here."""
         yield from (ConfigError(str(self.file), None, item) for item in self.content.imported.not_understood)
         if spec.run.partial:
             yield from left_out.warnings(str(self.file), self.content.imported.left_out, given)
@@ -130,10 +120,7 @@ def weights_missing(folder: Path) -> ConfigError:
 def chosen(overrides: Iterable[Override], catalog: Catalog, *, fetching: bool = True) -> OwnModel | None:
     """The model that the last choice of ``model`` names; None where that is an option.
 
-    Args:
-        overrides: Checked overrides, weakest first.
-        catalog: Relative paths start from its folder.
-        fetching: True if a model of the Hub may be fetched.
+    Without ``fetching`` a model of the Hub must be in the user's cache.
 
     Raises:
         ConfigErrors: There is no such folder, no ``config.json`` in it, or none that can be read.

@@ -116,11 +116,7 @@ class PrivilegedSetting:
 
 
 def needs(settings: Mapping[str, Any]) -> Iterator[PrivilegedSetting]:
-    """Settings that need the user's word.
-
-    Args:
-        settings: Values by key or, of a choice, by group: ``cluster.setup``, ``data.path``, ``tracking``, ...
-    """
+    """The settings that need the user's word, of values by key (``data.path``) or by group, of a choice (``data``)."""
     for key, value in settings.items():
         if not value:
             continue

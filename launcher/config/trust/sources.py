@@ -62,15 +62,10 @@ def needs_of_spec(spec: RunSpec) -> list[str]:
 
 
 def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
-    """Allow the privileged of files that are the user's own or trusted already, or trust them from now on.
-
-    Args:
-        sources: Where the settings of a run come from.
-        folder: The working folder.
-        given: True if the user has said ``--trust``.
+    """Allow sources that are the user's own or trusted; trust the others from now on where ``--trust`` is ``given``.
 
     Raises:
-        ConfigErrors: One is from elsewhere, and nobody has said so.
+        ConfigErrors: A source is from elsewhere, and nobody has said so.
     """
     asking = [(source, reason) for source in sources if (reason := why_foreign(source, folder=folder)) is not None]
     if asking and not given:

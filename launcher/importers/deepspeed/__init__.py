@@ -22,11 +22,7 @@ _SETTINGS = {
 
 
 def read(text: str, path: str) -> Imported:
-    """Read a ``ds_config.json``.
-
-    Args:
-        text: The file's content.
-        path: The file, for messages.
+    """Read a ``ds_config.json``; ``path`` is for messages.
 
     Raises:
         ConfigErrors: The text is not a ``ds_config.json``.

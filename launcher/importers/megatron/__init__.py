@@ -28,12 +28,7 @@ _LOCAL = "backend.extra.transformer-impl"
 
 
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
-    """Read an argument list.
-
-    Args:
-        text: The file's content.
-        path: The file, for messages; its suffix tells YAML and JSON from shell text.
-        variables: Values of variables that the file leaves open.
+    """Read an argument list, with the values of variables that the file leaves open (:func:`parse`).
 
     Raises:
         ConfigErrors: It cannot be read. A list of another model, a missing size or a wrong value is in ``errors``.

@@ -75,7 +75,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 class ByName[T]:
-    """Values by the names of arguments; a name that ends in ``*`` is a beginning, the longest of which counts."""
+    """Values by the names of arguments; a name that ends in ``*`` is a beginning, and the longest counts."""
 
     def __init__(self, pairs: Iterable[tuple[str, T]]) -> None:
         self._whole = dict(pairs)

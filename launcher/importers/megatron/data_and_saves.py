@@ -29,10 +29,7 @@ _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str, str], Settings]:
     """Choose the source of tokens: the data that the file names, or made-up ids alone.
 
-    Args:
-        reader: The arguments.
-        evaluates: True if the run evaluates, so that a part of the data is held out.
-        vocabulary: The number of tokens, by which Megatron-LM chooses the type of their ids.
+    A part of the data is held out where the run ``evaluates``; the size of the vocabulary gives the type of the ids.
     """
     settings = {"data.workers": reader.count("num-workers", "data.workers")}
     prefix = _prefix(reader)

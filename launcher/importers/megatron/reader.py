@@ -73,10 +73,7 @@ class Reader:
     def get(self, name: str, *paths: str, default: Any = None) -> Any:
         """The value, or the default where there is none or a variable in it has no value.
 
-        Args:
-            name: Of the argument, with dashes between its words.
-            paths: The settings that say it; without one somebody else enters it.
-            default: Megatron-LM's.
+        ``paths`` are the settings that say the argument; without one another reader enters it.
         """
         argument = self.arguments.get(name)
         if argument is None:

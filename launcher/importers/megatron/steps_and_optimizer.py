@@ -54,12 +54,7 @@ def _loss(reader: Reader) -> Settings:
 
 
 def steps(reader: Reader, found: Settings) -> Settings:
-    """Return the steps of the run, of the schedule and of warm-up.
-
-    Args:
-        reader: The arguments.
-        found: The answer of :func:`batches`.
-    """
+    """Return the steps of the run, of the schedule and of warm-up, from the batches that were found."""
     whole = _counted(reader, "train", "iters", found, "train.steps")
     done = _left_early(reader, whole)
     decay = _counted(reader, "lr-decay", "iters", found, "optimizer.decay_steps") or whole

@@ -257,12 +257,7 @@ class Meaning:
 
 
 def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
-    """The meaning of an argument whose value decides; None where its name does.
-
-    Args:
-        name: Of the argument.
-        values: Of all arguments.
-    """
+    """The meaning of an argument whose value decides, among the values of all; None where its name does."""
     value, capacity = values[name], values.get("moe-expert-capacity-factor")
     even = isinstance(capacity, int | float) and capacity <= 1
     kept = {
