@@ -66,11 +66,6 @@ class Layout:
     verdict: Verdict
     loses: str = ""
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the layout."""
-        return Kind.of(self.spec)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:

@@ -63,11 +63,6 @@ class Candidate:
     def __lt__(self, other: Candidate) -> bool:
         return self.place < other.place
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the layout."""
-        return Kind.of(self.spec)
-
 
 @dataclass(slots=True)
 class Found:

@@ -37,7 +37,7 @@ def explained(layouts: Sequence[Layout], first: Layout | None = None) -> tuple[L
     if not layouts:
         return ()
     best = first or layouts[0]
-    return tuple(each if each is best else replace(each, loses=loses(each, best)) for each in layouts)
+    return tuple(each if each is best else replace(each, loses=loss_text(each, best)) for each in layouts)
 
 
 def loss(layout: Layout, first: Layout) -> float | None:
@@ -47,7 +47,7 @@ def loss(layout: Layout, first: Layout) -> float | None:
     return 1 - layout.speed.tokens_per_second_per_gpu / first.speed.tokens_per_second_per_gpu
 
 
-def loses(layout: Layout, first: Layout) -> str:
+def loss_text(layout: Layout, first: Layout) -> str:
     """The largest causes with their percent of speed, and the rest; empty where a speed is unknown."""
     lost = loss(layout, first)
     if lost is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from launcher import backends
@@ -14,8 +13,6 @@ BETWEEN = " · "
 _COPIES = "DDP"
 """The engine that keeps whole copies, as its name says."""
 
-_HARD = "\N{NO-BREAK SPACE}"
-
 
 def engine(spec: RunSpec) -> str:
     """The engine as its users call it: ``DDP``, ``FSDP``, ``HSDP``, ``DeepSpeed``, ``Megatron``, ``Megatron-FSDP``."""
@@ -26,20 +23,6 @@ def engine(spec: RunSpec) -> str:
 def layout(spec: RunSpec) -> str:
     """The whole layout in one line; degrees of one are left out, but for the micro-batch."""
     return BETWEEN.join((engine(spec), *_sharding(spec), *_degrees(spec), *_passes(spec)))
-
-
-def filled(text: str, width: int, indent: str, *, between: str = BETWEEN) -> list[str]:
-    """Lines of a text that is broken behind its parts alone, further ones indented by two more.
-
-    Args:
-        text: The text.
-        width: Columns.
-        indent: Before each line.
-        between: Stands between two parts.
-    """
-    whole = f"{between.rstrip().replace(' ', _HARD)} ".join(part.replace(" ", _HARD) for part in text.split(between))
-    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-    return [line.replace(_HARD, " ") for line in lines]
 
 
 def sharding(spec: RunSpec) -> str:

@@ -15,6 +15,7 @@ from launcher.cli import main
 from launcher.planner.judge import Preflight
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
+from launcher.planner.result import Kind
 from launcher.preflight.assess import judge_all
 from tests.support.helpers import CPU_HOST
 
@@ -65,4 +66,4 @@ def test_a_run_that_was_refused_is_in_no_later_answer() -> None:
     judge.refuse(first.spec, ConfigError("backend.name", "megatron", "refused"))
     after = plan(question, judge=judge).layouts
     assert first.spec not in [each.spec for each in after]
-    assert {each.kind for each in others} <= {each.kind for each in after}
+    assert {Kind.of(each.spec) for each in others} <= {Kind.of(each.spec) for each in after}

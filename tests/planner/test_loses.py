@@ -38,7 +38,7 @@ def test_the_percentages_that_are_told_add_up_to_the_loss() -> None:
     told = 0
     for one, other in itertools.permutations(ALL, 2):
         lost = slower_because.loss(one, other) or 0.0
-        found = [float(each) for each in re.findall(r": ([+-][\d.]+)%", slower_because.loses(one, other))]
+        found = [float(each) for each in re.findall(r": ([+-][\d.]+)%", slower_because.loss_text(one, other))]
         digits = 0 if abs(lost) >= 0.1 else 1
         if found:
             told += 1
@@ -57,7 +57,7 @@ def test_the_percentages_that_are_told_add_up_to_the_loss() -> None:
     ],
 )
 def test_the_change_that_costs_most_is_named(slower: Layout, first: Layout, cause: str) -> None:
-    assert cause in slower_because.loses(slower, first)
+    assert cause in slower_because.loss_text(slower, first)
 
 
 def test_narrow_products_are_a_cause_beside_the_traffic_of_tensor_ranks() -> None:
@@ -86,7 +86,7 @@ def test_what_only_the_first_pays_is_a_gain_without_it() -> None:
 
 def test_a_layout_that_is_as_fast_has_no_cause() -> None:
     again = layout("parallel=fsdp", "train.micro_batch_size=2", "train.allocator=expandable")
-    assert slower_because.loses(again, FIRST) == "as fast as the first"
+    assert slower_because.loss_text(again, FIRST) == "as fast as the first"
 
 
 def test_without_a_speed_nothing_loses() -> None:
@@ -98,6 +98,9 @@ def test_without_a_speed_nothing_loses() -> None:
 def test_all_but_the_first_are_explained_by_it() -> None:
     told = slower_because.explained((PLAIN, FIRST, WIDE))
     assert told[0] is PLAIN
-    assert [each.loses for each in told[1:]] == [slower_because.loses(FIRST, PLAIN), slower_because.loses(WIDE, PLAIN)]
+    assert [each.loses for each in told[1:]] == [
+        slower_because.loss_text(FIRST, PLAIN),
+        slower_because.loss_text(WIDE, PLAIN),
+    ]
     assert slower_because.explained((WIDE,), PLAIN)[0].loses == told[2].loses
     assert slower_because.explained(()) == ()

@@ -90,7 +90,7 @@ def by_brute_force(question: Question) -> Found:
 
 
 def fastest(found: Found) -> list[tuple[float, Kind]]:
-    return [(each.seconds, each.kind) for each in found.shown()]
+    return [(each.seconds, Kind.of(each.spec)) for each in found.shown()]
 
 
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
@@ -189,7 +189,8 @@ def candidates() -> st.SearchStrategy[list[Candidate]]:
 def half(listed: list[Candidate]) -> Found:
     found = Found()
     for each in listed:
-        found.best[each.kind] = found.tight[each.kind] = min(each, found.best.get(each.kind, each))
+        kind = Kind.of(each.spec)
+        found.best[kind] = found.tight[kind] = min(each, found.best.get(kind, each))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.planner import wording
+from launcher.views.plan.table import filled
 from tests.support.helpers import make_spec
 from tests.support.layouts import MEGATRON, WORDS
 
@@ -55,6 +56,6 @@ def test_a_layout_is_told_as_its_engines_users_call_it(overrides: tuple[str, ...
 
 
 def test_a_line_is_broken_behind_the_parts_of_a_layout_alone() -> None:
-    lines = wording.filled("DeepSpeed · ZeRO-3 · parameters and optimizer on the host · dp 16", 44, " ")
+    lines = filled("DeepSpeed · ZeRO-3 · parameters and optimizer on the host · dp 16", 44, " ")
     assert lines == [" DeepSpeed · ZeRO-3 ·", "   parameters and optimizer on the host ·", "   dp 16"]
-    assert wording.filled("", 40, " ") == []
+    assert filled("", 40, " ") == []

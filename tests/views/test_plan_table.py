@@ -93,7 +93,7 @@ def test_a_tight_layout_is_told_with_its_gain_and_its_risk() -> None:
     gain = slower_because.loss(FIRST, SECOND)
     assert gain is not None
     assert f"{-gain:+.1%} tokens/s with {worded(FIRST.spec)}, which may run out of memory" in said
-    assert f"what 1 loses to it: {slower_because.loses(SECOND, FIRST)}" in said
+    assert f"what 1 loses to it: {slower_because.loss_text(SECOND, FIRST)}" in said
 
 
 def test_layouts_that_only_fit_within_the_error_are_said_to() -> None:

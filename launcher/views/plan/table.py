@@ -143,11 +143,19 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     indent = " " * _INDENT
     several = len({each.spec.precision.name for each in plan.layouts}) > 1
     told = wording.layout(layout.spec) + (f"{wording.BETWEEN}{layout.spec.precision.name}" if several else "")
-    yield from wording.filled(told, width, indent)
-    yield from wording.filled(sentences.cost(layout, plan.length), width, indent, between=", ")
-    yield from wording.filled(layout.loses, width, indent, between=", ")
+    yield from filled(told, width, indent)
+    yield from filled(sentences.cost(layout, plan.length), width, indent, between=", ")
+    yield from filled(layout.loses, width, indent, between=", ")
     if lines:
         yield from (f"{indent}{line}" for line in pasteable(plan, layout, width - _INDENT))
+
+
+def filled(text: str, width: int, indent: str, *, between: str = wording.BETWEEN) -> list[str]:
+    """Lines of a text that is broken between its parts alone, further ones indented by two more."""
+    hard = "\N{NO-BREAK SPACE}"
+    whole = f"{between.rstrip().replace(' ', hard)} ".join(part.replace(" ", hard) for part in text.split(between))
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return [line.replace(hard, " ") for line in lines]
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:
@@ -191,7 +199,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
     first, verdict = plan.layouts[0], tight.verdict
     gain = slower_because.loss(tight, first)
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
-    why = "" if gain is None else f"; what 1 loses to it: {slower_because.loses(first, tight)}"
+    why = "" if gain is None else f"; what 1 loses to it: {slower_because.loss_text(first, tight)}"
     yield (
         f"{faster}{wording.layout(tight.spec)}, which may run out of memory: it needs {gib(verdict.used_bytes or 0)} of"
         f" {gib(verdict.capacity_bytes or 0)}, and fits within the error of that estimate alone{why}"
