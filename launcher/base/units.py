@@ -136,6 +136,11 @@ class Pair[N: (int, float)]:
         """The predicted figure over the measured one, less one; None where nothing was measured."""
         return self.predicted / self.measured - 1 if self.predicted is not None and self.measured else None
 
+    @property
+    def known(self) -> list[N]:
+        """The figures that are known."""
+        return [value for value in (self.predicted, self.measured) if value is not None]
+
     def texts(self, form: Callable[[N], str], unknown: str = "-") -> tuple[str, str]:
         """Both figures as text."""
         predicted, measured = (unknown if value is None else form(value) for value in (self.predicted, self.measured))

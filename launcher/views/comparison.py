@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import typed
+from launcher.base.files import JsonObject
+from launcher.base.units import Pair
 from launcher.charts.lines import evenly
 from launcher.rundir import contents, lock, losses, results, status
 from launcher.rundir.losses import Basis, Trained
@@ -35,10 +37,8 @@ class Side:
         gpus: Its ranks.
         curve: Step and loss of every line of metrics that has both.
         trained: What it was trained on, and its losses.
-        tokens_per_second: Of all ranks, the median of the second half of the lines.
-        predicted_speed: Tokens a second and GPU, by the pre-flight.
-        predicted_bytes: Allocated peak of the worst rank, by the pre-flight.
-        peak_bytes: The same, measured.
+        speed: Tokens a second and GPU; measured is the median of the second half of the lines.
+        memory: Allocated peak of the worst rank in bytes.
     """
 
     run: RunState
@@ -47,10 +47,8 @@ class Side:
     gpus: int
     curve: tuple[tuple[int, float], ...]
     trained: Trained
-    tokens_per_second: float | None
-    predicted_speed: float | None
-    predicted_bytes: int | None
-    peak_bytes: int | None
+    speed: Pair[float]
+    memory: Pair[int]
 
     @property
     def steps(self) -> int | None:
@@ -61,11 +59,6 @@ class Side:
     def tokens(self) -> int | None:
         """Tokens that were trained on."""
         return None if self.steps is None or self.tokens_per_step is None else self.steps * self.tokens_per_step
-
-    @property
-    def speed_per_gpu(self) -> float | None:
-        """Tokens a second and GPU."""
-        return None if self.tokens_per_second is None else self.tokens_per_second / self.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +89,7 @@ class Comparison:
         """The loss of a run that is shown."""
         return side.trained.held_out if self.held_out else side.trained.training
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The document of ``launch compare --json``."""
         return {
             "runs": [self._run(side) for side in self.sides],
@@ -106,7 +99,7 @@ class Comparison:
             "at_tokens": [{"tokens": tokens, "losses": list(found)} for tokens, found in self.at_tokens.items()],
         }
 
-    def _run(self, side: Side) -> dict[str, Any]:
+    def _run(self, side: Side) -> JsonObject:
         return {
             "id": side.run.id,
             "directory": side.run.directory,
@@ -114,10 +107,10 @@ class Comparison:
             "reason": side.run.reason,
             "settings": dict(side.settings),
             "loss": self.loss(side),
-            "tokens_per_second_per_gpu": side.speed_per_gpu,
-            "predicted_tokens_per_second_per_gpu": side.predicted_speed,
-            "predicted_bytes": side.predicted_bytes,
-            "peak_bytes": side.peak_bytes,
+            "tokens_per_second_per_gpu": side.speed.measured,
+            "predicted_tokens_per_second_per_gpu": side.speed.predicted,
+            "predicted_bytes": side.memory.predicted,
+            "peak_bytes": side.memory.measured,
             "steps": side.steps,
             "tokens": side.tokens,
         }
@@ -142,18 +135,17 @@ def _side(run: Path, row: RunState) -> Side:
     rows = results.steps(run)
     points = ((results.number(line, "step"), results.number(line, "loss")) for line in rows)
     curve = {int(step): loss for step, loss in points if step is not None and loss is not None}
-    predicted = results.predicted_speed(run)
+    predicted, ranks = results.predicted_speed(run), gpus(run)
+    measured, size = results.speed(rows, predicted), (plan.get("peak") or {}).get("allocated_bytes")
     return Side(
         run=row,
         settings=lock.settings(content),
         tokens_per_step=losses.tokens_per_step(content),
-        gpus=gpus(run),
+        gpus=ranks,
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
         trained=losses.trained_on(run, rows),
-        tokens_per_second=results.speed(rows, predicted),
-        predicted_speed=None if predicted is None else predicted.per_gpu,
-        predicted_bytes=size if typed.is_whole(size := (plan.get("peak") or {}).get("allocated_bytes")) else None,
-        peak_bytes=max(results.measured(run).values(), default=None),
+        speed=Pair(predicted and predicted.per_gpu, measured and measured / ranks),
+        memory=Pair(size if typed.is_whole(size) else None, max(results.measured(run).values(), default=None)),
     )
 
 

@@ -46,9 +46,9 @@ def names(found: Comparison) -> list[str]:
 def sentences(found: Comparison) -> Iterator[str]:
     """The answer first: who has the lowest loss where, who is fastest, and what cannot be compared."""
     yield from _ranked(found)
-    fastest = lowest(found, lambda side: None if side.speed_per_gpu is None else -side.speed_per_gpu)
-    if fastest is not None and len({side.speed_per_gpu for side in found.sides} - {None}) > 1:
-        yield f"fastest: {fastest.run.id}, {_number(fastest.speed_per_gpu, ',.0f')} tokens/s a GPU"
+    fastest = lowest(found, lambda side: None if side.speed.measured is None else -side.speed.measured)
+    if fastest is not None and len({side.speed.measured for side in found.sides} - {None}) > 1:
+        yield f"fastest: {fastest.run.id}, {_number(fastest.speed.measured, ',.0f')} tokens/s a GPU"
     for side in found.sides:
         if not side.curve:
             reason = f": {side.run.reason}" if side.run.reason else ""
@@ -85,13 +85,13 @@ def _facts(found: Comparison) -> Iterator[Line]:
         "steps": _steps,
         "tokens": lambda side: _number(side.tokens, ","),
         loss: lambda side: _number(found.loss(side), ".4f"),
-        "tokens/s a GPU predicted": lambda side: _number(side.predicted_speed, ",.0f"),
-        "tokens/s a GPU measured": lambda side: _number(side.speed_per_gpu, ",.0f"),
+        "tokens/s a GPU predicted": lambda side: _number(side.speed.predicted, ",.0f"),
+        "tokens/s a GPU measured": lambda side: _number(side.speed.measured, ",.0f"),
         "GPUs": lambda side: str(side.gpus),
-        "memory predicted": lambda side: _bytes(side.predicted_bytes),
-        "memory measured": lambda side: _bytes(side.peak_bytes),
+        "memory predicted": lambda side: side.memory.texts(gib)[0],
+        "memory measured": lambda side: side.memory.texts(gib)[1],
     }
-    if all(side.predicted_speed is None for side in found.sides):
+    if all(side.speed.predicted is None for side in found.sides):
         del columns["tokens/s a GPU predicted"]
     for name, cell in columns.items():
         yield name, [cell(side) for side in found.sides]
@@ -160,10 +160,6 @@ def losses_text(row: Sequence[float | None]) -> list[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _bytes(size: int | None) -> str:
-    return "-" if size is None else gib(size)
 
 
 def _value(value: Any) -> str:

@@ -101,8 +101,8 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
     rows = []
     for place, (side, called) in enumerate(zip(found.sides, names, strict=True)):
         settings = [_setting(found.differences[path][place]) for path in paths]
-        sized = [None if size is None else size / unit for size in (side.predicted_bytes, side.peak_bytes)]
-        speeds = (side.predicted_speed, side.speed_per_gpu, side.gpus)
+        sized = [None if size is None else size / unit for size in (side.memory.predicted, side.memory.measured)]
+        speeds = (side.speed.predicted, side.speed.measured, side.gpus)
         cells: list[Cell] = [side.run.state, *settings, side.steps, side.tokens, found.loss(side), *speeds, *sized]
         rows.append(Row(name=called, cells=cells, line=_line(Path(side.run.directory)), note=_note(side)))
     return columns, rows
@@ -128,8 +128,7 @@ def memory_columns(unit: str) -> Iterator[Column]:
 
 
 def _unit(sides: Sequence[Side]) -> tuple[int, str]:
-    sizes = (size for side in sides for size in (side.predicted_bytes, side.peak_bytes) if size is not None)
-    return unit_for(max(sizes, default=0))
+    return unit_for(max((size for side in sides for size in side.memory.known), default=0))
 
 
 def _line(run: Path) -> str | None:
@@ -152,8 +151,7 @@ def _setting(value: object) -> Cell:
 def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]:
     """A chart of memory and one of speed, each where any run has a figure."""
     unit, unit_name = _unit(sides)
-    sizes = [Pair(side.predicted_bytes, side.peak_bytes) for side in sides]
-    speeds = [Pair(side.predicted_speed, side.speed_per_gpu) for side in sides]
+    sizes, speeds = [side.memory for side in sides], [side.speed for side in sides]
     found = [
         _chart(f"allocated peak of the worst rank, {unit_name}", sizes, names, unit, gib),
         _chart("tokens a second and GPU", speeds, names, 1, rounded),

@@ -64,8 +64,9 @@ def _by_phase(source: Source) -> Iterator[Chart | Html | str]:
     if not phases:
         yield _missing("Neither a prediction nor a measurement of memory by phase is there.")
         return
-    sizes = [size for each in phases for size in (each.sizes.predicted, each.sizes.measured) if size is not None]
-    top = max(1, *sizes, *(peak.allocated_bytes for peak in peaks.values()))
+    top = max(
+        1, *(size for each in phases for size in each.sizes.known), *(peak.allocated_bytes for peak in peaks.values())
+    )
     unit, name = piles.unit_for(top)
     capacity, limit = source.capacity_bytes, None
     if capacity is not None and capacity <= _FAR * top:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import secret
+from launcher.base.units import Pair
 from launcher.charts import parallel, table
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Chart, Section, page
@@ -29,9 +30,6 @@ _CURVES = 12
 _REASONS = 12
 """Reasons for which points were left out that are listed; the table has them all."""
 
-type Numbers = tuple[float | None, ...]
-"""One for each point; None where it has none, or not yet."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -44,9 +42,9 @@ class Found:
         rows: The points.
         axes: Settings that differ between points, with the value of each point as typed.
         fixed: Settings that points name and that are the same in all.
-        speeds: Tokens a second and GPU, measured.
-        unit: Bytes of the unit of memory, one for all points, so that they are compared by the eye.
-        unit_name: GiB, or MiB where all is small.
+        speeds: Tokens a second and GPU of each point.
+        sizes: Allocated peak of the worst rank of each point, in ``unit``.
+        unit: GiB, or MiB where all is small: one for all points, so that they are compared by the eye.
     """
 
     directory: Path
@@ -55,40 +53,17 @@ class Found:
     rows: tuple[outcomes.Row, ...]
     axes: Mapping[str, tuple[str | None, ...]]
     fixed: Mapping[str, str]
-    speeds: Numbers
-    unit: int
-    unit_name: str
+    speeds: tuple[Pair[float], ...]
+    sizes: tuple[Pair[float], ...]
+    unit: str
 
     @property
     def best(self) -> outcomes.Row | None:
         """The point of the lowest loss, of a measurement the fastest one; None where none has a result."""
         if not self.measures:
             return outcomes.best(self.rows)
-        known = [(speed, row) for speed, row in zip(self.speeds, self.rows, strict=True) if speed is not None]
-        return max(known, key=lambda pair: pair[0])[1] if known else None
-
-    @property
-    def losses(self) -> Numbers:
-        """The losses that ``launch status`` shows."""
-        return tuple(row.loss for row in self.rows)
-
-    @property
-    def predicted_speeds(self) -> Numbers:
-        """Tokens a second and GPU, predicted."""
-        return tuple(row.point.predicted_tokens_per_second_per_gpu for row in self.rows)
-
-    @property
-    def sizes(self) -> Numbers:
-        """Allocated peak of the worst rank in ``unit``, measured."""
-        return self._in_unit([row.measured_bytes for row in self.rows])
-
-    @property
-    def predicted_sizes(self) -> Numbers:
-        """Allocated peak of the worst rank in ``unit``, predicted."""
-        return self._in_unit([row.point.predicted_bytes for row in self.rows])
-
-    def _in_unit(self, sizes: Sequence[int | None]) -> Numbers:
-        return tuple(None if size is None else round(size / self.unit, 3) for size in sizes)
+        known = [(pair.measured, row) for pair, row in zip(self.speeds, self.rows, strict=True) if pair.measured]
+        return max(known, key=lambda found: found[0])[1] if known else None
 
 
 def _read(directory: Path) -> Found:
@@ -97,8 +72,8 @@ def _read(directory: Path) -> Found:
     typed = [_typed(row.point.overrides) for row in rows]
     keys = dict.fromkeys(key for each in typed for key in each)
     values = {key: tuple(words.get(key) for words in typed) for key in keys}
-    sizes = (size for row in rows for size in (row.point.predicted_bytes, row.measured_bytes) if size is not None)
-    unit, unit_name = unit_for(max(sizes, default=0))
+    sizes = [Pair(row.point.predicted_bytes, row.measured_bytes) for row in rows]
+    unit, unit_name = unit_for(max((size for pair in sizes for size in pair.known), default=0))
     words = content.get("overrides")
     return Found(
         directory=directory,
@@ -107,10 +82,14 @@ def _read(directory: Path) -> Found:
         rows=rows,
         axes={key: found for key, found in values.items() if len(set(found)) > 1},
         fixed={key: found[0] for key, found in values.items() if len(set(found)) == 1 and found[0] is not None},
-        speeds=tuple(_speed(directory, row) for row in rows),
-        unit=unit,
-        unit_name=unit_name,
+        speeds=tuple(Pair(row.point.predicted_tokens_per_second_per_gpu, _speed(directory, row)) for row in rows),
+        sizes=tuple(Pair(_in_unit(pair.predicted, unit), _in_unit(pair.measured, unit)) for pair in sizes),
+        unit=unit_name,
     )
+
+
+def _in_unit(size: int | None, unit: int) -> float | None:
+    return None if size is None else round(size / unit, 3)
 
 
 def _typed(overrides: Sequence[str]) -> dict[str, str]:
@@ -184,17 +163,17 @@ def _coordinates(found: Found) -> Iterator[Chart | Html | str]:
 
 def _outcomes(found: Found) -> Iterator[Axis]:
     """The results, first the one that the sweep is about."""
-    speed = _measured_or_predicted("tokens/s a GPU", found.speeds, found.predicted_speeds)
-    loss = Axis(title="loss", values=found.losses, result=True)
-    memory = _measured_or_predicted(f"memory, {found.unit_name}", found.sizes, found.predicted_sizes)
+    speed = _measured_or_predicted("tokens/s a GPU", found.speeds)
+    loss = Axis(title="loss", values=[row.loss for row in found.rows], result=True)
+    memory = _measured_or_predicted(f"memory, {found.unit}", found.sizes)
     yield from (speed, loss, memory) if found.measures else (loss, speed, memory)
 
 
-def _measured_or_predicted(title: str, measured: Numbers, predicted: Numbers) -> Axis:
+def _measured_or_predicted(title: str, pairs: Sequence[Pair[float]]) -> Axis:
     """The measured figures, where there are none yet the predicted ones."""
-    if any(value is not None for value in measured):
-        return Axis(title=title, values=measured, result=True)
-    return Axis(title=f"{title}, predicted", values=predicted, result=True)
+    if any(pair.measured is not None for pair in pairs):
+        return Axis(title=title, values=[pair.measured for pair in pairs], result=True)
+    return Axis(title=f"{title}, predicted", values=[pair.predicted for pair in pairs], result=True)
 
 
 def _points(found: Found) -> Html:
@@ -205,28 +184,22 @@ def _points(found: Found) -> Html:
         *(Column(key=key, title=key) for key in found.axes),
         loss_column(by, held_out=by.kind == "held_out"),
         *SPEED_COLUMNS,
-        *memory_columns(found.unit_name),
+        *memory_columns(found.unit),
     ]
-    facts = zip(
-        found.rows,
-        zip(*found.axes.values(), strict=True) if found.axes else [()] * len(found.rows),
-        found.predicted_speeds,
-        found.speeds,
-        found.predicted_sizes,
-        found.sizes,
-        strict=True,
-    )
-    rows = [_row(found, row, settings, figures) for row, settings, *figures in facts]
+    settings = zip(*found.axes.values(), strict=True) if found.axes else [()] * len(found.rows)
+    facts = zip(found.rows, settings, found.speeds, found.sizes, strict=True)
+    rows = [_row(found, *fact) for fact in facts]
     shown = [place for place in range(len(columns)) if place < 2 or any(row.cells[place] is not None for row in rows)]
     kept = [Row(name=row.name, cells=[row.cells[at] for at in shown], line=row.line, note=row.note) for row in rows]
     caption = "Points; \N{ASTERISK OPERATOR} is the best of a column, and a click on a row shows its line"
     return table.table(_TABLE, caption, "point", [columns[at] for at in shown], kept)
 
 
-def _row(found: Found, row: outcomes.Row, settings: Sequence[str | None], figures: Sequence[float | None]) -> Row:
+def _row(found: Found, row: outcomes.Row, settings: Sequence[str | None], speed: Pair[float], size: Pair[float]) -> Row:
     now = "left out" if row.run is None else row.run.state
     reason = row.point.reason or (None if row.run is None else row.run.reason)
-    cells: list[Cell] = [now, row.point.verdict.replace("_", " "), *settings, row.loss, *figures]
+    figures = (row.loss, speed.predicted, speed.measured, size.predicted, size.measured)
+    cells: list[Cell] = [now, row.point.verdict.replace("_", " "), *settings, *figures]
     line = None if row.run is None else secret.hidden(shlex.join(["launch", *outcomes.words(found.directory, row)]))
     return Row(name=row.point.id, cells=cells, line=line, note=f"{now}: {reason}" if reason else now)
 
