@@ -123,8 +123,8 @@ def _figure(chart: Chart, charts: list[JsonObject]) -> Html:
 
 
 def _switch() -> Html:
-    looks = (("auto", "as the system"), ("light", "light"), ("dark", "dark"))
-    choices = [tag("option", words, value=name) for name, words in looks]
+    looks = {"auto": "as the system", "light": "light", "dark": "dark"}
+    choices = (tag("option", words, value=name) for name, words in looks.items())
     return tag("label", "look ", tag("select", *choices, id="look"), class_="look")
 
 

@@ -14,6 +14,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from launcher.base.errors import (
     INTERRUPTED,
@@ -24,10 +25,6 @@ from launcher.base.errors import (
     SubmitError,
     Unwritable,
 )
-
-TYPE_CHECKING = False  # Type checkers know the name; ``typing`` itself takes a tenth of the time of a completion.
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 VERBS = {
     "run": "compose, check, record and start a run (the default verb)",
@@ -140,14 +137,19 @@ def _interrupted(words: Sequence[str]) -> int:
     """Say what an interruption has left."""
     from launcher.submission import interrupts
 
-    verb = next((word for word in words if not word.startswith("-")), None)
+    verb = _first_word(words)
     interrupts.say(starts=verb not in VERBS or verb in {"run", "resume"})
     return INTERRUPTED
 
 
+def _first_word(words: Sequence[str]) -> str | None:
+    return next((word for word in words if not word.startswith("-")), None)
+
+
 def _dispatch(words: list[str]) -> int:
-    words, script_args = _split(words)
-    verb = next((word for word in words if not word.startswith("-")), None)
+    at = words.index("--") if "--" in words else len(words)
+    words, script_args = words[:at], words[at + 1 :]  # Behind it are the arguments of a user's own script.
+    verb = _first_word(words)
     if verb is None and "--version" in words:
         from launcher.base.package import __version__
 
@@ -202,28 +204,14 @@ def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
     return ConfigErrors([ConfigError(word, None, rule, whole or ["launch --help"])])
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Separate the words after ``--``: the arguments of a user's own script."""
-    if "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
-
-
-def _description(text: str) -> str:
-    """A verb's description in 80 columns; a paragraph of commands keeps its lines."""
-    import textwrap  # Late, because a help alone needs it.
-
-    paragraphs = text.strip().split("\n\n")
-    filled = (part if "launch " in part.lstrip()[:7] else textwrap.fill(part, 80) for part in paragraphs)
-    return "\n\n".join(filled)
-
-
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """A verb's help, with its description in 80 columns."""
+    """A verb's help, with its description in 80 columns; a paragraph of commands keeps its lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return _description(text)
+        import textwrap  # Late, because a help alone needs it.
+
+        parts = text.strip().split("\n\n")
+        return "\n\n".join(part if "launch " in part.lstrip()[:7] else textwrap.fill(part, 80) for part in parts)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -231,12 +219,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str, words: Sequence[str]) -> None:
         self.words = words
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
+        super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
         self.color = False  # From Python 3.14 on it would colour the help by characters that are written out here.
 
     def _keys(self, option: str) -> list[str]:

@@ -13,7 +13,7 @@ import select
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,34 +154,29 @@ def _drawn(watched: _Watched | _WatchedSweep, interval: float) -> bool:
     return watched.ended
 
 
+def _slept(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 @contextlib.contextmanager
-def _keys() -> Iterator[_Waiting]:
-    """A function that waits so many seconds for the key q; without a keyboard it only waits."""
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """A function that waits so many seconds, and returns True at once if the key q comes; without a keyboard never."""
     if not sys.stdin.isatty():
-        yield _Waiting(None)
+        yield _slept
         return
     import termios
     import tty
 
     number = sys.stdin.fileno()
     before = termios.tcgetattr(number)
+
+    def wait(seconds: float) -> bool:
+        ready, _, _ = select.select([number], [], [], seconds)
+        return bool(ready) and os.read(number, 1) in (b"q", b"Q", b"")
+
     try:
         tty.setcbreak(number)  # Ctrl-C stays a signal.
-        yield _Waiting(number)
+        yield wait
     finally:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
-
-
-class _Waiting:
-    """Waits for a key or for time to pass."""
-
-    def __init__(self, keyboard: int | None) -> None:
-        self._keyboard = keyboard
-
-    def __call__(self, seconds: float) -> bool:
-        """True if the user wants to leave."""
-        if self._keyboard is None:
-            time.sleep(seconds)
-            return False
-        ready, _, _ = select.select([self._keyboard], [], [], seconds)
-        return bool(ready) and os.read(self._keyboard, 1) in (b"q", b"Q", b"")

@@ -81,7 +81,7 @@ def section(source: Source) -> Section:
     if tried and any(attempt.begun or attempt.trained for attempt in tried):
         parts.append(_chart(source, tried))
     elif source.events or source.rows:
-        text = "The times of its attempts are not known: the run has not begun."
+        text = "The times of its attempts are not known: its events do not name them, or it has not begun."
         parts.append(tag("p", text, class_="missing"))
     else:
         parts.append(tag("p", "Nothing has befallen the run yet.", class_="missing"))
