@@ -112,7 +112,7 @@ def _step(context: Context, engine: Engine, step: int, log: MemoryLog | None = N
     if log is None:
         engine.train_step(step, batches)
         return _now(context) - began
-    with tracker.measuring("forward", live_bytes.of_process(), summary=False):
+    with tracker.measuring("forward", live_bytes.tensors_of_process(), summary=False):
         engine.train_step(step, batches)
         tracker.rest((), summary=False)
     log.write(step, tokens_of(batches))

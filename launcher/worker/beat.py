@@ -104,7 +104,7 @@ class Beat:
             shared.put(self._buffer, line)
 
 
-def started() -> Beat:
+def start() -> Beat:
     """This rank's heartbeat, where a node watches; its stacks can be asked for from now on."""
     folder, rank = os.environ.get(shared.FOLDER), int(os.environ.get("RANK", "0"))
     if folder is None or not Path(folder).is_dir():
@@ -142,11 +142,11 @@ def _answer(buffer: memoryview, folder: Path, rank: int) -> None:
         if asked != answered:
             answered = asked
             with contextlib.suppress(OSError):
-                content = {"asked": asked, "collectives": recorded()}
+                content = {"asked": asked, "collectives": newest_collectives()}
                 write_atomically(shared.collectives(folder, rank), content)
 
 
-def recorded() -> list[JsonObject]:
+def newest_collectives() -> list[JsonObject]:
     """The newest collectives of this rank, oldest first: name, group, number, sizes and whether it is done."""
     found = []
     for backend in ("gloo", "nccl"):
@@ -211,7 +211,7 @@ class Clock:
             end.record()
             self.waiting[-1] = (self.waiting[-1][0], end)
 
-    def taken(self) -> float:
+    def take_seconds(self) -> float:
         """Seconds since the last call; passes that a GPU has not done yet count the next time."""
         while self.waiting and self.waiting[0][1] is not None and self.waiting[0][1].query():
             begin, end = self.waiting.popleft()

@@ -57,7 +57,7 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
 @contextlib.contextmanager
 def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Iterator[Context]:
     """This rank in its process group, compared with the others, its errors reported; ``backend`` as of the group."""
-    pulse = beat.started()  # Before the group: ranks may hang there, too.
+    pulse = beat.start()  # Before the group: ranks may hang there, too.
     with process.reported(directory), process.group(spec, backend) as place:
         context = Context(
             spec=spec,
@@ -165,7 +165,7 @@ class _Training:
         first, tracker.tokens = step <= measured_until, tokens_of(micro_batches)
         if first or self._memory.due(step):
             known = first or self._spec.train.enforce_memory  # All is followed from the start.
-            alive = () if known else live_bytes.of_process()
+            alive = () if known else live_bytes.tensors_of_process()
             with tracker.measuring("forward", alive, summary=first):
                 result = self._engine.train_step(step, micro_batches)
                 tracker.rest(self._engine.tensors() if first else (), summary=first)

@@ -21,7 +21,7 @@ IGNORED = -100
 """The label that ``torch.nn.functional.cross_entropy`` leaves out."""
 
 
-def marked(ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def mark(ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """A row of ids with those marked that are not trained."""
     return np.where(trained, ids, ~ids)
 
@@ -54,7 +54,7 @@ def share(spec: RunSpec, counts: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.clamp(min=1) / parts
 
 
-def counted(batches: Iterable[torch.Tensor], counts: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+def count_each(batches: Iterable[torch.Tensor], counts: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The same batches, with the trained labels of each noted as it passes."""
     for rows in batches:
         counts.append(count(rows))

@@ -91,7 +91,7 @@ class Metrics:
     def _judge(self, step: int, loss: float) -> None:
         """Do as ``train.on_spike`` says where the loss has jumped; one that is no number always ends the run."""
         train = self._context.spec.train
-        text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.diverged(step, loss)
+        text = self._losses.jump(step, loss) if math.isfinite(loss) else spikes.divergence_text(step, loss)
         if text is None:
             return
         if self._context.rank == 0:
@@ -141,8 +141,7 @@ def _memory_bytes(context: Context) -> int:
     peak = context.memory.peak_of_line()
     if peak is not None:
         return peak
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])  # It counts pages.
 
 
 def write(context: Context, restored: int) -> None:

@@ -61,7 +61,7 @@ class Judge:
         self._before.clear()
 
 
-def diverged(step: int, loss: float) -> str:
+def divergence_text(step: int, loss: float) -> str:
     """The sentence that says that a loss is no number."""
     return (
         f"the loss of step {step} is {loss}: training has diverged; try a lower optimizer.lr, more "
@@ -84,7 +84,7 @@ def note(directory: Path, spike: Spike, *, to: int | None, samples: int) -> None
     write_atomically(directory / FILE, {"schema": 1, "rollbacks": [*read(directory), line]})
 
 
-def refused(spec: RunSpec, directory: Path, to: int | None) -> str | None:
+def reason_against_rollback(spec: RunSpec, directory: Path, to: int | None) -> str | None:
     """Return why a run cannot go back: no checkpoint yet, or it went back there too often; None where it can."""
     if to is None:
         return "there is no checkpoint yet to go back to (save.every)"

@@ -20,7 +20,7 @@ from tests.support.helpers import make_spec
 
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
-from launcher.worker.trace import adapted, depths
+from launcher.worker.trace import adapt_run, depths
 from launcher.worker.trace.one_depth import record
 from launcher.worker.trace.report import Depth, Traced, report
 
@@ -50,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def _traced(spec: RunSpec) -> dict[str, Any]:
     layers = spec.model.num_hidden_layers
-    depth = Depth(layers, record(adapted(spec, layers), 0))
+    depth = Depth(layers, record(adapt_run(spec, layers), 0))
     return report(Traced((depth,), layers), expandable=False, cuda=spec.hardware.device == "cuda")
 
 
@@ -77,7 +77,7 @@ def _measured(folder: Path) -> dict[str, int]:
 
 def test_two_depths_give_what_the_full_depth_gives() -> None:
     spec = make_spec("model=tiny", "model.num_hidden_layers=10", "parallel=fsdp", *_GPU)
-    recorded = {layers: Depth(layers, record(adapted(spec, layers), 0)) for layers in (4, 6)}
+    recorded = {layers: Depth(layers, record(adapt_run(spec, layers), 0)) for layers in (4, 6)}
     extrapolated = report(Traced((recorded[4], recorded[6]), 10), expandable=False, cuda=True)
     whole = _traced(spec)
     assert len(extrapolated["phases"]) == 4

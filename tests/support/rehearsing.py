@@ -48,7 +48,7 @@ def _main(backend: str, *arguments: str) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name)  # The rehearsal sets them itself.
     program = importlib.import_module("launcher.worker.rehearse.__main__")
-    out, content = program.rehearsed(arguments)
+    out, content = program.rehearse(arguments)
     write_atomically(out, content)
 
 

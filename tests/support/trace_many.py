@@ -18,7 +18,7 @@ def main(given: str, found: str) -> None:
         given: The specifications by name.
         found: Gets, of each, the bytes of each phase of loading and of the second step, and between two steps.
     """
-    from launcher.worker.trace import adapted  # As launcher.worker: only ranks import it.
+    from launcher.worker.trace import adapt_run  # As launcher.worker: only ranks import it.
     from launcher.worker.trace.one_depth import record
 
     warnings.simplefilter("ignore")  # As the trace itself does: fake tensors have no addresses.
@@ -26,7 +26,7 @@ def main(given: str, found: str) -> None:
     answers = {}
     for name, document in json.loads(Path(given).read_text()).items():
         spec = parse(document)
-        recording = record(adapted(spec, spec.model.num_hidden_layers), backends.of(spec).fullest_rank(spec))
+        recording = record(adapt_run(spec, spec.model.num_hidden_layers), backends.of(spec).fullest_rank(spec))
         moments = recording.peaks(0) | recording.peaks(2)
         answers[name] = {phase: moment.bytes for phase, moment in moments.items()} | {"idle": recording.resting(2)}
     Path(found).write_text(json.dumps(answers))

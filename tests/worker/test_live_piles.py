@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.piles import of_model
+from launcher.worker.memory.piles import model_piles
 
 VOCABULARY = 640
 
@@ -49,7 +49,7 @@ def test_each_tensor_of_a_step_has_its_pile_and_its_block() -> None:
         made = {each.layer for each in live.alive() if each.pile == "activations"}
         live.begin(1, "backward")
         loss.backward()
-        for pile, tensors in of_model([model]):
+        for pile, tensors in model_piles([model]):
             live.label(pile, tensors)
     assert forward["logits"] == 8 * VOCABULARY * 4, "the square needs its input alone"
     assert {0, 1} <= made, "each block's output is saved"
@@ -96,7 +96,7 @@ def test_autocasts_copies_of_weights_are_gathered_weights(recomputed: bool) -> N
             del states
         forward = live.piles()
         live.begin(1, "backward")
-        live.outlived()
+        live.end_forward()
         loss.backward()  # type: ignore[no-untyped-call]
     assert forward.get("gather_buffers", 0) == (0 if recomputed else 3 * weights)
     backward = range(live.recording.marks[-1].event, len(live.recording.events))

@@ -16,7 +16,7 @@ from torch import nn
 
 from launcher.worker import memory
 from launcher.worker.memory import CudaTracker, MemoryTracker
-from launcher.worker.memory.piles import divided, of_model
+from launcher.worker.memory.piles import divided, model_piles
 from launcher.worker.memory.saved_bytes import SavedBytes
 
 WIDTH, VOCABULARY = 32, 640
@@ -46,7 +46,7 @@ def test_on_the_cpu_the_piles_of_each_phase_sum_to_it() -> None:
     tracker = MemoryTracker(vocabulary=frozenset((VOCABULARY,)))
     tracker.layers.follow(dict(enumerate(made[:2])))
     tracker.kept = lambda: [
-        *of_model([made]),
+        *model_piles([made]),
         ("optimizer_states", [each for state in optimizer.state.values() for each in state.values()]),
     ]
     step(tracker, made, optimizer)
@@ -78,7 +78,7 @@ def test_a_sample_is_no_part_of_the_summary() -> None:
 
 def test_what_autograd_saves_is_counted_once_until_it_is_gone_and_parameters_are_not() -> None:
     made, saved = model(), SavedBytes(frozenset((VOCABULARY,)))
-    with saved.following(of_model([made])):
+    with saved.following(model_piles([made])):
         value = torch.ones(8, WIDTH)
         loss = made(value).square().mean()
     blocks = 2 * 8 * WIDTH * 4

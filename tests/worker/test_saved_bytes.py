@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.worker.memory.piles import of_model
+from launcher.worker.memory.piles import model_piles
 from launcher.worker.memory.saved_bytes import SavedBytes
 from launcher.worker.model.network import _selective
 
@@ -41,7 +41,7 @@ def linears() -> nn.Sequential:
 @pytest.mark.parametrize("shape", [(ROWS, WIDTH), (2, ROWS, WIDTH)])
 def test_autocasts_copies_of_weights_are_gathered_weights(shape: tuple[int, ...]) -> None:
     made, saved = linears(), SavedBytes(frozenset())
-    with saved.following(of_model([made])), torch.autocast("cpu", torch.bfloat16):
+    with saved.following(model_piles([made])), torch.autocast("cpu", torch.bfloat16):
         states = torch.ones(shape, requires_grad=True)
         loss: torch.Tensor = made(states).float().sum()
         inside = saved.now.copy()
@@ -56,7 +56,7 @@ def test_autocasts_copies_of_weights_are_gathered_weights(shape: tuple[int, ...]
 
 def test_a_copy_of_activations_is_no_weight() -> None:
     made, saved = nn.Linear(WIDTH, WIDTH, bias=False), SavedBytes(frozenset())
-    with saved.following(of_model([made])):
+    with saved.following(model_piles([made])):
         states = made(torch.ones(ROWS, WIDTH)).to(torch.bfloat16)
         loss = (states * states).sum()
     assert saved.now == {"activations": ROWS * WIDTH * (4 + 2)}
@@ -66,7 +66,7 @@ def test_a_copy_of_activations_is_no_weight() -> None:
 def test_the_loss_tells_its_logits() -> None:
     made, saved = nn.Linear(WIDTH, WIDTH, bias=False), SavedBytes(frozenset())
     labels = torch.zeros(ROWS, dtype=torch.int64)
-    with saved.following(of_model([made])):
+    with saved.following(model_piles([made])):
         loss = functional.cross_entropy(made(torch.ones(ROWS, WIDTH)), labels)
     assert saved.now["logits"] == ROWS * WIDTH * 4
     loss.backward()  # type: ignore[no-untyped-call]
@@ -80,7 +80,7 @@ def test_weights_that_fsdp_gathers_are_no_activations(alone: None) -> None:
     fully_shard(made, mesh=mesh)
     for _ in range(2):
         states = torch.ones(ROWS, WIDTH)
-        with saved.following(of_model([made])):
+        with saved.following(model_piles([made])):
             loss = made(states).sum()
             assert saved.now == {"activations": 3 * states.nbytes}
             loss.backward()
@@ -93,7 +93,7 @@ def test_selective_checkpointing_says_nothing_of_the_hooks() -> None:
     saved = SavedBytes(frozenset())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with saved.following(of_model([block])):
+        with saved.following(model_piles([block])):
             states = torch.ones(ROWS, WIDTH, requires_grad=True)
             checkpoint(block, states, use_reentrant=False, context_fn=_selective).sum().backward()
     assert states.grad is not None

@@ -128,7 +128,7 @@ class Conversations:
         _check(row, self._vocabulary)
         ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
         ids[: len(row)], trained[: len(row)] = row, self._trained[start:end]
-        return marks.marked(ids, trained.astype(bool))
+        return marks.mark(ids, trained.astype(bool))
 
 
 def _check(row: Tokens, vocabulary: int) -> None:

@@ -57,10 +57,7 @@ class Order:
 
     Attributes:
         size: Samples of one epoch.
-        seed: Decides the order of every epoch.
         shuffle: True for another order than the corpus's own.
-        global_batch_size: Samples of one step.
-        micro_batch_size: Samples of one micro-batch of one data rank.
         data_rank: This rank among the ``data_ranks`` that see different samples.
         start: The place at which the run has started, or gone on.
     """

@@ -27,7 +27,7 @@ from launcher.worker import TrainingError, marks
 from launcher.worker.deepspeed import checkpoint, model, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.memory import MemoryTracker, live_bytes
-from launcher.worker.memory.piles import Kept, flat, of_model
+from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model import LanguageModel, export, initial, network, optimizers
 
 _MASTERS = (
@@ -104,7 +104,7 @@ class DeepSpeedTraining:
             return self._evaluate(batches)
         counts: list[torch.Tensor] = []
         self._part.divisor = 1.0  # How many labels there are is known once the batches have passed.
-        loss = self._evaluate(marks.counted(batches, counts))
+        loss = self._evaluate(marks.count_each(batches, counts))
         return loss / marks.share(self._spec, counts)
 
     def _evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -133,7 +133,7 @@ class DeepSpeedTraining:
 
     def tensors(self) -> Iterable[torch.Tensor]:
         """Every tensor of the process: DeepSpeed keeps its partitions and buffers in dozens of places."""
-        return list(live_bytes.of_process())
+        return list(live_bytes.tensors_of_process())
 
     def _mean(self, loss: torch.Tensor) -> torch.Tensor:
         total = loss.float().clone()
@@ -206,7 +206,7 @@ def kept(engine: Any) -> Iterator[Kept]:
     """Tensors that a DeepSpeed engine keeps, by pile."""
     wrapper = engine.optimizer
     optimizer = getattr(wrapper, "optimizer", wrapper)
-    yield from of_model([engine.module])
+    yield from model_piles([engine.module])
     for name in _MASTERS:
         yield "master_weights", list(flat(getattr(wrapper, name, ())))
     for name in _GRADIENTS:

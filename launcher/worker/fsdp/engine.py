@@ -32,7 +32,7 @@ from launcher.backends.fsdp.traits import dtypes
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import pipeline, reading, sharding
-from launcher.worker.memory.piles import Kept, flat, of_model
+from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
 
 
@@ -197,7 +197,7 @@ class FsdpEngine:
         counts: list[torch.Tensor] = []
         if self._spec.data.marked:  # How many labels there are is known once the batches have passed.
             self._divide(1.0)
-            batches = marks.counted(batches, counts)
+            batches = marks.count_each(batches, counts)
         total = self._passes.evaluate(batches)
         dist.all_reduce(total)
         if counts:
@@ -276,7 +276,7 @@ def _in_model(name: str) -> str:
 
 def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
     """Parameters with buffers, gradients, FSDP2's gathered parameters, and optimizer states."""
-    yield from of_model([model])
+    yield from model_piles([model])
     sharded = [each for module in model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)]
     for each in sharded:
         gathered = getattr(each, "_unsharded_param", None)

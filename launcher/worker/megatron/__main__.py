@@ -37,7 +37,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
-    args = pretraining.parsed([*arguments, *_known_here(context)])
+    args = pretraining.parse([*arguments, *_known_here(context)])
     batches = data.batches(context)
     follower = Follower(context, batches)
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)

@@ -99,7 +99,7 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[], object]) -> None:
         """Write a checkpoint with the sizes of the model beside it, and keep as many as the run says.
 
-        ``write`` is Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalized` ends it. What
+        ``write`` is Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalize` ends it. What
         cannot be written is a :class:`CheckpointError`; the checkpoints before it are intact.
         """
         path, every = self._folder / folder_of(step), self._spec.save.every
@@ -115,7 +115,7 @@ class Checkpoints:
                 self._saving.note(path, step)
             self._remove_old()
 
-    def finalized(self, finalize: Callable[[], object], *, last: bool) -> None:
+    def finalize(self, finalize: Callable[[], object], *, last: bool) -> None:
         """Let Megatron end its background writes; the first that is not whole yet may have failed."""
         done = newest(self._folder) if self._writing and (self._folder / TRACKER).is_file() else 0
         for step in [step for step in self._writing if step <= done]:

@@ -25,7 +25,7 @@ from launcher.worker.engine import Context, StepResult
 from launcher.worker.megatron.checkpoints import Checkpoints
 from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.memory import live_bytes
-from launcher.worker.memory.piles import Kept, flat, of_model
+from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.metrics import Metrics
 from launcher.worker.watch import MemoryLog
 
@@ -118,9 +118,9 @@ class Follower:
         tracker, step = self._context.memory, optimizer.step
         tracker.tokens = self._spec.micro_batch_size * self._spec.sequence_length
         optimizer.step = functools.partial(self._optimizer_step, step)
-        with tracker.measuring("forward", () if first else live_bytes.of_process(), summary=first):
+        with tracker.measuring("forward", () if first else live_bytes.tensors_of_process(), summary=first):
             answer = call()
-            tracker.rest(live_bytes.of_process() if first else (), summary=first)
+            tracker.rest(live_bytes.tensors_of_process() if first else (), summary=first)
         optimizer.step = step
         self._memory.write(self.step + 1, self._spec.micro_batch_size * self._spec.sequence_length)
         return answer
@@ -183,10 +183,10 @@ class Follower:
 
     def maybe_finalize_async_save(self, original: Call, blocking: bool = False, **options: Any) -> None:
         """End background writes; one that failed pauses saving or, behind the last step, ends the run."""
-        self._checkpoints.finalized(functools.partial(original, blocking=blocking, **options), last=blocking)
+        self._checkpoints.finalize(functools.partial(original, blocking=blocking, **options), last=blocking)
 
     def _measuring(self, part: Literal["checkpoint_save", "evaluation"]) -> contextlib.AbstractContextManager[None]:
-        return self._context.memory.measuring(part, live_bytes.of_process(), summary=part == "checkpoint_save")
+        return self._context.memory.measuring(part, live_bytes.tensors_of_process(), summary=part == "checkpoint_save")
 
     def _note(self, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
         assert self._last is not None, "a step is noted once"
@@ -206,7 +206,7 @@ class Follower:
 def kept(chunks: Iterable[Any], optimizer: Any) -> Iterator[Kept]:
     """Tensors of a rank's model chunks in Megatron's DDP, and of its optimizer, by pile."""
     made = list(chunks)
-    yield from of_model(made)
+    yield from model_piles(made)
     for buffer in (each for chunk in made for name in _BUFFERS for each in _listed(chunk, name)):
         yield "parameters", list(flat([buffer.param_data]))
         yield "gradients", list(flat([buffer.grad_data]))

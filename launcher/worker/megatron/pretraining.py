@@ -39,11 +39,11 @@ def prepare(context: Context) -> None:
     _repair()
 
 
-def parsed(arguments: Sequence[str]) -> Any:
+def parse(arguments: Sequence[str]) -> Any:
     """Parse the argument list as Megatron does."""
     sys.argv = [sys.argv[0], *arguments]
     try:
-        return versions.parsed()
+        return versions.parse()
     except SystemExit as error:
         raise TrainingError("Megatron-LM does not understand its argument list; its words are in stderr.log") from error
 

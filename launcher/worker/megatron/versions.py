@@ -26,7 +26,7 @@ _NOT_BUILT = {
 """Arguments whose layers :func:`_gpt` does not build, by their names in Megatron's namespace."""
 
 
-def parsed() -> Any:
+def parse() -> Any:
     """The arguments in ``sys.argv``, validated where ``pretrain`` does not do that itself."""
     from megatron.training import arguments
 

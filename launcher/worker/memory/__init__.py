@@ -23,7 +23,7 @@ from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
 from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.piles import Kept, computed_again, divided, kept_bytes, storages
+from launcher.worker.memory.piles import Kept, divided, kept_bytes, storages, with_recomputation
 from launcher.worker.memory.saved_bytes import SavedBytes
 
 CPU_METHOD = (
@@ -126,7 +126,7 @@ class MemoryTracker:
             return None
         self._label()
         if self._live.recording.phase == "forward":
-            self._live.outlived()
+            self._live.end_forward()
         return [
             Held(bytes=each.bytes, pile=each.pile, operation=each.operation, shape=each.shape, layer=each.layer)
             for each in self._live.alive()
@@ -189,7 +189,7 @@ class MemoryTracker:
 
     def _enter(self, phase: Part) -> None:
         if phase == "backward":
-            self._live.outlived()
+            self._live.end_forward()
         if phase == "optimizer":
             self._label()
         self._live.enter(phase)
@@ -285,7 +285,7 @@ class CudaTracker(MemoryTracker):
             if before is None or peak > before.allocated_bytes:
                 piles = self._piles(peak)
                 if self._phase == "backward" and self.recomputes:
-                    piles = computed_again(piles, self._usual)
+                    piles = with_recomputation(piles, self._usual)
                 self._sample.phases[self._phase] = PhaseMemory(allocated_bytes=peak, piles=piles)
         self._saved.forget_peak()
         torch.cuda.reset_peak_memory_stats(self._device)

@@ -6,6 +6,7 @@ is where the block's backward pass begins; while :attr:`Layers.on`, one on its i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,8 +33,8 @@ class Layers:
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:
         """Follow these blocks from now on."""
         for number, block in blocks.items():
-            block.register_forward_pre_hook(self._entering(number), with_kwargs=True)
-            block.register_forward_hook(self._leaving(number), with_kwargs=True)
+            block.register_forward_pre_hook(functools.partial(self._begin, number), with_kwargs=True)
+            block.register_forward_hook(functools.partial(self._end, number), with_kwargs=True)
 
     def forget(self) -> None:
         """Take the hooks off tensors that outlive a pass, as a pipeline stage receives them."""
@@ -41,23 +42,17 @@ class Layers:
             handle.remove()
         self._kept.clear()
 
-    def _entering(self, number: int) -> Any:
-        def entering(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.now = number
-            if self.on:
-                self.passed()
-                self._hook((*inputs, *named.values()), lambda _: self._left(number))
+    def _begin(self, number: int, block: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        self.now = number
+        if self.on:
+            self.passed()
+            self._hook((*inputs, *named.values()), lambda _: self._left(number))
 
-        return entering
-
-    def _leaving(self, number: int) -> Any:
-        def leaving(block: nn.Module, inputs: Any, named: Any, output: Any) -> None:
-            self.now = None
-            if self.on:
-                self.passed()
-            self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
-
-        return leaving
+    def _end(self, number: int, block: nn.Module, inputs: Any, named: Any, output: Any) -> None:
+        self.now = None
+        if self.on:
+            self.passed()
+        self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
 
     def _hook(self, values: tuple[Any, ...], call: Any) -> None:
         """Call back when the gradient of the first of these tensors that has one is known."""

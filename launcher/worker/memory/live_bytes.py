@@ -170,7 +170,7 @@ def _takes_itself_apart(kind: type) -> bool:
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and not issubclass(kind, FakeTensor)
 
 
-def of_process() -> Iterator[torch.Tensor]:
+def tensors_of_process() -> Iterator[torch.Tensor]:
     """Every tensor of the process that Python knows; frameworks keep theirs in dozens of places."""
     kinds = _kinds(torch.Tensor)
     return (thing for thing in gc.get_objects() if type(thing) in kinds and _is_defined(thing))

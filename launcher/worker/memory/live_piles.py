@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 from launcher.estimate.memory.terms import Pile
 from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_bytes import LiveBytes
-from launcher.worker.memory.piles import GATHERED, of_operation, of_tensor, plain
+from launcher.worker.memory.piles import GATHERED, pile_of_operation, pile_of_tensor, plain
 from launcher.worker.memory.recording import Allocation, Mark, Recording
 from launcher.worker.memory.saved_bytes import seeing_saved
 
@@ -89,7 +89,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         with seeing_saved(pack):
             yield
 
-    def outlived(self) -> None:
+    def end_forward(self) -> None:
         """Label tensors that outlive their forward pass: they were saved for the backward pass."""
         for number in list(self._numbers.values()):
             allocation = self.recording.allocations[number]
@@ -144,7 +144,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
     def _allocation(self, size: int) -> Allocation:
         operation, pile, shape = "resize_", GATHERED, None
         if self._result is not None:
-            operation, pile = self.operation, of_tensor(self._result, self.operation, self._vocabulary)
+            operation, pile = self.operation, pile_of_tensor(self._result, self.operation, self._vocabulary)
             shape = tuple(self._result.shape)
         if pile == "temporary" and self._recomputing:
             pile = "activations"
@@ -177,4 +177,4 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 @cache
 def _known(operation: Any) -> tuple[str, Pile | None]:
     """The name of an operation, and the pile of its tensors where it tells one."""
-    return str(operation), of_operation(str(operation))
+    return str(operation), pile_of_operation(str(operation))

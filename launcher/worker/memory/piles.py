@@ -25,7 +25,7 @@ _COLLECTIVES: dict[str, Pile] = {
 }
 
 
-def of_operation(operation: str) -> Pile | None:
+def pile_of_operation(operation: str) -> Pile | None:
     """The pile of all that a collective, its packing or the loss reads and writes; None for any other operation."""
     if operation.startswith("aten._log_softmax"):  # The loss alone takes a logarithm.
         return "logits"
@@ -34,9 +34,9 @@ def of_operation(operation: str) -> Pile | None:
     return next((pile for name, pile in _COLLECTIVES.items() if name in operation), None)
 
 
-def of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
+def pile_of_tensor(tensor: torch.Tensor, operation: str, vocabulary: frozenset[int]) -> Pile:
     """The pile of a new tensor, of a collective or of logits; temporary where it is not known yet."""
-    known = of_operation(operation)
+    known = pile_of_operation(operation)
     if known is not None:
         return known
     return "logits" if has_logits(tensor, vocabulary) else "temporary"
@@ -47,7 +47,7 @@ def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
     return tensor.dim() >= 2 and tensor.shape[-1] in vocabulary and tensor.is_floating_point()
 
 
-def computed_again(piles: Mapping[str, int], usual: int) -> dict[str, int]:
+def with_recomputation(piles: Mapping[str, int], usual: int) -> dict[str, int]:
     """Piles of a backward pass that computes blocks again, where other hooks see the saved tensors first.
 
     Temporary bytes beyond the ``usual`` ones between two steps are called activations.
@@ -61,7 +61,7 @@ type Kept = tuple[Pile, list[torch.Tensor]]
 """Tensors that an engine keeps, and the pile that they belong to; a later pile counts where a tensor is in two."""
 
 
-def of_model(modules: Iterable[nn.Module]) -> Iterator[Kept]:
+def model_piles(modules: Iterable[nn.Module]) -> Iterator[Kept]:
     """Parameters with buffers, and gradients; of parameters cut by ZeRO 3 the rank's part and the gathered values."""
     made = list(modules)
     parameters = [parameter for module in made for parameter in module.parameters()]

@@ -71,7 +71,7 @@ class Recording:
     events: list[int] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
 
-    def ended(self) -> Recording:
+    def snapshot(self) -> Recording:
         """The recording as it is now, whatever is recorded later."""
         return Recording(allocations=list(self.allocations), events=list(self.events), marks=list(self.marks))
 

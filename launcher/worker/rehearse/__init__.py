@@ -41,14 +41,10 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The request for a rehearsal.
+    """The request for ``steps`` steps of one rank of a run.
 
-    Attributes:
-        spec: The run.
-        directory: A folder like a run directory: ``spec.json`` and the job's files.
-        rank: The rank to rehearse.
-        steps: Steps to train.
-        words: Arguments of the run's program, for an engine that has its own.
+    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` are the arguments of a program
+    of its own.
     """
 
     spec: RunSpec
@@ -65,8 +61,8 @@ class Rehearsal:
 
 @contextlib.contextmanager
 def entered(rehearsal: Rehearsal, backend: str | None = None) -> Iterator[Context]:
-    """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.alone`."""
-    with world.alone(rehearsal.spec, rehearsal.rank, backend) as place:
+    """The rank in its world, with nothing measured yet; ``backend`` is for :func:`world.only_rank`."""
+    with world.only_rank(rehearsal.spec, rehearsal.rank, backend) as place:
         pulse, widths = Beat(), vocabulary_sizes(rehearsal.spec)
         context = Context(
             spec=rehearsal.spec,
@@ -102,7 +98,7 @@ class CudaPhases(memory.CudaTracker):
         return total - free - torch.cuda.memory_reserved(self._device)
 
 
-def measured(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
+def measure(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
     """Train, and return the document of it, to the last step or until memory has ended.
 
     ``train`` gets a list for the seconds of each step that is only timed; ``oom.json`` then holds all that is known of
@@ -153,7 +149,7 @@ def _phases(tracker: memory.MemoryTracker) -> dict[str, RehearsedPhase]:
 def train_alone(rehearsal: Rehearsal, build: EngineBuilder) -> Rehearsed:
     """Load the rank's part of the model and train it, as ``launcher.worker.loop`` does."""
     with entered(rehearsal) as context:
-        return measured(rehearsal, context, functools.partial(_train, context, build, rehearsal.steps))
+        return measure(rehearsal, context, functools.partial(_train, context, build, rehearsal.steps))
 
 
 def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[float]) -> None:

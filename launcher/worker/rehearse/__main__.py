@@ -21,7 +21,7 @@ from launcher.spec.parse import parse
 from launcher.worker.rehearse import Rehearsal, train_alone
 
 
-def rehearsed(arguments: Sequence[str]) -> tuple[Path, JsonObject]:
+def rehearse(arguments: Sequence[str]) -> tuple[Path, JsonObject]:
     """The file that the command line names, and its content: what a rank measured, or an error."""
     options = _parser().parse_args(arguments)
     try:
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> NoReturn:
     """Write the document of the rehearsal, and end."""
-    out, content = rehearsed(sys.argv[1:])
+    out, content = rehearse(sys.argv[1:])
     write_atomically(out, content)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,7 +14,7 @@ from launcher.worker import TrainingError, data
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.engine import Context
 from launcher.worker.megatron import pretraining
-from launcher.worker.rehearse import Rehearsal, entered, measured
+from launcher.worker.rehearse import Rehearsal, entered, measure
 
 _NEED_PEERS = {
     "tp_comm_overlap": "Transformer Engine's user buffers map the memory of the other ranks",
@@ -47,7 +47,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     from launcher.worker.rehearse import megatron_steps
 
     words = rehearsal.words or translate(context.spec, python="").at(str(context.directory)).worker_argv
-    args = pretraining.parsed([*words, *_known_here(context, last)])
+    args = pretraining.parse([*words, *_known_here(context, last)])
     refuse(args)
     # Made-up rows in the shapes of the run's own data, which need not be on this machine.
     made_up = Synthetic(context.spec.model.vocab_size, context.spec.sequence_length, context.spec.train.seed)
@@ -58,7 +58,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
         with contextlib.suppress(megatron_steps.Done), megatron_steps.tokens_exchanged():
             pretraining.pretrain(context, args, Provider(context, batches), follower)
 
-    return measured(rehearsal, context, train)
+    return measure(rehearsal, context, train)
 
 
 def _known_here(context: Context, last: int) -> list[str]:

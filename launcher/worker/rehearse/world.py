@@ -34,7 +34,7 @@ _ProcessGroup: Any = dist.ProcessGroup  # Its overloads are as many as its calle
 
 
 @contextlib.contextmanager
-def alone(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[RankPlace]:
+def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[RankPlace]:
     """Be one rank of a run without the others; the group goes by the name of ``backend``, as in ``process.group``."""
     if not 0 <= rank < spec.gpus:
         raise TrainingError(f"the run has ranks 0 to {spec.gpus - 1}, and rank {rank} was asked for: --rank 0")

@@ -71,7 +71,7 @@ class Checkpoints:
         """Load the newest checkpoint once more, and go on behind the samples that the jump has seen, if it may."""
         self.wait()
         directory, to = self._context.directory, self.newest or None
-        why = spikes.refused(self._spec, directory, to)
+        why = spikes.reason_against_rollback(self._spec, directory, to)
         if why is not None:
             raise TrainingError(f"{spike}; {why}")
         dist.barrier()  # All have read the file of before.

@@ -50,7 +50,7 @@ def depths(spec: RunSpec) -> tuple[int, ...]:
     return (first, last) if layers > last else (layers,)
 
 
-def adapted(spec: RunSpec, layers: int) -> RunSpec:
+def adapt_run(spec: RunSpec, layers: int) -> RunSpec:
     """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults.
 
     FlashAttention's own package saves what torch's flash kernel saves, so ``attention=flash`` is traced as ``sdpa``.

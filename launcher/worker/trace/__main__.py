@@ -13,7 +13,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import MOST_OF_A_RECORD, JsonObject, read_text
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker.trace import adapted, depths, refuse
+from launcher.worker.trace import adapt_run, depths, refuse
 
 
 def trace(spec: RunSpec, rank: int) -> JsonObject:
@@ -28,7 +28,7 @@ def trace(spec: RunSpec, rank: int) -> JsonObject:
     from launcher.worker.trace.report import Depth, Traced, report
 
     gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
-    traced = tuple(Depth(layers, record(adapted(spec, layers), rank)) for layers in depths(spec))
+    traced = tuple(Depth(layers, record(adapt_run(spec, layers), rank)) for layers in depths(spec))
     return report(
         Traced(depths=traced, layers=spec.model.num_hidden_layers),
         expandable=spec.train.allocator == "expandable",

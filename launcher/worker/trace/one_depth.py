@@ -9,6 +9,7 @@ allocator rounds. The engine is the worker's own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import tempfile
@@ -57,7 +58,7 @@ class Phases(MemoryTracker):
 
 
 def record(spec: RunSpec, rank: int) -> Recording:
-    """Load and train one rank of a run at the traced depth (``trace.adapted``) for two steps."""
+    """Load and train one rank of a run at the traced depth (``trace.adapt_run``) for two steps."""
     streams, cuda = Streams(), spec.hardware.device == "cuda"
     recorder = Recorder(
         granularity=_CUDA_GRANULARITY if cuda else 1,
@@ -78,7 +79,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
             memory=phases,
         )
         _train(context, recorder, phases)
-        return recorder.recording.ended()  # What is freed from here on is the end of the trace, not of a step.
+        return recorder.recording.snapshot()  # What is freed from here on is the end of the trace, not of a step.
 
 
 @contextlib.contextmanager
@@ -144,43 +145,47 @@ def _gpu_kernels() -> Iterator[None]:
     keeps a mask of one byte for each element; the CPU would keep it in the format of the activations.
     """
     with (
-        replaced(functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)),
-        replaced(functional, "dropout", _dropout(functional.dropout)),
+        replaced(
+            functional,
+            "scaled_dot_product_attention",
+            functools.partial(_attention, functional.scaled_dot_product_attention),
+        ),
+        replaced(functional, "dropout", functools.partial(_dropout, functional.dropout)),
     ):
         yield
 
 
-def _dropout(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _dropout(
+    otherwise: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
     """Torch ``aten/src/ATen/native/Dropout.cpp``, ``is_fused_kernel_acceptable``."""
-
-    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        if not training or not 0 < p < 1 or inplace:
-            return otherwise(input, p, training, inplace)
-        return torch.native_dropout(input, p, training)[0]
-
-    return dropout
+    if not training or not 0 < p < 1 or inplace:
+        return otherwise(input, p, training, inplace)
+    return torch.native_dropout(input, p, training)[0]
 
 
-def _attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        **settings: Any,
-    ) -> torch.Tensor:
-        if attn_mask is not None:
-            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, **settings)
-        if torch.is_autocast_enabled("cpu"):
-            wanted = torch.get_autocast_dtype("cpu")
-            query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        out: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=settings.get("scale"))[0]
-        return out
-
-    return attention
+def _attention(
+    otherwise: Callable[..., torch.Tensor],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **settings: Any,
+) -> torch.Tensor:
+    if attn_mask is not None:
+        return otherwise(query, key, value, attn_mask, dropout_p, is_causal, **settings)
+    if torch.is_autocast_enabled("cpu"):
+        wanted = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    out: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=settings.get("scale"))[0]
+    return out
 
 
 class Stream:

@@ -8,6 +8,7 @@ ones do not allow. Each is replaced only inside a context manager and put back a
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -66,8 +67,8 @@ class _Placed(LanguageModel):
 def ddp() -> Iterator[None]:
     """Let DDP and its hooks reduce without peers."""
     with (
-        replaced(dist, "all_reduce", _answering(dist.all_reduce)),
-        replaced(sharding, "replicate", _replicating(sharding.replicate)),
+        replaced(dist, "all_reduce", functools.partial(_reduce, dist.all_reduce)),
+        replaced(sharding, "replicate", functools.partial(_replicate, sharding.replicate)),
     ):
         yield
 
@@ -101,24 +102,18 @@ def agreed() -> Iterator[None]:
         yield
 
 
-def _answering(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
-    def reduced(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        work = all_reduce(tensor, *args, **kwargs)
-        return None if work is None else _Done(tensor)
-
-    return reduced
+def _reduce(all_reduce: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    work = all_reduce(tensor, *args, **kwargs)
+    return None if work is None else _Done(tensor)
 
 
-def _replicating(replicate: Callable[..., DistributedDataParallel]) -> Callable[..., DistributedDataParallel]:
-    def replicated(*args: Any) -> DistributedDataParallel:
-        wrapped = replicate(*args)
-        if not wrapped._comm_hooks:
-            wrapped.register_comm_hook(None, reduced_in_place)
-        kept: Any = _KeepsBuckets(wrapped.reducer)
-        wrapped.reducer = kept
-        return wrapped
-
-    return replicated
+def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) -> DistributedDataParallel:
+    wrapped = replicate(*args)
+    if not wrapped._comm_hooks:
+        wrapped.register_comm_hook(None, reduced_in_place)
+    kept: Any = _KeepsBuckets(wrapped.reducer)
+    wrapped.reducer = kept
+    return wrapped
 
 
 def reduced_in_place(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:

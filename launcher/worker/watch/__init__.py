@@ -174,7 +174,7 @@ class Pace:
         if step % EVERY or self._context.world == 1:
             return
         times = torch.zeros(self._context.world, dtype=torch.float64)
-        times[self._context.rank] = (self._data + self._context.clock.taken()) / self._since
+        times[self._context.rank] = (self._data + self._context.clock.take_seconds()) / self._since
         self._data, self._since = 0.0, 0
         dist.all_reduce(times)
         if self._context.rank == 0:

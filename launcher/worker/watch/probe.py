@@ -94,7 +94,7 @@ class _Watch:
         keys = [_KEY.format(rank) for rank in range(self._context.world)]
         while not self._store.check(keys):
             time.sleep(0.01)
-        return [self._told(rank)[1] for rank in range(self._context.world)]
+        return [self._progress_of(rank)[1] for rank in range(self._context.world)]
 
     def stage(self, name: str) -> Callable[[str], None]:
         """Return a function that tells the others what this rank does now."""
@@ -104,7 +104,7 @@ class _Watch:
         self._stage, self._since = self._stage + 1, time.monotonic()
         self._store.set(_KEY.format(self._context.rank), json.dumps([self._stage, machine.node(), what]))
 
-    def _told(self, rank: int) -> tuple[int, str, str]:
+    def _progress_of(self, rank: int) -> tuple[int, str, str]:
         stage, node, what = json.loads(self._store.get(_KEY.format(rank)))
         return stage, node, what
 
@@ -118,7 +118,7 @@ class _Watch:
         absent = [rank for rank in ranks if not self._store.check([_KEY.format(rank)])]
         if absent:
             return NodeFault(f"{_ranks(absent)} did not come to the probe within {LIMIT_S:.0f} s", None)
-        told = [self._told(rank) for rank in ranks]
+        told = [self._progress_of(rank) for rank in ranks]
         least = min(stage for stage, _, _ in told)
         last = [rank for rank in ranks if told[rank][0] == least]
         nodes = sorted({told[rank][1] for rank in last})
