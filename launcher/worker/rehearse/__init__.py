@@ -43,8 +43,7 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer
 class Rehearsal:
     """The request for ``steps`` steps of one rank of a run.
 
-    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` are the arguments of a program
-    of its own.
+    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` are arguments of its program.
     """
 
     spec: RunSpec

@@ -144,14 +144,9 @@ def _gpu_kernels() -> Iterator[None]:
     The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Dropout
     keeps a mask of one byte for each element; the CPU would keep it in the format of the activations.
     """
-    with (
-        replaced(
-            functional,
-            "scaled_dot_product_attention",
-            functools.partial(_attention, functional.scaled_dot_product_attention),
-        ),
-        replaced(functional, "dropout", functools.partial(_dropout, functional.dropout)),
-    ):
+    attention = functools.partial(_attention, functional.scaled_dot_product_attention)
+    dropout = functools.partial(_dropout, functional.dropout)
+    with replaced(functional, "scaled_dot_product_attention", attention), replaced(functional, "dropout", dropout):
         yield
 
 
