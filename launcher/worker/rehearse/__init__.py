@@ -43,7 +43,7 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer
 class Rehearsal:
     """The request for ``steps`` steps of one rank of a run.
 
-    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` are arguments of its program.
+    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` is for its program.
     """
 
     spec: RunSpec
