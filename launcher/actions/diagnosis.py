@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors, DataError, DoesNotFit, SubmitError
+from launcher.base.files import JsonObject
 from launcher.base.terminal import heard_by
 from launcher.rundir import output, results, state
 from launcher.rundir.output import Outputs
@@ -19,7 +19,7 @@ from launcher.why.explain import explain
 BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 
-def errors_of(row: RunState, rank: int | None) -> list[dict[str, Any]]:
+def errors_of(row: RunState, rank: int | None) -> list[JsonObject]:
     """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
     errors = output.written_errors(Path(row.directory)) if row.state in BAD else []
     return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
@@ -37,7 +37,7 @@ def outputs_of(directory: Path, rank: int | None) -> Outputs:
     return found
 
 
-def document(row: RunState, *, lines: int, rank: int | None) -> dict[str, Any]:
+def document(row: RunState, *, lines: int, rank: int | None) -> JsonObject:
     """A run's state, error, newest steps and the last lines of its files: its part of ``launch logs --json``."""
     directory = Path(row.directory)
     found = outputs_of(directory, rank)

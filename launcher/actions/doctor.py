@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from launcher.actions.requests import JudgeRequest, Output, folder, write_new
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config.request import request
 from launcher.config.trust import sources as trust
@@ -55,7 +55,7 @@ def examine(asked: DoctorRequest) -> Output:
     return Output(document={"schema": 1, "doctor": document}, text=view.text(document), exit_status=status)
 
 
-def _cluster(asked: DoctorRequest) -> dict[str, Any]:
+def _cluster(asked: DoctorRequest) -> JsonObject:
     """The answers of Slurm and of one node; where there is none, ``lacks`` says why.
 
     What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
@@ -77,7 +77,7 @@ def _cluster(asked: DoctorRequest) -> dict[str, Any]:
     return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": lacks}
 
 
-def _machine(here: machine.Machine) -> dict[str, Any]:
+def _machine(here: machine.Machine) -> JsonObject:
     software = provenance.versions()
     return {
         "python": software["python"],
@@ -89,7 +89,7 @@ def _machine(here: machine.Machine) -> dict[str, Any]:
     }
 
 
-def _slurm(found: Survey) -> dict[str, Any]:
+def _slurm(found: Survey) -> JsonObject:
     rows = [
         {
             "name": part.name,
@@ -108,7 +108,7 @@ def _slurm(found: Survey) -> dict[str, Any]:
     return {"version": found.config.get("SLURM_VERSION"), "partitions": rows, "node": found.node}
 
 
-def _written(name: str, document: dict[str, Any]) -> Path:
+def _written(name: str, document: JsonObject) -> Path:
     path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
     if profile is None:
         raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")

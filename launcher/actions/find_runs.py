@@ -20,10 +20,6 @@ from launcher.rundir.run_names import Ambiguous
 def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
     """Words of runs, with the directory in place of each that several runs answer to.
 
-    Args:
-        names: The words.
-        ask: True to let a person at a terminal choose.
-
     Raises:
         ConfigErrors: A word is no run, or is several and nobody can be asked.
     """

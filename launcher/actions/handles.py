@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.actions import diagnosis, stop
 from launcher.actions.find_runs import find, sweep_of
 from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
@@ -63,7 +64,7 @@ class Run:
         """Its settings, as they were resolved: ``run.spec.train.steps``."""
         return contents.spec_of(self.directory)
 
-    def steps(self) -> list[dict[str, Any]]:
+    def steps(self) -> list[JsonObject]:
         """The lines of ``metrics.jsonl`` so far, one a step that was logged."""
         return results.steps(self.directory)
 
@@ -154,7 +155,7 @@ class Sweep:
         directory = self.directory
         return [] if directory is None else [Run(directory / point.id) for point in self.points if point.kept]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JsonObject]:
         """A row a point, as in ``launch status SWEEP --json``, or ``launch check -m --json``."""
         if self.directory is None:
             return [point.as_dict() for point in self.points]
@@ -176,7 +177,7 @@ class Sweep:
         )
 
 
-def _frame(rows: list[dict[str, Any]], otherwise: str) -> pandas.DataFrame:
+def _frame(rows: list[JsonObject], otherwise: str) -> pandas.DataFrame:
     try:
         import pandas  # Late, because it takes half a second, and comes with the extras that train.
     except ImportError:

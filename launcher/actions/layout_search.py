@@ -141,11 +141,6 @@ def _best_text(found: Found) -> str:
 def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
     """The words of a run with its best layout behind them; as they are typed where nothing fits.
 
-    Args:
-        words: The words without ``plan=best``.
-        catalog: The configuration folders.
-        own: The measured runs of the user; None takes the shipped constants.
-
     Raises:
         ConfigErrors: They are no question.
     """

@@ -63,11 +63,7 @@ def require_measurable(request: MeasureRequest, question: Question) -> None:
 def measure(request: MeasureRequest, question: Question, found: Plan, show: Show | None) -> Output:
     """Start the best layouts of a plan as short runs, or show what would be started.
 
-    Args:
-        request: How many, and how long.
-        question: What was asked.
-        found: Its answer.
-        show: Takes what is to be shown while the runs are waited for; None gives it to :func:`say`.
+    ``show`` takes the texts while the runs are waited for; None gives them to :func:`say`.
     """
     layouts = _startable(question, found.layouts, request.measure or 1)
     chosen = shortlist.shortlist(question, layouts, steps=request.steps or shortlist.STEPS)
@@ -201,11 +197,6 @@ def _closed(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: 
 
 def read_results(run: str, *, save: str | None, ask: bool) -> Results:
     """Read the results of a measurement so far.
-
-    Args:
-        run: The measurement, by its name or folder.
-        save: The name of the recipe that is to be written; None leaves it open.
-        ask: True to let a person at a terminal choose between several of the name.
 
     Raises:
         ConfigErrors: It is no measurement, or nothing was measured that could be saved.

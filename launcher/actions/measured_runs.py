@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from launcher.actions.requests import Output, folder
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.files import JsonObject
 from launcher.base.units import gib, rounded
 from launcher.config.request import request
 from launcher.preflight.measured import constants, file
@@ -30,10 +30,6 @@ def list_runs(words: Sequence[str]) -> Output:
 
 def forget(words: Sequence[str], run: str) -> Output:
     """Take a run out of the measured ones.
-
-    Args:
-        words: Of the cluster.
-        run: Its name or directory.
 
     Raises:
         ConfigErrors: A word is wrong, the file cannot be read, or no such run is in it.
@@ -74,7 +70,7 @@ def _named(content: Content, word: str) -> Row:
     raise ConfigErrors([ConfigError("--forget", word, rule, typed)])
 
 
-def _as_dict(content: Content) -> dict[str, Any]:
+def _as_dict(content: Content) -> JsonObject:
     found = constants.of_rows(content.rows)
     return {
         "file": str(content.path),

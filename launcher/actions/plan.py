@@ -134,17 +134,12 @@ def own_runs(request: PlanRequest, question: Question) -> Measured | None:
 
 
 class Search:
-    """The search for the answer to a question, first as it is, then past what the engines' own validators refuse."""
+    """The search for the answer to a question, first as it is, then past what the engines' own validators refuse.
+
+    ``began`` is when the command began, by :data:`clock`; ``quiet`` shows no progress, and leaves Ctrl-C to the caller.
+    """
 
     def __init__(self, request: PlanRequest, question: Question, *, began: float, quiet: bool = False) -> None:
-        """Take a question.
-
-        Args:
-            request: The options beside the layouts.
-            question: The question.
-            began: When the command began, by :data:`clock`.
-            quiet: True shows no progress, and leaves Ctrl-C to the caller.
-        """
         self._request, self._question, self._began, self._quiet = request, question, began, quiet
         self._judge = Preflight(own_runs(request, question))
 

@@ -61,9 +61,7 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
     The first points are answered here, so that few of them need no other process; so are those that come one by one,
     from a program that waits for each answer.
 
-    Args:
-        path: The file, or a pipe that the shell has opened (``/dev/fd/63``); ``-`` is stdin.
-        own: The user's own measured runs; None takes the shipped constants.
+    ``path`` may be a pipe that the shell has opened (``/dev/fd/63``), or ``-`` for stdin.
 
     Raises:
         ConfigErrors: The file cannot be read.

@@ -18,6 +18,7 @@ from launcher.actions.find_runs import find
 from launcher.actions.requests import JudgeRequest, Output, compose_run, folder, judge_run, own_measurements, write_new
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.terminal import pasteable, say, width
 from launcher.base.units import gib
 from launcher.config import recipe_file, recipes, safe_yaml
@@ -199,12 +200,7 @@ def show(name: str) -> Output:
 
 
 def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
-    """The lock of a run with its first losses, or of a command line that was not started yet.
-
-    Args:
-        words: A run alone, or overrides.
-        script_args: The words after ``--``.
-    """
+    """The lock of a run with its first losses, or of a command line that was not started yet."""
     if len(words) == 1 and "=" not in words[0]:
         [directory, *_] = find([words[0]])
         losses.add_losses(directory)
@@ -233,7 +229,7 @@ def list_recipes() -> Output:
     return Output(document={"schema": 1, "recipe": rows}, text="\n".join(lines))
 
 
-def _row_of(name: str, catalog: Catalog, facts: machine.Machine) -> dict[str, Any]:
+def _row_of(name: str, catalog: Catalog, facts: machine.Machine) -> JsonObject:
     """The row of a recipe; a broken one has its reason in it."""
     try:
         return _row(recipes.load(catalog.recipe(name)), catalog, facts)
@@ -242,7 +238,7 @@ def _row_of(name: str, catalog: Catalog, facts: machine.Machine) -> dict[str, An
         return {"name": name, "summary": "", "sweep": [], **_UNKNOWN, "reason": reason}
 
 
-def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> dict[str, Any]:
+def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> JsonObject:
     found = request([f"recipe={recipe.name}"], catalog=catalog, facts=facts)
     row = {"name": recipe.name, "summary": recipe.summary, "sweep": sorted(recipe.sweep)}
     if found.spec is None:

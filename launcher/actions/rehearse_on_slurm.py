@@ -35,6 +35,7 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
 from launcher.submission import interrupts
+from launcher.submission import submit as submission
 from launcher.views.rehearsal import Rehearsed
 
 _START_MIN = 5
@@ -76,9 +77,7 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
         depth.asked(spec, request.layers)
     with interrupts.held():
         directory, own = _recorded(run.command_line().words, assessment, request)
-        from launcher.submission.submit import submit as start
-
-        start(directory, own)
+        submission.submit(directory, own)
         try:
             stored.note_submitted(spec, directory)
         except OSError as error:
@@ -149,10 +148,6 @@ def _job(row: RunState, assessment: Assessment) -> Output:
 
 def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
     """The answer of a rehearsal that was submitted, kept as evidence for its run; its job while it waits or runs.
-
-    Args:
-        run: Its name, directory or job id.
-        words: Overrides, of which there may be none.
 
     Raises:
         ConfigErrors: The word names no rehearsal, or others stand beside it.

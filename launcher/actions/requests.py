@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config import choices, synonyms
 from launcher.config.catalog import Catalog
@@ -78,8 +79,7 @@ class JudgeRequest:
     def command_line(self, further: Iterable[str] = ()) -> CommandLine:
         """The words, with those that ``--partial`` and ``--hf`` stand for in front.
 
-        Args:
-            further: Words of other programs' files, behind which the typed ones stand.
+        Words of other programs' files, ``further``, stand before the typed ones.
 
         Raises:
             ConfigErrors: ``--hf`` and a word both choose a model.
@@ -101,10 +101,6 @@ def compose_run(line: CommandLine, own: Measured | None) -> Request:
     """Compose the one run of a command line, with the best layout in place of ``plan=best``, and report both choices.
 
     The axes of its recipe are left aside.
-
-    Args:
-        line: The words.
-        own: The user's own measured runs, by which the best layout is chosen.
     """
     words, has_best = synonyms.without_best(line.words)
     if has_best:
@@ -139,10 +135,7 @@ def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Mea
 def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
     """Judge a request and look at its data; errors of its words stand first, obstacles of this machine last.
 
-    Args:
-        found: The request.
-        judging: The parts of the judgement.
-        resumed: True if the run goes on from a checkpoint of its own, and ``save.load`` is not looked at.
+    A run that is ``resumed`` goes on from a checkpoint of its own, and ``save.load`` is not looked at.
 
     Raises:
         ConfigErrors: Nothing could be read that could be judged.
@@ -182,7 +175,7 @@ def draw_figure(path: Path | None, assessment: Assessment) -> None:
     if assessment.estimate is None:
         say(f"launch: {path} is not written: {not_named().rule}")
         return
-    from launcher.views.check import plot
+    from launcher.views.check import plot  # Late, because few checks draw.
 
     plot.write(path, assessment, assess.broken_down(assessment.spec, assessment.estimate))
     say(f"launch: the figure is in {path}")
@@ -233,7 +226,7 @@ class Output:
         said: Messages behind it, on stderr.
     """
 
-    document: dict[str, Any]
+    document: JsonObject
     text: str
     exit_status: int = 0
     said: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.actions import run_data
+from launcher.actions.follow import follow, watch_run
 from launcher.actions.requests import (
     JudgeRequest,
     compose_run,
@@ -43,7 +44,9 @@ from launcher.rundir import failure, loading, lock, state, status
 from launcher.rundir.record import directory_of, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
+from launcher.submission.submit import submit
 from launcher.views.check.text import findings_as_text, heading
+from launcher.views.pairs import summary_table
 
 if TYPE_CHECKING:
     from launcher.data.encoding import Preview
@@ -76,7 +79,6 @@ class Unfit(DoesNotFit):
     """The run was judged and refused because it does not fit; ``assessment`` says why."""
 
     def __init__(self, assessment: Assessment) -> None:
-        """Keep the judgement."""
         self.assessment = assessment
         super().__init__("not started, because it does not fit; --force starts it all the same")
 
@@ -182,23 +184,14 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
 def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None) -> int:
     """Start a recorded run: on Slurm it is submitted, on this machine it is followed to its end.
 
-    Args:
-        planned: The run.
-        directory: Its directory.
-        show: Takes the job's id, or the table at the end; None shows neither that nor progress.
-
     Returns:
         The exit status.
     """
-    from launcher.submission.submit import submit
-
     job_id = submit(directory, planned.spec)
     if planned.spec.cluster.kind == "slurm":
         if show is not None:
             show(f"job {job_id}  {directory}")
         return 0
-    from launcher.actions.follow import follow
-
     return follow(directory, planned.spec, show=show)
 
 
@@ -209,9 +202,6 @@ def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] |
         JobFailed: It failed.
         KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
     """
-    from launcher.actions.follow import watch_run
-    from launcher.views.pairs import summary_table
-
     if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt
     ending = status.read(directory)

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.actions.requests import folder
 from launcher.base import machine, terminal
 from launcher.base.errors import DataError
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.base.units import count
 from launcher.data.unusable import NotHere, PackageMissing
@@ -118,7 +119,7 @@ def read_previews(spec: RunSpec) -> list[Preview]:
     return []
 
 
-def with_previews(document: dict[str, Any], found: Sequence[Preview]) -> dict[str, Any]:
+def with_previews(document: JsonObject, found: Sequence[Preview]) -> JsonObject:
     """The document of a check with the samples under ``data``."""
     if not found:
         return document

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.actions.requests import compose_run, folder, judge_run, own_measurements
+from launcher.base.files import JsonObject
 from launcher.config.request import CommandLine
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json
@@ -54,7 +54,7 @@ class Shown:
         """The generated files by name."""
         return dict(self.job.files)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The document of ``launch show --json`` (docs/contract/documents.md)."""
         return {
             "schema": 1,

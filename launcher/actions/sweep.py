@@ -127,9 +127,7 @@ def left_out_text(points: Sequence[Point]) -> str:
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
     """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
 
-    Args:
-        request: The sweep.
-        show: Takes what is to be shown of each run; None shows neither that nor progress.
+    ``show`` takes the texts of each run; None shows neither these nor progress.
 
     Returns:
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.

@@ -31,11 +31,6 @@ _LOADS = ("spec", "yaml-cfg")
 def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source] = ()) -> None:
     """Ask for ``--trust`` where the settings of a command line come from elsewhere and would act.
 
-    Args:
-        line: The words.
-        trusted: True if ``--trust`` was given.
-        imported: The files that it imports.
-
     Raises:
         ConfigErrors: It was not given.
     """
@@ -63,14 +58,9 @@ def _sources(line: CommandLine) -> list[Source]:
 def careful_validator(
     line: CommandLine, imported: Sequence[Source], typed: Sequence[str]
 ) -> Callable[[RunSpec], Judgement]:
-    """The engine's own validator, kept from settings by which a file from elsewhere could load code.
+    """The engine's own validator, kept from settings of files from elsewhere that could load code.
 
     Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.
-
-    Args:
-        line: The words of ``check``.
-        imported: The files that it imports.
-        typed: The words of the user's own.
     """
 
     def judged(spec: RunSpec) -> Judgement:
@@ -118,13 +108,7 @@ def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSp
 
 
 def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) -> bool:
-    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said.
-
-    Args:
-        line: The words of ``check``.
-        spec: The run.
-        imported: The files that it imports.
-    """
+    """True if samples of the data may be read for ``data.preview``, which could fetch them; else the reason is said."""
     if not spec.data.preview:
         return True
     from launcher.config.trust import sources as trust

@@ -18,7 +18,8 @@ from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
 from launcher.rundir import contents, run_names, signature, state
 from launcher.saved import checkpoints
-from launcher.spec import RunSpec, edit
+from launcher.spec import edit
+from launcher.submission.slurm_jobs import sbatch_text
 
 _USED = (
     "script",
@@ -121,15 +122,9 @@ def _of_run(run: Path) -> Iterator[str]:
     yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
     if checkpoints.whole_checkpoints(run) and backends.of(spec).profile.unpickles:
         yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
-    yield from (f"sbatch script      {line}" for line in _sbatch(run, spec).splitlines())
-
-
-def _sbatch(run: Path, spec: RunSpec) -> str:
-    if spec.cluster.kind != "slurm":
-        return ""
-    from launcher.submission.slurm_jobs import sbatch_text
-
-    return sbatch_text(run.name, str(run), spec.cluster) or ""
+    yield from (
+        f"sbatch script      {line}" for line in (sbatch_text(run.name, str(run), spec.cluster) or "").splitlines()
+    )
 
 
 def _printable(text: str) -> str:

@@ -74,11 +74,7 @@ def sign(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def checking(native: Native | None) -> Iterator[Native | None]:
-    """The sign of a check, and the engine's own validator, which the sign names while it is waited for.
-
-    Args:
-        native: The validator; None where it is not asked.
-    """
+    """The sign of a check, and the engine's own validator, which the sign names while it is waited for."""
     with sign(CHECKING) as say:
 
         def judged(spec: RunSpec) -> Judgement:

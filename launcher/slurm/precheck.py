@@ -52,11 +52,6 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
     """Refuse jobs that Slurm would refuse, and those that it would take and never start.
 
-    Args:
-        cluster: The profile.
-        text: The script.
-        patience_s: How long to wait for a controller that does not answer.
-
     Raises:
         ConfigErrors: The profile asks for what the cluster does not have.
         SubmitError: There is no Slurm here, it does not answer, or it refuses for another reason.

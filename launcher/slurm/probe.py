@@ -9,9 +9,9 @@ import socket
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from launcher.base import machine
+from launcher.base.files import JsonObject
 from launcher.base.package import NAME
 from launcher.job.versions import OLDEST
 
@@ -19,7 +19,7 @@ PACKAGES = (NAME, "nvidia-nccl-cu12", "nvidia-nccl-cu13", "bitsandbytes", "submi
 ANSWER = "answer.json"
 
 
-def facts() -> dict[str, Any]:
+def facts() -> JsonObject:
     """This node: its name, Python, packages, and the GPUs that the job was given."""
     here = machine.facts()
     return {

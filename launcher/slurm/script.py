@@ -26,13 +26,8 @@ def parameters(
 ) -> dict[str, Any]:
     """Submitit's Slurm parameters of one run, or of an array.
 
-    Args:
-        name: The job's name.
-        folder: Where submitit keeps scripts, pickles and logs. It is the job's comment as well, by which a job is
-            found whose launcher ended before it could write down the id.
-        directory: The run's, or the sweep's, which a container has to see.
-        cluster: The profile.
-        wait_for: Jobs that must have ended, however they did, before it begins.
+    ``folder`` is submitit's, and the job's comment, by which a job is found whose launcher ended before it noted the
+    id; ``directory`` the run's or sweep's, which a container has to see; ``wait_for`` jobs that must have ended before.
     """
     optional = {
         "cpus_per_task": cluster.cpus_per_node,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base import files
+from launcher.base.files import JsonObject
 from launcher.base.units import seconds_of
 from launcher.slurm import script
 from launcher.slurm.client import SlurmRefused, ask
@@ -30,28 +31,19 @@ _ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A cluster as it was found.
+    """A cluster as it was found: ``scontrol show config``, the partitions that this user sees, and one node's answer.
 
-    Attributes:
-        config: The lines of ``scontrol show config``.
-        partitions: All that this user sees.
-        node: One node's answer, or None where none answered.
-        problem: Why no node answered; None where one did.
+    Where no node answered, ``problem`` says why.
     """
 
     config: Mapping[str, str]
     partitions: tuple[Partition, ...]
-    node: Mapping[str, Any] | None
+    node: JsonObject | None
     problem: str | None
 
 
 def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
     """Ask Slurm, and one node of it.
-
-    Args:
-        cluster: How to ask for a node: partition, account and the like, and the lines before the job.
-        folder: The folder that nodes should share.
-        wait_s: How long to wait for a node; 0 asks none.
 
     Raises:
         SubmitError: There is no Slurm here, or it does not answer.
@@ -62,7 +54,7 @@ def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
     return Survey(config=config, partitions=known, node=node, problem=problem)
 
 
-def _ask_node(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
+def _ask_node(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[JsonObject | None, str | None]:
     """Let one node answer through the shared folder; its answer, or the reason why there is none."""
     try:
         place = Path(tempfile.mkdtemp(prefix=".launch-doctor-", dir=folder))
@@ -92,7 +84,7 @@ def _command(cluster: ClusterSpec, place: Path) -> str:
     return "\n".join([*script.setup(cluster), f"{python} -m launcher.slurm.probe {shlex.quote(str(place))}"])
 
 
-def _answer(job: str, place: Path, wait_s: float) -> tuple[dict[str, Any] | None, str | None]:
+def _answer(job: str, place: Path, wait_s: float) -> tuple[JsonObject | None, str | None]:
     deadline, state = time.monotonic() + wait_s, "PENDING"
     while time.monotonic() < deadline and state in _ENOUGH:
         if (place / ANSWER).exists():

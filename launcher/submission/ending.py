@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import SubmitError
+from launcher.base.files import JsonObject
 from launcher.rundir import attempts, failure, losses, measured_run, run_names, state
 from launcher.slurm.client import SlurmRefused
 from launcher.submission.processes import SlurmPlace
@@ -59,7 +60,7 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     return found.text
 
 
-def _stopped(directory: Path, outcome: dict[str, Any], place: SlurmPlace) -> str | None:
+def _stopped(directory: Path, outcome: JsonObject, place: SlurmPlace) -> str | None:
     """The job was told to stop and has: by the early signal, else by Slurm itself, which then knows what follows."""
     step = f" after step {outcome['step']}" if "step" in outcome else ""
     if place.told_to_save.is_set():
@@ -148,7 +149,7 @@ def asked_to_end(directory: Path) -> bool:
     return (directory / state.CANCEL_REQUEST).exists()
 
 
-def spec(directory: Path) -> dict[str, Any]:
+def spec(directory: Path) -> JsonObject:
     """The run's specification as written."""
     return files.read_json(directory / "spec.json") or {}
 

@@ -24,9 +24,9 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from launcher.base import files, machine
+from launcher.base.files import JsonObject
 from launcher.base.units import duration
 from launcher.job import beat, events
 from launcher.job.beat import Beat
@@ -85,7 +85,7 @@ class Watch:
         self.folder = folder / str(number)
         self.folder.mkdir()
         spec = files.read_json(directory / "spec.json") or {}
-        train: dict[str, Any] = spec.get("train") or {}
+        train: JsonObject = spec.get("train") or {}
         self._timeout, self._factor = float(train.get("timeout_s", 1800)), float(train.get("hang_factor", 10.0))
         self.on_hang: str = train.get("on_hang", "report")
         self._limit = int((spec.get("cluster") or {}).get("requeues", 0))
@@ -101,11 +101,7 @@ class Watch:
         return {beat.FOLDER: str(self.folder)}
 
     def look(self, process: subprocess.Popen[bytes]) -> None:
-        """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted.
-
-        Args:
-            process: The agent, whose end ends the ranks.
-        """
+        """Look at the ranks, now and then; say that they hang, or no longer do, and end them where that is wanted."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -198,7 +194,7 @@ class Watch:
         health.note_hang(self._directory, restart=self.on_hang == "restart", attempt=self._attempt, text=text)
         process.kill()
 
-    def _parts(self, step: int) -> list[dict[str, Any]]:
+    def _parts(self, step: int) -> list[JsonObject]:
         """The rows of all nodes' ranks in this hang; none of a node that does not answer."""
         paths = [health.part(self._directory, step, number) for number in range(self._nodes)]
         until = time.monotonic() + _GATHER_S

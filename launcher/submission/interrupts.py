@@ -27,13 +27,13 @@ _SAME_S = 1.0
 """Signals that come so soon after the first mean the same."""
 
 _AGAIN_S = 0.01
+"""Seconds until an interruption that was lost in a callback comes again: at once, behind the callback."""
 
 
 class Interrupted(KeyboardInterrupt):
     """A signal that ends the command; ``number`` is the signal."""
 
     def __init__(self, number: int) -> None:
-        """Keep the signal."""
         self.number = number
         super().__init__(signal.Signals(number).name)
 
@@ -151,11 +151,7 @@ def note_ended(name: str) -> None:
 
 
 def say(*, starts: bool) -> None:
-    """Say on stderr what an interruption has left.
-
-    Args:
-        starts: The command is one that starts runs.
-    """
+    """Say on stderr what an interruption has left."""
     going = [name for name, goes_on in _noted.begun.items() if goes_on]
     lines = [f"{name} goes on: `launch logs {name}` shows it, `launch cancel {name}` stops it" for name in going]
     if starts and not going:

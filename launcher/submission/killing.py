@@ -16,9 +16,9 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files, machine, process
+from launcher.base.files import JsonObject
 from launcher.job import beat, host
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.rundir import output
@@ -45,7 +45,7 @@ class Killing:
         self._before = host.kills()
         self._memory: HostMemory | None = None
         self._beats: dict[int, beat.Beat] = {}
-        self._biggest: tuple[dict[str, Any], ...] = ()
+        self._biggest: tuple[JsonObject, ...] = ()
 
     def look(self) -> None:
         """Read the node's memory, now and then."""
@@ -72,12 +72,7 @@ class Killing:
             self._beats = {each.rank: each for each in found if each is not None}
 
     def tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
-        """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one.
-
-        Args:
-            report: Torchrun's, of this node.
-            agent: Torchrun itself, which may have been the one.
-        """
+        """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one."""
         with contextlib.suppress(Exception):  # To say why a job ended is no reason to lose its end.
             self._tell(report, agent)
 
@@ -109,7 +104,7 @@ class Killing:
         content = json.dumps(record.as_dict())
         files.write_new(self._directory / OUT_OF_MEMORY, f"{content}\n".encode())
 
-    def _others(self) -> tuple[dict[str, Any], ...]:
+    def _others(self) -> tuple[JsonObject, ...]:
         """The largest processes that are none of the job's."""
         own = {each.pid for each in process.marked(f"LAUNCH_RUN={self._directory}")}
         return host.biggest(without=own | {os.getpid()})

@@ -17,10 +17,10 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import JobFailed
+from launcher.base.files import JsonObject
 from launcher.base.process import Process
 from launcher.rundir import attempts, contents, failure, keeper, state
 from launcher.submission import ending, hanging, preparing, processes
@@ -40,11 +40,6 @@ _LOOK_S = 2.0
 
 def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: SlurmPlace | None = None) -> None:
     """Run the recorded job of this node to its end.
-
-    Args:
-        directory: The run directory.
-        facts: Values for the placeholders that only a node knows (``launcher.job.torchrun``).
-        place: The node's part in a Slurm job; None on this machine.
 
     Raises:
         JobFailed: The job ended with an error; the message is the worker's own last one.
@@ -68,7 +63,7 @@ def _is_done(directory: Path, place: SlurmPlace) -> bool:
     return content.get("state") == "finished" and content.get("job_id") == place.job_id
 
 
-def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None) -> str | None:
+def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace | None) -> str | None:
     if place is not None and (reason := _stuck(directory, ending.requeues(directory), place)) is not None:
         state.put(directory, "failed", reason=reason, job_id=place.job_id)
         return reason
@@ -88,7 +83,7 @@ def _first_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], 
     return None if returncode is None else ending.conclude(directory, returncode, place)
 
 
-def _ranks(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace | None) -> int | None:
+def _ranks(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace | None) -> int | None:
     """Run this node's ranks to their end; the agent's exit status, None where the job has begun again elsewhere."""
     superseded, killing, is_first = False, Killing(directory), place is None or place.number == 0
     for watch in hanging.watches(directory, place):
@@ -132,7 +127,7 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
     return reason
 
 
-def _other_node(directory: Path, job: dict[str, Any], facts: Mapping[str, str], place: SlurmPlace) -> None:
+def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace) -> None:
     """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
     if not preparing.wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):

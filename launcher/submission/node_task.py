@@ -15,7 +15,7 @@ from launcher.submission import node
 from launcher.submission.processes import SlurmPlace
 
 _REQUEUE_PATIENCE_S = 90
-"""Seconds that a job that has saved waits for the controller; beyond Slurm's margin it is ended anyway."""
+"""Seconds that a job that has saved waits for a controller that is away; beyond Slurm's margin it is ended anyway."""
 
 
 class NodeTask:
@@ -55,7 +55,7 @@ class NodeTask:
             attempt=attempt,
             told_to_save=told[signal.SIGUSR2],
             told_to_end=told[signal.SIGTERM],
-            requeue=lambda: _requeue(environment.job_id),
+            requeue=lambda: client.ask("scontrol", "requeue", environment.job_id, patience_s=_REQUEUE_PATIENCE_S),
             seconds_left=lambda: jobs.seconds_left(environment.job_id),
             without=lambda bad: jobs.obstacle(environment.job_id, bad),
             exclude=lambda bad: jobs.exclude(environment.job_id, bad, patience_s=_REQUEUE_PATIENCE_S),
@@ -68,11 +68,6 @@ class NodeTask:
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, directory)
-
-
-def _requeue(job_id: str) -> None:
-    """Put the job that we are part of back into the queue, even if the controller is away for a while."""
-    client.ask("scontrol", "requeue", job_id, patience_s=_REQUEUE_PATIENCE_S)
 
 
 def _port(job_id: str, restarts: int) -> int:

@@ -12,21 +12,23 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import JobFailed
+from launcher.base.files import JsonObject
 from launcher.data import token_folder
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
 _POLL_S = 0.1
 _LOOK_S = 1.0
+"""Seconds between two looks at a file system that nodes share."""
+
 _UNSEEN_S = 60.0
 """Seconds after which a folder that another node has written is seen on any file system that nodes share."""
 
 
-def preparing_job(directory: Path, ranks: dict[str, Any], attempt: str) -> dict[str, Any] | None:
+def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
     """The job that makes the token ids, in the ranks' own Python; None where the run needs none, or has them.
 
     No rank computes yet, so the tokenizer may have all cores.
@@ -100,6 +102,5 @@ def _seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool])
 
 
 def _spec(directory: Path) -> RunSpec | None:
-    """The run; None for a job that is not described by one."""
     content = files.load_json(directory / "spec.json")
     return parse(content) if "data" in content else None

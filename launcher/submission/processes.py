@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.base.process import children, marked
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 
@@ -38,7 +38,7 @@ class SlurmPlace:
     attempt: str
     told_to_save: threading.Event
     told_to_end: threading.Event
-    requeue: Callable[[], None] = field(repr=False)
+    requeue: Callable[[], object] = field(repr=False)
     seconds_left: Callable[[], float | None] = field(repr=False)
     without: Callable[[Sequence[str]], str | None] = field(repr=False, default=lambda _: None)
     exclude: Callable[[Sequence[str]], None] = field(repr=False, default=lambda _: None)
@@ -53,20 +53,12 @@ def log_name(place: SlurmPlace | None) -> str:
 @contextlib.contextmanager
 def start_agent(
     directory: Path,
-    job: dict[str, Any],
+    job: JsonObject,
     facts: Mapping[str, str],
     place: SlurmPlace | None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the recorded command of this node; its output goes to ``logs/node*.out`` and ``.err``.
-
-    Args:
-        directory: The run directory.
-        job: The recorded job.
-        facts: Values for placeholders.
-        place: The node's part in a Slurm job; None on this machine.
-        environment: Variables beside the job's own.
-    """
+    """Start the recorded command of this node; its output goes to ``logs/node*.out`` and ``.err``."""
     name = log_name(place)
     with (directory / "logs" / f"{name}.out").open("ab") as out, (directory / "logs" / f"{name}.err").open("ab") as err:
         yield subprocess.Popen(

@@ -66,13 +66,7 @@ def _hand_over(
 ) -> list[str]:
     """Queue one run, or an array, and note its job ids.
 
-    Args:
-        folder: Submitit's, and the job's comment, by which a launcher that was killed finds it again.
-        place: The directory of the run, or of the sweep, which a container sees.
-        runs: The run directories.
-        cluster: The profile.
-        at_once: Jobs of an array that may run at once.
-        wait_for: Jobs that must have ended before.
+    ``folder`` is submitit's and the job's comment, ``place`` the directory of the run or sweep, which a container sees.
     """
     parameters = script.parameters(place.name, str(folder), str(place), cluster, wait_for=wait_for)
     with interrupts.let_through():
@@ -177,13 +171,7 @@ def sbatch_text(name: str, directory: str, cluster: ClusterSpec) -> str | None:
 
 
 def array_text(directory: Path, cluster: ClusterSpec, count: int) -> str | None:
-    """The script that Slurm gets for the runs of a new sweep with equal resources; None for local runs.
-
-    Args:
-        directory: The sweep's folder.
-        cluster: The profile of its runs.
-        count: How many they are.
-    """
+    """The script that Slurm gets for the runs of a new sweep with equal resources; None for local runs."""
     if cluster.kind != "slurm":
         return None
     folder = directory / "submitit" / "0"

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base import process as processes
+from launcher.base.files import JsonObject
 from launcher.job import beat
 from launcher.job.beat import Beat
 
@@ -69,17 +69,11 @@ class RankStacks:
     source: str = ""
     stack: Sequence[str] = ()
     threads: str = ""
-    collectives: Sequence[dict[str, Any]] | None = None
+    collectives: Sequence[JsonObject] | None = None
 
 
 def take_stacks(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, RankStacks]:
-    """Ask all ranks at once; what each answered within seconds.
-
-    Args:
-        folder: Of their heartbeats.
-        processes: The ranks.
-        program: The job's Python, beside which ``py-spy`` may lie.
-    """
+    """Ask all ranks at once; what each answered within seconds."""
     until = time.monotonic() + _PATIENCE_S
     asked = {each.rank: _ask(folder, each.rank) for each in processes if each.beat is not None}
     able = [each for each in processes if each.beat is not None and _state(each.pid) not in _STATES]
@@ -128,7 +122,7 @@ def _ask(folder: Path, rank: int) -> int:
     return -1
 
 
-def _collectives(folder: Path, rank: int, asked: int | None) -> list[dict[str, Any]] | None:
+def _collectives(folder: Path, rank: int, asked: int | None) -> list[JsonObject] | None:
     content = files.read_json(beat.collectives(folder, rank)) or {}
     return content["collectives"] if asked is not None and content.get("asked") == asked else None
 

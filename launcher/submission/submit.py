@@ -75,10 +75,7 @@ def _note_failure(directory: Path, reason: str) -> None:
 def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lambda: None) -> str:
     """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
 
-    Args:
-        directory: The run directory.
-        spec: The run.
-        before: Called once it is known that no other launcher submits the run, and that it does not run.
+    ``before`` is called once it is known that no other launcher submits the run, and that it does not run.
 
     Raises:
         SubmitError: It waits or runs, or as :func:`submit`.
@@ -207,10 +204,6 @@ def settle(directory: Path) -> None:
 
 def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
     """The folder that the run's job starts in, wherever the command was typed.
-
-    Args:
-        directory: The run directory.
-        words: Settings that were typed, for the way out.
 
     Raises:
         SubmitError: It is not there any more, or the job cannot be read.

@@ -81,10 +81,7 @@ class Sweep:
     ) -> tuple[Point, Assessment | None]:
         """Compose and judge one point, with its own best layout where the words say ``plan=best``.
 
-        Args:
-            number: Its number in the sweep.
-            overrides: Its own overrides.
-            directory: The sweep's folder, for its run; None where none will be started.
+        ``directory`` is the sweep's, in which its run gets a folder; None where none will be started.
         """
         name = f"{number:03d}"
         if self.searches is None:
