@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from launcher.base.errors import ConfigError
@@ -50,21 +50,20 @@ def _not_derived(spec: RunSpec) -> ConfigError:
 
 
 def _not_shared_out(spec: RunSpec) -> Iterator[ConfigError]:
-    """The micro-batch is to be the global batch's share."""
-    count, data, total = spec.train.gradient_accumulation or 1, spec.data_degree, spec.global_batch_size
-    step = count * data
-    if total % step:
-        totals = edit.multiples_around(total, step)
-        yield ConfigError(
-            "train.global_batch_size",
-            total,
-            f"must be a multiple of accumulation {count} x data degree {data} = {step}: train.micro_batch_size is its"
-            " share",
-            chain(
-                edit.nearest(spec, "train.global_batch_size", totals, _shared_out, limit=2),
-                edit.nearest(spec, "train.gradient_accumulation", edit.divisors(total), _shared_out, limit=2),
-            ),
-        )
+    count, data = spec.train.gradient_accumulation or 1, spec.data_degree
+    if not _shared_out(spec):
+        why = f"accumulation {count} x data degree {data} = {count * data}: train.micro_batch_size is its share"
+        yield _no_multiple(spec, count * data, why, "train.gradient_accumulation", _shared_out)
+
+
+def _no_multiple(spec: RunSpec, step: int, why: str, other: str, legal: Callable[[RunSpec], bool]) -> ConfigError:
+    """The error of a global batch that is no multiple of ``step``, with near values of it and of the ``other`` key."""
+    path, total = "train.global_batch_size", spec.global_batch_size
+    ways = chain(
+        edit.nearest(spec, path, edit.multiples_around(total, step), legal, limit=2),
+        edit.nearest(spec, other, edit.divisors(total), legal, limit=2),
+    )
+    return ConfigError(path, total, f"must be a multiple of {why}", ways)
 
 
 def _shared_out(spec: RunSpec) -> bool:
@@ -72,7 +71,6 @@ def _shared_out(spec: RunSpec) -> bool:
 
 
 def _not_agreeing(spec: RunSpec) -> Iterator[ConfigError]:
-    """All three are given, and their product is another."""
     train, data, total = spec.train, spec.data_degree, spec.global_batch_size
     count, size = train.gradient_accumulation or 1, spec.micro_batch_size
     if total == count * size * data:
@@ -87,17 +85,9 @@ def _not_agreeing(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _not_whole(spec: RunSpec) -> ConfigError:
-    micro, data, total = spec.micro_batch_size, spec.data_degree, spec.global_batch_size
-    step = micro * data
-    return ConfigError(
-        "train.global_batch_size",
-        total,
-        f"must be a multiple of micro-batch {micro} x data degree {data} = {step}",
-        chain(
-            edit.nearest(spec, "train.global_batch_size", edit.multiples_around(total, step), _whole, limit=2),
-            edit.nearest(spec, "train.micro_batch_size", edit.divisors(total), _whole, limit=2),
-        ),
-    )
+    micro, data = spec.micro_batch_size, spec.data_degree
+    why = f"micro-batch {micro} x data degree {data} = {micro * data}"
+    return _no_multiple(spec, micro * data, why, "train.micro_batch_size", _whole)
 
 
 def _accumulates(spec: RunSpec) -> ConfigError:

@@ -40,7 +40,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _readers(spec: RunSpec) -> Iterator[ConfigError]:
-    """More processes that read data than a node's share of cores."""
     cores = spec.cluster.cpus_per_node
     if cores is not None and spec.script is None:
         yield from readers_beyond(spec, cores, f"the job has {cores} cores of a node (cluster.cpus_per_node)")

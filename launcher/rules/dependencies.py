@@ -74,7 +74,6 @@ def _settings(backend: str) -> Mapping[str, str]:
 
 @cache
 def _reader(path: str) -> str:
-    """The shipped backend that reads a key."""
     return next(name for name in registry.shipped("backends") if path in _settings(name))
 
 

@@ -82,14 +82,12 @@ def _in_texts(values: tuple[object, ...]) -> tuple[tuple[str, object, Form], ...
 
 @lru_cache(maxsize=1)
 def _keys_of_text() -> tuple[str, ...]:
-    """The keys that hold a text or a list of texts."""
     takes_text = (path for path, kind in kinds().items() if kind is str or str in get_args(kind))
     return tuple(path for path in takes_text if path not in OPEN_NODES)
 
 
 @lru_cache(maxsize=1)
 def _texts() -> Callable[[RunSpec], tuple[object, ...]]:
-    """The function that reads them of a run."""
     return edit.reader(_keys_of_text())
 
 

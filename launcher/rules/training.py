@@ -128,7 +128,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
-    """An adapter of nothing, or of a base that is cut up."""
     adapter = spec.adapter
     if adapter.name == "none":
         return
@@ -143,7 +142,6 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:
-    """An adapter on random weights."""
     if spec.adapter.name != "none" and spec.model.weights is None and spec.save.load is None:
         rule = f"adapter={spec.adapter.name} trains beside frozen weights, and these are fresh: name a checkpoint"
         yield ConfigError("model.weights", None, rule, ["model.weights=path/to/model", "adapter=none"])

@@ -106,7 +106,6 @@ def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _kind_of_module(path: str) -> Any:
-    """The type of a key whose values are the modules of a folder."""
     return Literal[registry.names(_MODULES[path])]
 
 
@@ -215,7 +214,6 @@ def _wrong(kind: Any, value: object, path: str) -> ConfigError:
 
 
 def _reader(kind: Any) -> Reader:
-    """The reader of one type of the schema."""
     return reader(kind, _TYPED)
 
 

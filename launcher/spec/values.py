@@ -30,7 +30,6 @@ class Hashed:
 
 @cache
 def _hashed_fields(cls: type) -> Callable[[object], object]:
-    """The function that reads those fields of a class that its hash is of."""
     return attrgetter(*(field.name for field in fields(cls) if field.hash is not False))
 
 

@@ -117,7 +117,6 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that PipelineModule would drop or get wrong."""
     if spec.parallel.pipeline == 1:
         return
     for path, (neutral, reason) in _NOT_IN_STAGES.items():

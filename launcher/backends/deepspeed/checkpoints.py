@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.spec import RunSpec, edit
 
 _KEYS = {
@@ -29,7 +30,7 @@ _KEYS = {
 _OTHERWISE = "or export there (save.export=safetensors) and start here with model.weights"
 
 
-def facts(spec: RunSpec) -> dict[str, Any]:
+def facts(spec: RunSpec) -> JsonObject:
     """The layout of a run, as ``deepspeed.json`` in its checkpoints holds it."""
     return {
         "stage": spec.zero.stage,

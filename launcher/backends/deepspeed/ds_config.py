@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.backends.deepspeed.optimizer import is_torch
 from launcher.backends.deepspeed.traits import dtypes
+from launcher.base.files import JsonObject
 from launcher.spec import Offload, RunSpec
 
 _BUFFER_STEP = 2**20
@@ -29,10 +30,10 @@ _HEAD_NORMS = r".*\.self_attn\.[qk]_norm\.weight$"
 """Names of weights and how AutoTP cuts them."""
 
 
-def build(spec: RunSpec) -> dict[str, Any]:
+def build(spec: RunSpec) -> JsonObject:
     """The whole configuration; the keys of ``backend.extra`` are merged in last."""
     formats = dtypes(spec)
-    config: dict[str, Any] = {
+    config: JsonObject = {
         "train_batch_size": spec.global_batch_size,
         "train_micro_batch_size_per_gpu": spec.micro_batch_size,
         "gradient_accumulation_steps": spec.gradient_accumulation,
@@ -66,7 +67,7 @@ def build(spec: RunSpec) -> dict[str, Any]:
     return merged(config, spec.backend.extra)
 
 
-def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> JsonObject:
     """``base`` with the values of ``extra`` in their places, block by block."""
     result = dict(base)
     for key, value in extra.items():
@@ -75,7 +76,7 @@ def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _zero(spec: RunSpec) -> dict[str, Any]:
+def _zero(spec: RunSpec) -> JsonObject:
     zero = spec.zero
     return {
         "stage": zero.stage,
@@ -98,9 +99,9 @@ def _zero(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _offload(spec: RunSpec, device: Offload) -> dict[str, Any]:
+def _offload(spec: RunSpec, device: Offload) -> JsonObject:
     """The block of one kind of offload; a GPU copies from pinned memory, for which CPU ranks have no use."""
-    block: dict[str, Any] = {"device": device}
+    block: JsonObject = {"device": device}
     if device != "none":
         block["pin_memory"] = spec.hardware.device == "cuda"
     if device == "nvme":
@@ -108,14 +109,14 @@ def _offload(spec: RunSpec, device: Offload) -> dict[str, Any]:
     return block
 
 
-def _offload_optimizer(spec: RunSpec) -> dict[str, Any]:
+def _offload_optimizer(spec: RunSpec) -> JsonObject:
     block = _offload(spec, spec.zero.offload_optimizer)
     if block["device"] == "nvme":
         block |= {"buffer_count": _OPTIMIZER_BUFFERS, "pipeline_read": False, "pipeline_write": False}
     return block
 
 
-def _offload_parameters(spec: RunSpec) -> dict[str, Any]:
+def _offload_parameters(spec: RunSpec) -> JsonObject:
     block = _offload(spec, spec.zero.offload_parameters)
     if block["device"] == "nvme":
         block |= {"buffer_count": _PARAMETER_BUFFERS, "buffer_size": _buffer_size(spec), "max_in_cpu": 0}
@@ -135,7 +136,7 @@ def _buffer_size(spec: RunSpec) -> int:
     return -(-share // _BUFFER_STEP) * _BUFFER_STEP
 
 
-def _precision(spec: RunSpec) -> dict[str, Any]:
+def _precision(spec: RunSpec) -> JsonObject:
     formats = dtypes(spec)
     if formats.parameters == "bf16":
         bf16 = {
@@ -160,7 +161,7 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
     return {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
 
 
-def _activation_checkpointing() -> dict[str, Any]:
+def _activation_checkpointing() -> JsonObject:
     """DeepSpeed's own activation checkpointing stays off: the worker uses ``torch.utils.checkpoint``."""
     return {
         "partition_activations": False,
@@ -171,7 +172,7 @@ def _activation_checkpointing() -> dict[str, Any]:
     }
 
 
-def _asynchronous_io() -> dict[str, Any]:
+def _asynchronous_io() -> JsonObject:
     """DeepSpeed's defaults for libaio, runtime/swap_tensor/constants.py."""
     return {
         "block_size": 1048576,
@@ -183,7 +184,7 @@ def _asynchronous_io() -> dict[str, Any]:
     }
 
 
-def _optimizer(spec: RunSpec) -> dict[str, Any]:
+def _optimizer(spec: RunSpec) -> JsonObject:
     """The ``optimizer`` block of ds_config; the worker's own schedule then sets the learning rate of each step."""
     optimizer = spec.optimizer
     choice = {key: value for key in ("foreach", "fused") if (value := getattr(optimizer, key)) is not None}
@@ -195,14 +196,14 @@ def _optimizer(spec: RunSpec) -> dict[str, Any]:
     return {"type": "AdamW", "params": {**common, **adam, **own}}
 
 
-def _tensor(spec: RunSpec) -> dict[str, Any]:
+def _tensor(spec: RunSpec) -> JsonObject:
     """The block ``tensor_parallel``: the cut that ``transformers`` itself plans for Llama, Qwen2 and Qwen3.
 
     The token embedding stays whole on every rank, and so does a tied output projection. One of its own is split by
     vocabulary and its logits are gathered. Norms of heads are whole, but each rank sees its own heads alone, so their
     gradients are summed (``base_model_tp_plan`` and ``_tp_plan`` of transformers 5.23).
     """
-    layers: list[dict[str, Any]] = [
+    layers: list[JsonObject] = [
         {"patterns": [_COLUMNS], "partition_type": "column"},
         {"patterns": [_ROWS], "partition_type": "row"},
     ]

@@ -133,7 +133,6 @@ def _near(known: list[str], key: str, value: Any) -> list[str]:
 
 
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:
-    """Overrides that say the same as a key of ds_config.json."""
     if setting == "precision.compute":
         return [f"precision={path.partition('.')[0] if value else 'fp32'}"]
     if setting in ("precision.master", "precision.optimizer_states"):

@@ -96,7 +96,6 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
-    """Schedules that torch lacks or refuses."""
     stages, schedule, count = spec.parallel.pipeline, spec.parallel.schedule, spec.gradient_accumulation
     if stages == 1:
         return

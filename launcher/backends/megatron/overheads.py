@@ -112,12 +112,8 @@ def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     if reads_gradients_as_they_are(rank.spec):
         return
     if rank.dtypes.size("accumulate") < 4 and rank.dtypes.master is not None:
-        what, source, shard = (
-            "fp32 gradients of this rank",
-            "Megatron-core distrib_optimizer.py",
-            rank.elements.optimizer,
-        )
-        yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=shard)
+        what, source = "fp32 gradients of this rank", "Megatron-core distrib_optimizer.py"
+        yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=rank.elements.optimizer)
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:

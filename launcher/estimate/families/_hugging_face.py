@@ -7,9 +7,9 @@ transformers 5.23.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.rank.family import CheckpointNames, ConfigFile, TransformersConfig
 from launcher.spec import ModelSpec, RunSpec, edit
 
@@ -46,25 +46,24 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
 }
 """LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
 
+_SAME = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings", "initializer_range", "tie_word_embeddings",
+)  # fmt: skip
+"""Our keys that these classes have by the same names."""
+
 ACTIVATIONS = {"squared_relu": "relu2"}
 """Our names of activation functions by those of transformers, where they differ."""
 
 
-def common(model: ModelSpec) -> dict[str, Any]:
+def common(model: ModelSpec) -> JsonObject:
     """Arguments that the classes of all relatives take."""
     return {
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
+        **{key: getattr(model, key) for key in _SAME},
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.head_size,
         "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
-        "max_position_embeddings": model.max_position_embeddings,
-        "initializer_range": model.initializer_range,
         "rms_norm_eps": model.norm_epsilon,
-        "tie_word_embeddings": model.tie_word_embeddings,
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta, **(model.rope_parameters or {})},
         "bos_token_id": None,
         "eos_token_id": None,
@@ -72,7 +71,7 @@ def common(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def balanced_experts(model: ModelSpec) -> dict[str, Any]:
+def balanced_experts(model: ModelSpec) -> JsonObject:
     """Arguments of experts that a sigmoid scores and a bias of each balances (DeepSeek-V3, GLM-4.5)."""
     return {
         "moe_intermediate_size": model.moe_intermediate_size,
@@ -181,7 +180,7 @@ def other_values(spec: RunSpec, legal: Mapping[str, tuple[object, ...]]) -> Iter
             yield ConfigError(path, value, f"{whose} have {names}", way_out)
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """Llama, Mistral, Qwen2 and Qwen3, and what their relatives with experts share with them."""
     heads = config.size("num_attention_heads")
     activation = config.activation("hidden_act")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama, moe
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
@@ -22,6 +22,8 @@ traits = FamilyTraits(
     names=_hugging_face.NAMES,
     model_types=("deepseek_v3",),
 )
+
+_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "gated": (True,),
@@ -90,11 +92,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
         **_hugging_face.common(model),
         **_hugging_face.balanced_experts(model),
         "q_lora_rank": model.q_lora_rank or None,
-        "kv_lora_rank": model.kv_lora_rank,
-        "qk_nope_head_dim": model.qk_nope_head_dim,
-        "qk_rope_head_dim": model.qk_rope_head_dim,
-        "v_head_dim": model.v_head_dim,
-        "attention_bias": model.attention_bias,
+        **{key: getattr(model, key) for key in (*_SIZES, "attention_bias")},
     }
     del settings["head_dim"]
     return TransformersConfig(name="DeepseekV3Config", settings=settings)
@@ -116,7 +114,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, model.attention_output_bias, rule, [way])
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """DeepSeek-V3."""
     model = llama.read_config(config) | moe.balanced(config)
     for key in ("num_key_value_heads", "head_dim"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families import _hugging_face, _transformers, llama, moe
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
@@ -66,7 +66,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _hugging_face.other_router(spec)
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """GLM-4.5 and its relatives."""
     model = llama.read_config(config) | moe.balanced(config)
     return model | {"family": "glm", "qk_norm": config.flag("use_qk_norm", False, to="qk_norm")}

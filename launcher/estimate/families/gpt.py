@@ -7,9 +7,9 @@ the output projection too. The module of ``transformers`` is GPT-2's, whose chec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import CheckpointNames, ConfigFile, FamilyTraits, TransformersConfig
@@ -147,7 +147,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("model.head_dim", model.head_dim, rule, ["model.head_dim=null"])
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """GPT-2."""
     hidden = config.size("n_embd", to="hidden_size")
     activation = config.activation("activation_function", to="hidden_act")

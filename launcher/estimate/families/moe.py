@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights, llama
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
@@ -131,7 +131,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("model.num_experts", 0, rule, ["model.num_experts=8"])
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """Mixtral, whose MLPs are all experts, and Qwen3-MoE."""
     model = llama.read_config(config) | {"family": "moe", **auxiliary_loss(config)}
     if config.model_type == "mixtral":
@@ -150,7 +150,7 @@ def read_config(config: ConfigFile) -> dict[str, Any]:
     }
 
 
-def balanced(config: ConfigFile) -> dict[str, Any]:
+def balanced(config: ConfigFile) -> JsonObject:
     """The experts of DeepSeek-V3 and GLM-4.5: scored by a sigmoid, in groups, some met by every token."""
     experts = _first_of(config, "n_routed_experts", "num_local_experts")
     return {
@@ -166,7 +166,7 @@ def balanced(config: ConfigFile) -> dict[str, Any]:
     }
 
 
-def auxiliary_loss(config: ConfigFile) -> dict[str, Any]:
+def auxiliary_loss(config: ConfigFile) -> JsonObject:
     """The loss that balances experts, which transformers adds only where the router's logits are an output."""
     if config.get("output_router_logits") is not True:
         return {}

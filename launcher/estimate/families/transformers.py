@@ -7,9 +7,9 @@ all else of a class's configuration is in ``model.extra``, by the class's own na
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families._decoders import TYPES, checks, reading, values, weights
 from launcher.estimate.families._decoders import saved as decoder_saved
 from launcher.estimate.rank.engine import EngineTraits
@@ -73,6 +73,6 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     yield from checks.splitting(spec)
 
 
-def read_config(config: ConfigFile) -> dict[str, Any]:
+def read_config(config: ConfigFile) -> JsonObject:
     """All model types that are described."""
     return reading.read(config)

@@ -82,7 +82,6 @@ def fragmentation(spec: RunSpec, allocated: int) -> MemoryTerm:
 
 @cache
 def _exactly(share: float) -> Fraction:
-    """A share as its digits say it."""
     return Fraction(str(share))
 
 

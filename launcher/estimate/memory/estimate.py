@@ -236,7 +236,6 @@ def rank_terms(
 
 
 def _models(stages: Iterable[RankView], spec: RunSpec, family: Family, backend: Backend) -> Iterator[RankModel]:
-    """The ranks of some stages, each counted when it is asked for."""
     dtypes, engine = backend.dtypes(spec), kept(backend.engine(spec))
     return (rank_model(spec, view, family, dtypes, engine) for view in stages)
 
@@ -306,7 +305,6 @@ def _phases(ranks: Sequence[RankTerms]) -> dict[Phase, int]:
 
 
 def _piles(terms: Sequence[MemoryTerm]) -> Iterator[PileBytes]:
-    """The terms of each pile together, the largest first in the text."""
     together: dict[Pile | HostPile, list[MemoryTerm]] = {pile: [] for pile in PILES}
     for term in sorted(terms, key=lambda term: -term.bytes):
         if term.bytes:

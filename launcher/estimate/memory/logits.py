@@ -95,7 +95,6 @@ def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _tokens(rank: RankModel) -> int:
-    """Tokens whose logits are in memory at once."""
     if rank.spec.train.loss == "full":
         return rank.tokens
     return min(rank.tokens, rank.spec.train.loss_chunk)

@@ -34,21 +34,9 @@ from typing import Literal
 
 type Phase = Literal["load", "forward", "backward", "optimizer", "checkpoint_save"]
 type Moment = Literal[
-    "load",
-    "forward",
-    "output",
-    "loss",
-    "loss_backward",
-    "block_backward",
-    "next_block_backward",
-    "second_layer_backward",
-    "first_layer_backward",
-    "root_backward",
-    "clip",
-    "step",
-    "idle",
-    "checkpoint_save",
-]
+    "load", "forward", "output", "loss", "loss_backward", "block_backward", "next_block_backward",
+    "second_layer_backward", "first_layer_backward", "root_backward", "clip", "step", "idle", "checkpoint_save",
+]  # fmt: skip
 type Moments = frozenset[Moment]
 
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, get_args
 
+from launcher.base.files import JsonObject
 from launcher.estimate.memory.moments import Phase
 from launcher.estimate.memory.terms import HostPile, MemoryTerm, Pile
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 RESIDUALS = Path(__file__).with_name("residuals.json")
 """How far measured runs lay from this model's own predictions of them.
@@ -67,12 +67,12 @@ def band(framework: str, *, cuda: bool, runs_on: str | None = None) -> Band:
 
 
 @cache
-def _residuals() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(RESIDUALS.read_text())
+def _residuals() -> JsonObject:
+    content: JsonObject = json.loads(RESIDUALS.read_text())
     return content
 
 
-def _read(whose: str, row: dict[str, Any], *, own: bool, runs_on: str | None = None) -> Band:
+def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None) -> Band:
     return Band(low=row["low"], high=row["high"], rows=row["rows"], whose=whose, own=own, runs_on=runs_on)
 
 

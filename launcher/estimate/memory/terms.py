@@ -20,20 +20,9 @@ from launcher.base.formula import Value
 from launcher.estimate.memory.moments import MOMENTS, Moment, Moments, Phase
 
 type Pile = Literal[
-    "parameters",
-    "gradients",
-    "optimizer_states",
-    "master_weights",
-    "activations",
-    "logits",
-    "gather_buffers",
-    "reduce_buffers",
-    "temporary",
-    "workspace",
-    "context",
-    "communicators",
-    "fragmentation",
-]
+    "parameters", "gradients", "optimizer_states", "master_weights", "activations", "logits", "gather_buffers",
+    "reduce_buffers", "temporary", "workspace", "context", "communicators", "fragmentation",
+]  # fmt: skip
 
 PILES: tuple[Pile, ...] = get_args(Pile.__value__)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec
@@ -149,7 +150,7 @@ class ConfigFile(Protocol):
         """The activation function by our name."""
         ...
 
-    def rotary(self) -> dict[str, Any]:
+    def rotary(self) -> JsonObject:
         """``rope_theta`` and, where rotary positions are scaled, ``rope_parameters``."""
         ...
 
@@ -169,7 +170,7 @@ class ConfigFile(Protocol):
         """A value that cannot be had here."""
         ...
 
-    def extra(self, keys: Iterable[str]) -> dict[str, Any]:
+    def extra(self, keys: Iterable[str]) -> JsonObject:
         """The values of these keys that the file has, unchanged, and kept for the class."""
         ...
 
@@ -236,7 +237,7 @@ class Family(Protocol):
         """Settings with which no class of ``transformers`` computes the model exactly as specified."""
         yield from ()
 
-    def read_config(self, config: ConfigFile) -> dict[str, Any]:
+    def read_config(self, config: ConfigFile) -> JsonObject:
         """The keys of the group ``model`` that a ``config.json`` of one of its model types stands for."""
         raise NotImplementedError
 

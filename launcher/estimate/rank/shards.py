@@ -89,12 +89,10 @@ def total(parts: Iterable[WeightCounts]) -> WeightCounts:
 
 
 def _last(numbers: Iterable[int]) -> int:
-    """The last number that is not 0; 0 without one."""
     return next(filter(None, reversed(tuple(numbers))), 0)
 
 
 def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The tuples joined, one after the other."""
     return tuple(chain.from_iterable(tuples))
 
 
@@ -225,7 +223,6 @@ def _drawn(shape: tuple[int, ...]) -> int:
 
 
 def _local_shape(weight: Weight, rule: ShardRule) -> tuple[int, ...]:
-    """The shape after tensor parallelism."""
     if weight.split == "replicated":
         return weight.shape
     share = rule.tensor if weight.split == "tensor" else rule.expert_tensor

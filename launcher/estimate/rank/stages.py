@@ -134,7 +134,6 @@ def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
-    """The layers of each stage."""
     stages: list[list[int]] = [[] for _ in range(cut.stages)]
     start = 0
     for chunk, size in enumerate(_chunk_sizes(cut)):

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.base.files import JsonObject
 from launcher.estimate.rank.engine import AttentionKernel
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
@@ -191,6 +192,6 @@ def _second(card: Card) -> float:
 
 
 @cache
-def _constants() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+def _constants() -> JsonObject:
+    content: JsonObject = json.loads(CONSTANTS.read_text())
     return content

@@ -91,7 +91,6 @@ def _products(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> tuple
 
 
 def _local(one: Product, ranks: int) -> tuple[int, int]:
-    """Outputs and inputs on one rank."""
     n = -(-one.outputs // ranks) if one.split == 0 else one.outputs
     k = -(-one.inputs // ranks) if one.split == 1 else one.inputs
     return n, k
@@ -192,7 +191,6 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
 
 
 def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:
-    """Bytes and kernels as a pass."""
     moved = launches = 0.0
     for size, kernels in passes:
         moved, launches = moved + size, launches + kernels
@@ -200,7 +198,6 @@ def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:
 
 
 def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
-    """Norms over the tokens of the residual stream."""
     model, execution = key.model, shape.execution
     norms = sum(
         "norm" in weight.name or ".ln_" in f".{weight.name}"
@@ -213,7 +210,6 @@ def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
 
 
 def _residual(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
-    """The residual sums with bias and dropout."""
     execution = shape.execution
     elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
     if execution.compiled:
@@ -227,7 +223,6 @@ def _residual(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
 
 
 def _rotary(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
-    """The rotation of queries and keys, and their copies before attention."""
     width = (model.query_size + model.key_value_size) / shape.tensor
     elements, z = shape.tokens * width, shape.size
     if model.position_embedding == "rope":
@@ -238,7 +233,6 @@ def _rotary(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
 
 
 def _activation(own: tuple[Product, ...], model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
-    """The activation inside the MLP, of all tokens or of the routed ones."""
     z, gates = shape.size, 2 if model.gated else 1
     one_kernel = shape.execution.fused_activation or shape.execution.compiled
     for one in own:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher.base.files import JsonObject
+
 CALIBRATION = Path(__file__).with_name("calibration.json")
 
 LEAST_ROWS = 5
@@ -71,11 +73,11 @@ def _of(tables: Mapping[str, Any], names: tuple[str, ...], gpu: str) -> Constant
     return _read(rows[0]) if rows else None
 
 
-def _enough(rows: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
+def _enough(rows: Iterable[JsonObject | None]) -> list[JsonObject]:
     return [row for row in rows if row is not None and row["rows"] >= LEAST_ROWS]
 
 
-def _middle(pairs: Sequence[dict[str, Any]], where: str) -> Constant:
+def _middle(pairs: Sequence[JsonObject], where: str) -> Constant:
     """The median of pairs, one vote each; the band is their own, as wide again as their constants differ."""
     if len(pairs) == 1:
         return _read(pairs[0])
@@ -115,10 +117,10 @@ def version() -> str | None:
 
 
 @cache
-def _calibration() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
+def _calibration() -> JsonObject:
+    content: JsonObject = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
     return content
 
 
-def _read(row: dict[str, Any]) -> Constant:
+def _read(row: JsonObject) -> Constant:
     return Constant(value=row["constant"], low=row["low"], high=row["high"], rows=row["rows"], whose=row["whose"])

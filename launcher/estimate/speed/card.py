@@ -64,37 +64,19 @@ def card_of(hardware: HardwareSpec) -> Card | None:
     """The card's figures; None where one of them is unknown, or on the CPU."""
     if hardware.device != "cuda" or lacking(hardware):
         return None
-    numbers = (hardware.flops_fp32, hardware.flops_fp16, hardware.memory_bandwidth, hardware.pcie_bandwidth)
+    fp32 = float(hardware.flops_fp32 or 0)
     return _card(
-        hardware.card or hardware.name,
-        hardware.effective_capability,
-        hardware.cores or 0,
-        *(float(number or 0) for number in numbers),
-        hardware.flops_bf16,
-        hardware.flops_fp8,
-    )
-
-
-@lru_cache(maxsize=64)
-def _card(
-    name: str,
-    capability: float,
-    cores: int,
-    fp32: float,
-    fp16: float,
-    memory_bandwidth: float,
-    pcie_bandwidth: float,
-    bf16: float | None,
-    fp8: float | None,
-) -> Card:
-    return Card(
-        name=name,
-        capability=capability,
-        cores=cores,
+        name=hardware.card or hardware.name,
+        capability=hardware.effective_capability,
+        cores=hardware.cores or 0,
         fp32=fp32,
-        fp16=fp16,
-        bf16=bf16 or fp32,
-        fp8=fp8,
-        memory_bandwidth=memory_bandwidth,
-        pcie_bandwidth=pcie_bandwidth,
+        fp16=float(hardware.flops_fp16 or 0),
+        bf16=hardware.flops_bf16 or fp32,
+        fp8=hardware.flops_fp8,
+        memory_bandwidth=float(hardware.memory_bandwidth or 0),
+        pcie_bandwidth=float(hardware.pcie_bandwidth or 0),
     )
+
+
+_card = lru_cache(maxsize=64)(Card)
+"""Makes one object of cards with the same figures."""

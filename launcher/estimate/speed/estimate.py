@@ -192,7 +192,6 @@ def least_seconds(
 
 
 def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
-    """The stages of a run; None where :func:`unknown` says why."""
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     reason = _unknown(spec, execution, card, network)
     if card is None or network is None or execution is None or reason is not None:
@@ -252,7 +251,6 @@ def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrate
 
 
 def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
-    """The parts of a step on the stage of one rank."""
     execution, card = timed.execution, timed.card
     spec, m = rank.spec, rank.spec.gradient_accumulation
     yield from _passes(spec, stage, m, card, execution)

@@ -101,7 +101,6 @@ def exchange(model: ModelSpec, shape: Shape) -> Pass:
 
 
 def _copied(model: ModelSpec, shape: Shape) -> tuple[float, float]:
-    """Seconds and bytes of an all-to-all with a copy for each expert."""
     size = routed(model, shape) * model.hidden_size * shape.size
     group = shape.group(shape.expert, shape.expert_tensor)
     return collectives.seconds("all_to_all", size, group, shape.network), size

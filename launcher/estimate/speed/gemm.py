@@ -21,6 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.base.files import JsonObject
 from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype
 
@@ -155,8 +156,8 @@ def _sides(name: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _fitted(dtype: Dtype, card: Card) -> dict[str, Any]:
-    formats: dict[str, Any] = constants()["cards"][_measured(dtype, card)]["formats"]
+def _fitted(dtype: Dtype, card: Card) -> JsonObject:
+    formats: JsonObject = constants()["cards"][_measured(dtype, card)]["formats"]
     name = "fp8" if dtype == "fp8" and card.fp8 else "bf16"
     return {**formats[name], "format": name}
 
@@ -169,7 +170,7 @@ def _measured(dtype: Dtype, card: Card) -> str:
 
 
 @cache
-def constants() -> dict[str, Any]:
+def constants() -> JsonObject:
     """The content of ``gemm.json``."""
-    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+    content: JsonObject = json.loads(CONSTANTS.read_text())
     return content

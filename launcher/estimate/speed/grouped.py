@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from launcher.base.files import JsonObject
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype
@@ -72,13 +73,13 @@ def kernel_of(dtype: Dtype, card: Card) -> Kernel:
     return kernel_from(found, gemm.kernel_of(dtype, card), card.memory_bandwidth)
 
 
-def kernel_from(found: dict[str, Any], one: gemm.Kernel, memory_bandwidth: float) -> Kernel:
+def kernel_from(found: JsonObject, one: gemm.Kernel, memory_bandwidth: float) -> Kernel:
     """The kernel that a record of constants describes."""
     byte = 1 / (found["memory_share"] * memory_bandwidth)
     return Kernel(one=one, ratio=found["ratio"], depth=found["depth"], smooth=found["smooth"], byte=byte)
 
 
 @cache
-def _constants() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(CONSTANTS.read_text())
+def _constants() -> JsonObject:
+    content: JsonObject = json.loads(CONSTANTS.read_text())
     return content

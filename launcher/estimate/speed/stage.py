@@ -98,7 +98,6 @@ def _line(key: LineKey, shape: Shape) -> Line:
 
 
 def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
-    """Sum the blocks and ends of one stage."""
     execution, blocks = shape.execution, shape._replace(execution=of_blocks(shape.execution))
     layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
     forward = backward = again = NOTHING

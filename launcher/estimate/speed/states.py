@@ -144,7 +144,6 @@ def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -
 
 
 def _in_buckets(kind: collectives.Kind, size: float, group: Group, network: Network, execution: Execution) -> float:
-    """Seconds of a collective that is cut into buckets."""
     count = max(1.0, size / execution.bucket_bytes)
     return count * collectives.seconds(kind, size / count, group, network)
 

@@ -12,23 +12,9 @@ from typing import Literal, NamedTuple, get_args
 from launcher.base import formula
 
 type StepPart = Literal[
-    "matrix_products",
-    "attention",
-    "memory_bound",
-    "loss",
-    "recompute",
-    "host",
-    "tensor",
-    "context",
-    "expert",
-    "pipeline",
-    "bubble",
-    "data",
-    "optimizer",
-    "offload",
-    "checkpoint",
-    "waiting",
-]
+    "matrix_products", "attention", "memory_bound", "loss", "recompute", "host", "tensor", "context", "expert",
+    "pipeline", "bubble", "data", "optimizer", "offload", "checkpoint", "waiting",
+]  # fmt: skip
 
 PARTS: tuple[StepPart, ...] = get_args(StepPart.__value__)
 

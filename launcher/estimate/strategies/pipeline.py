@@ -47,7 +47,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings of a pipeline that does not exist."""
     idle = {"virtual_pipeline": 1, "first_stage_layers": None, "last_stage_layers": None, "schedule": "1f1b"}
     for name, neutral in idle.items():
         value, path = getattr(spec.parallel, name), f"parallel.{name}"

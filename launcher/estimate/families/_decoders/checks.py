@@ -39,24 +39,11 @@ NAMED = (
 """The names of ``transformers.activations.ACT2FN``."""
 
 _NEUTRAL = {
-    "rope_theta": 10_000.0,
-    "num_shared_experts": 0,
-    "first_dense_layers": 0,
-    "q_lora_rank": 0,
-    "kv_lora_rank": 0,
-    "qk_nope_head_dim": 0,
-    "qk_rope_head_dim": 0,
-    "v_head_dim": 0,
-    "attention_output_bias": None,
-    "gated": None,
-    "rope_parameters": None,
-    "sliding_window": None,
-    "norm_topk_prob": None,
-    "routed_scaling_factor": 1.0,
-    "n_group": 0,
-    "topk_group": 0,
-    "router_aux_loss_coef": 0.0,
-}
+    "rope_theta": 10_000.0, "num_shared_experts": 0, "first_dense_layers": 0, "q_lora_rank": 0, "kv_lora_rank": 0,
+    "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0, "attention_output_bias": None, "gated": None,
+    "rope_parameters": None, "sliding_window": None, "norm_topk_prob": None, "routed_scaling_factor": 1.0, "n_group": 0,
+    "topk_group": 0, "router_aux_loss_coef": 0.0,
+}  # fmt: skip
 """Keys of other families, with the values at which they ask for nothing."""
 
 _UNCUT = ("pipeline", "context", "ulysses")
@@ -166,7 +153,6 @@ def _facts(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _base(model_type: str, base: object) -> str:
-    """The override that sets the base of a class's rotary angles."""
     if "rope_theta" in older(model_type):
         return edit.override("+model.extra.rope_theta", base)
     return f"+model.extra.rope_parameters={{rope_type:default,rope_theta:{base}}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.estimate.families._decoders import checks, values
 from launcher.estimate.families._decoders.description import Bias, Decoder
 from launcher.estimate.families._hugging_face import ACTIVATIONS
@@ -17,7 +18,7 @@ _REPLACED = {("gemma", "gelu"): "gelu_pytorch_tanh"}  # By the class itself, wha
 _ALIBI_LENGTH = 2048  # Positions that are computed have no end; this is what such a model was trained with.
 
 
-def read(config: ConfigFile) -> dict[str, Any]:
+def read(config: ConfigFile) -> JsonObject:
     """The keys of the group ``model``."""
     kind = config.model_type
     there = values.defaults(kind)
@@ -25,7 +26,7 @@ def read(config: ConfigFile) -> dict[str, Any]:
     model = {"family": "transformers", "model_type": kind, **_sizes(config), **_kinds(config, found)}
     model |= _widths(config, found, model)
     model |= _experts(config, model) if found.experts else {}
-    extra: dict[str, Any] = {}
+    extra: JsonObject = {}
     model |= _activation(config, found, extra)
     model |= _dropout(config, found, extra)
     said = {name for key in values.NAMES if (name := values.their_key(kind, key))}
@@ -57,7 +58,7 @@ def _is_said_otherwise(config: ConfigFile, key: str) -> bool:
     return True
 
 
-def _refuse(config: ConfigFile, found: Decoder, extra: dict[str, Any], said: set[str]) -> None:
+def _refuse(config: ConfigFile, found: Decoder, extra: JsonObject, said: set[str]) -> None:
     """Errors of keys of the file whose values the description of the class does not cover."""
     for key, legal in found.legal.items():
         if key in extra and key not in said and extra[key] not in legal:
@@ -80,11 +81,10 @@ def _name(config: ConfigFile, key: str) -> str | None:
 
 
 def _default(config: ConfigFile, key: str) -> Any:
-    """The class's default for one of our keys."""
     return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
 
 
-def _sizes(config: ConfigFile) -> dict[str, Any]:
+def _sizes(config: ConfigFile) -> JsonObject:
     """Sizes and numbers; absent ones are the class's defaults."""
     there, made = values.defaults(config.model_type), dict[str, Any]()
     for key in _SIZES:
@@ -99,10 +99,10 @@ def _sizes(config: ConfigFile) -> dict[str, Any]:
     return made
 
 
-def _widths(config: ConfigFile, found: Decoder, model: dict[str, Any]) -> dict[str, Any]:
+def _widths(config: ConfigFile, found: Decoder, model: JsonObject) -> JsonObject:
     """The MLP's width and the heads, which may follow from other sizes."""
     there, kind = values.defaults(config.model_type), config.model_type
-    made: dict[str, Any] = {}
+    made: JsonObject = {}
     for key in ("intermediate_size", "num_key_value_heads", "head_dim"):
         own, name = values.their_key(kind, key), _name(config, key)
         made[key] = None
@@ -119,13 +119,13 @@ def _widths(config: ConfigFile, found: Decoder, model: dict[str, Any]) -> dict[s
     return made | {key: found.fixed[key] for key in keys if key in found.fixed}
 
 
-def _is_usual_head(size: object, model: dict[str, Any]) -> bool:
+def _is_usual_head(size: object, model: JsonObject) -> bool:
     """True if a file's size of a head is the one that follows from the hidden size."""
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     return size is None or (type(size) is int and size * heads == hidden)
 
 
-def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
+def _kinds(config: ConfigFile, found: Decoder) -> JsonObject:
     """Keys of ``model`` that the class or one of its switches decides."""
     there = values.defaults(config.model_type)
 
@@ -143,7 +143,7 @@ def _kinds(config: ConfigFile, found: Decoder) -> dict[str, Any]:
     return made if "sdpa" in found.attentions else {**made, "attention": found.attentions[0]}
 
 
-def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
+def _experts(config: ConfigFile, model: JsonObject) -> JsonObject:
     made = {}
     for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
         if name := _name(config, key):
@@ -151,7 +151,7 @@ def _experts(config: ConfigFile, model: dict[str, Any]) -> dict[str, Any]:
     return {"moe_intermediate_size": model["intermediate_size"], **made}
 
 
-def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
+def _activation(config: ConfigFile, found: Decoder, extra: JsonObject) -> JsonObject:
     """By our name; one that has another name there stays in ``extra``."""
     name = values.their_key(config.model_type, "hidden_act")
     if name is not None:
@@ -172,7 +172,7 @@ def _activation(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> di
     return {"hidden_act": ours}
 
 
-def _dropout(config: ConfigFile, found: Decoder, extra: dict[str, Any]) -> dict[str, Any]:
+def _dropout(config: ConfigFile, found: Decoder, extra: JsonObject) -> JsonObject:
     """The largest of its dropouts; one that differs stays in ``extra``."""
     there = values.defaults(config.model_type)
     each = {name: float(config.number(name, there[name], to="dropout")) for name in found.dropouts}

@@ -114,7 +114,6 @@ def _stream(model: ModelSpec, engine: EngineTraits, readers: tuple[str, ...]) ->
 
 
 def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) -> list[SavedTensor]:
-    """A norm whose output is added to the residual stream, which saves nothing."""
     return _norm(model.hidden_size, found, engine) if name else []
 
 

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.estimate.families._decoders import TYPES
 from launcher.estimate.families._decoders.description import Bias, Decoder
 from launcher.estimate.families._hugging_face import ACTIVATIONS
@@ -106,10 +107,10 @@ def norms_of_heads(model: ModelSpec) -> bool:
     return bool(found.head_norms) and (not found.with_head_norms or value(model, found.with_head_norms) is True)
 
 
-def settings(model: ModelSpec) -> dict[str, Any]:
+def settings(model: ModelSpec) -> JsonObject:
     """The arguments of the class of the configuration: the model's sizes by its keys, and ``model.extra``."""
     found, kind = decoder(model), model.model_type
-    made: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    made: JsonObject = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     for key in NAMES:
         name = their_key(kind, key)
         if name is not None and not _decided(found, key):
