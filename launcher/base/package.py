@@ -6,6 +6,7 @@ that is to import the same ``launcher`` as this one.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +26,11 @@ TRAINING = "fsdp"
 def install(extra: str) -> str:
     """The command of pip for this Python, which need not be the one of the shell; the launcher that is there stays."""
     return shlex.join([sys.executable, "-m", "pip", "install", f"llm-launch[{extra}]"])
+
+
+def python_path() -> str:
+    """``PYTHONPATH`` of a process that is to import this launcher, with the paths that are set already behind."""
+    return os.pathsep.join(filter(None, (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH"))))
 
 
 def shipped(kind: str) -> Path:

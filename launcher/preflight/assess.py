@@ -56,12 +56,12 @@ class Assessment:
     """
 
     spec: RunSpec
-    errors: tuple[ConfigError, ...]
-    warnings: tuple[ConfigError, ...]
-    estimate: MemoryEstimate | None
-    verdict: Verdict
-    fixes: tuple[Fix, ...]
-    nearest: Fix | None
+    errors: tuple[ConfigError, ...] = ()
+    warnings: tuple[ConfigError, ...] = ()
+    estimate: MemoryEstimate | None = None
+    verdict: Verdict = verdict.INVALID
+    fixes: tuple[Fix, ...] = ()
+    nearest: Fix | None = None
     as_typed: bool = True
     data: Seen | None = None
     speed: SpeedEstimate | None = None
@@ -72,18 +72,7 @@ class Assessment:
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""
         errors = distinct((*self.errors, *found))
-        return replace(
-            self,
-            errors=errors,
-            estimate=None,
-            verdict=verdict.INVALID,
-            fixes=(),
-            nearest=None,
-            speed=None,
-            speed_unknown=None,
-            rehearsed=None,
-            saves=None,
-        )
+        return Assessment(spec=self.spec, errors=errors, warnings=self.warnings, as_typed=self.as_typed, data=self.data)
 
 
 def assess(
@@ -127,7 +116,6 @@ def assess(
     remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed, saves))
     return Assessment(
         spec=spec,
-        errors=(),
         warnings=distinct((*warnings(spec), *judgement.warnings, *remarks)),
         estimate=estimate,
         verdict=judged,
@@ -140,16 +128,8 @@ def assess(
 
 
 def _invalid(spec: RunSpec, found: tuple[ConfigError, ...], judgement: Judgement, *, as_typed: bool) -> Assessment:
-    return Assessment(
-        spec=spec,
-        errors=found,
-        warnings=(*warnings(spec), *judgement.warnings) if as_typed else (),
-        estimate=None,
-        verdict=verdict.INVALID,
-        fixes=(),
-        nearest=None,
-        as_typed=as_typed,
-    )
+    pitfalls = (*warnings(spec), *judgement.warnings) if as_typed else ()
+    return Assessment(spec=spec, errors=found, warnings=pitfalls, as_typed=as_typed)
 
 
 def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
@@ -157,12 +137,8 @@ def _unknown(spec: RunSpec, judgement: Judgement) -> Assessment:
     judged = verdict.unknown(spec)
     return Assessment(
         spec=spec,
-        errors=(),
         warnings=distinct((*warnings(spec), *judgement.warnings)),
-        estimate=None,
         verdict=judged,
-        fixes=(),
-        nearest=None,
         speed_unknown=pricing.predicted(spec, parts, judged).unknown,
     )
 

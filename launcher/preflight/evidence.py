@@ -143,7 +143,7 @@ class Evidence:
         if self.measured_bytes is None:
             of = "memory" if self.device_bytes is None else gib(self.device_bytes)
             return f"{start}: it ran out of {of}; {gib(self.predicted_bytes)} were predicted"
-        how = f", from {_depths(self.depths)} layers" if self.depths else ""
+        how = f", from {' and '.join(map(str, self.depths))} layers" if self.depths else ""
         error = self.predicted_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
         figures = (
             f"{gib(self.measured_bytes)} measured{how} beside {gib(self.predicted_bytes)} predicted ({error:+.1%})"
@@ -157,10 +157,6 @@ _SAID: dict[Measured, str] = {
     "does_not_fit": "does not fit",
     "unknown": "decides nothing",
 }
-
-
-def _depths(depths: tuple[int, ...]) -> str:
-    return " and ".join(map(str, depths))
 
 
 def read(spec: RunSpec) -> Evidence | None:

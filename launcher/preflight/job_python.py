@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ _TIMEOUT_S = 20
 """Seconds for a Python's answer; on a cold network file system the start of one takes most of them."""
 
 _OLDEST_PYTHON = (3, 12)
+"""As ``requires-python`` of ``pyproject.toml`` has it."""
+
+_PACKAGES = (package.NAME, "bitsandbytes", *versions.OLDEST)
+"""Packages of which a Python is asked the versions."""
 
 _PROGRAM = """
 import json, sys
@@ -190,11 +194,7 @@ def _question(path: Path) -> list[object]:
         except OSError:
             continue
         facts.append([str(each), status.st_mtime_ns, status.st_size])
-    return [*facts, sorted(_asked_for())]
-
-
-def _asked_for() -> Sequence[str]:
-    return (package.NAME, "bitsandbytes", *versions.OLDEST)
+    return [*facts, sorted(_PACKAGES)]
 
 
 def _unasked() -> Any:
@@ -211,7 +211,7 @@ def _answer(path: Path) -> JsonObject:
 
     try:
         done = subprocess.run(
-            [path, "-c", _PROGRAM, *_asked_for()],
+            [path, "-c", _PROGRAM, *_PACKAGES],
             cwd="/",  # Where nothing is imported from by chance; -P is of Python 3.11 and newer.
             stdin=subprocess.DEVNULL,
             capture_output=True,

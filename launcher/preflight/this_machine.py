@@ -33,7 +33,7 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
         return list(job_python.errors(spec))
     return [
         *_hardware(spec, machine),
-        *_readers(spec, machine),
+        *(() if spec.script else readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")),
         *_compiler(spec),
         *_packages(spec),
         *_script(spec),
@@ -66,11 +66,6 @@ def _hardware(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
     if spec.hardware.memory_bytes is not None and spec.hardware.memory_bytes > smallest:
         rule = f"the check was for more memory than the {machine.gpus[0].name} of this machine has, {smallest} bytes"
         yield ConfigError("hardware.name", spec.hardware.name, rule, ["hardware=auto"])
-
-
-def _readers(spec: RunSpec, machine: Machine) -> Iterator[ConfigError]:
-    if spec.script is None:
-        yield from readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")
 
 
 def _compiler(spec: RunSpec) -> Iterator[ConfigError]:

@@ -22,7 +22,6 @@ from launcher import backends
 from launcher.base import files, package
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
-from launcher.base.package import IMPORT_FOLDER
 from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.result import MemoryEstimate, Peak, PileBytes, RankPeak
 from launcher.estimate.memory.terms import OUTSIDE_PILES, Pile
@@ -83,8 +82,7 @@ def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = 
 
 def _environment() -> dict[str, str]:
     """One thread, since nothing is computed, and this package where the process looks for it."""
-    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()}
 
 
 def _reason(errors: str) -> str:

@@ -12,9 +12,8 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Protocol
 
-from launcher.base import files, typed
+from launcher.base import files, package, typed
 from launcher.base.errors import ConfigError, ConfigErrors, JobFailed, SubmitError, unreadable
-from launcher.base.package import IMPORT_FOLDER
 from launcher.job.memory import Rehearsed
 from launcher.preflight.plan import translate
 from launcher.spec import RunSpec
@@ -69,8 +68,7 @@ def rehearse(
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:
     """Run a command and return its exit status; its output goes into the log."""
-    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
-    own = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    own = {"PYTHONPATH": package.python_path()}
     if _OF_THE_RUN in os.environ:  # In a Slurm job, by which its node ends what is left of it.
         own[_OF_THE_RUN] = os.environ[_OF_THE_RUN]
     with (folder / LOG).open("ab") as log:

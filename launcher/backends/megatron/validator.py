@@ -21,7 +21,7 @@ from launcher.backends.megatron.translate import argument_list, environment, nam
 from launcher.base import cache
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.base.package import IMPORT_FOLDER
+from launcher.base.package import python_path
 from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
@@ -141,13 +141,7 @@ def answers(
     Raises:
         RuntimeError: As :func:`asked`.
     """
-    paths = (str(IMPORT_FOLDER), os.environ.get("PYTHONPATH", ""))
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": python_path()}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-m", module],
