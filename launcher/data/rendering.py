@@ -84,39 +84,39 @@ class _Apart:
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._process = self._started()
+        self._process = self._start()
 
     def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
         for some in batched(conversations, _AT_ONCE):
-            found = self._asked(some, train_on)
+            found = self._outcomes_apart(some, train_on)
             if found is not None:
                 yield from found
                 continue
-            self._process = self._started()  # One of them ended it: which one shows when each is asked by itself.
+            self._process = self._start()  # One of them ended it: which one shows when each is asked by itself.
             for each in some:
-                alone = self._asked([each], train_on)
-                yield from alone or [self._ended(f"row {each.row}: ")]
-                self._process = self._process if alone else self._started()
+                alone = self._outcomes_apart([each], train_on)
+                yield from alone or [self._end_error(f"row {each.row}: ")]
+                self._process = self._process if alone else self._start()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         """The process, once it has compiled the template."""
         argv = [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(SECONDS)]
         self._process = process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         weakref.finalize(self, _end, process)
         said = _answer(process, asdict(self._template))
         if said is None:
-            raise self._ended("")
+            raise self._end_error("")
         if said:
-            raise _unusable(said)
+            raise _as_error(said)
         return process
 
-    def _asked(self, conversations: Sequence[Conversation], train_on: str) -> list[Outcome] | None:
+    def _outcomes_apart(self, conversations: Sequence[Conversation], train_on: str) -> list[Outcome] | None:
         """The outcomes of some conversations; None where the process was ended over one of them."""
         asked = [[plain(each.messages), each.row, plain(each.tools)] for each in conversations]
         found = _answer(self._process, [train_on, asked])
         return None if found is None else [_outcome_of(each) for each in found]
 
-    def _ended(self, where: str) -> Unusable:
+    def _end_error(self, where: str) -> Unusable:
         """The finding about a template over which the process was ended."""
         status = self._process.wait()
         why = f"does not end within {SECONDS} s of processor time"
@@ -148,17 +148,17 @@ def _answer(process: subprocess.Popen[bytes], content: object) -> Any:
 
 def _outcome_of(said: Any) -> Outcome:
     if isinstance(said, dict):
-        return _unusable(said)
+        return _as_error(said)
     text, trained = said
     return Written(text, None if trained is None else [(start, end) for start, end in trained])
 
 
-def _unusable(said: JsonObject) -> Unusable:
+def _as_error(said: JsonObject) -> Unusable:
     kind = PackageMissing if said.pop("missing") else Unusable
     return kind(**said)
 
 
-def _said(error: Unusable) -> JsonObject:
+def _as_data(error: Unusable) -> JsonObject:
     finding = error.finding
     return {**finding.as_dict(), "missing": isinstance(error, PackageMissing)}
 
@@ -175,13 +175,13 @@ def main() -> None:
     try:
         found.require()
     except Unusable as error:
-        _say(_said(error))
+        _say(_as_data(error))
         return
     _say({})
     for line in lines:
         train_on, asked = json.loads(line)
         outcomes = [_outcome(found, Conversation(*each), train_on) for each in asked]
-        _say([_said(each) if isinstance(each, Unusable) else [each.text, each.trained] for each in outcomes])
+        _say([_as_data(each) if isinstance(each, Unusable) else [each.text, each.trained] for each in outcomes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

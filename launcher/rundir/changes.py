@@ -48,7 +48,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         SubmitError: The directory cannot be written.
     """
     before = contents.read(run, contents.PLAN) or {}
-    overrides = (*_still_said(before.get("overrides", ()), words), *words)
+    overrides = (*_words_in_force(before.get("overrides", ()), words), *words)
     partial = run / f".{KEPT}.{os.getpid()}.partial"
     try:
         partial.mkdir()
@@ -56,7 +56,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         content["script"] = provenance.kept_script(run, plan.spec.script)
         lock.write(partial / contents.LOCK, content)
         write_settings(partial, run, plan, overrides, forced=bool(before.get("forced")))
-        kept = _kept(run, sorted({*_ALWAYS, *contents.known(run, contents.JOB).get("files", ())}))
+        kept = _keep_settings(run, sorted({*_ALWAYS, *contents.known(run, contents.JOB).get("files", ())}))
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
             path.replace(run / path.name)
         losses.add_losses(run)
@@ -74,7 +74,7 @@ def read(run: Path) -> list[JsonObject]:
     return found
 
 
-def _still_said(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
+def _words_in_force(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
     """Earlier words that still describe the run: neither their key nor the group that it lies in is chosen anew."""
     keys = {word.partition("=")[0].lstrip("+") for word in words}
     keys |= open_values.displaced_lengths((key, value) for key, _, value in (word.partition("=") for word in words))
@@ -83,7 +83,7 @@ def _still_said(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
     return [word for word, key in said if key not in keys and not key.startswith(within)]
 
 
-def _kept(run: Path, names: Sequence[str]) -> str:
+def _keep_settings(run: Path, names: Sequence[str]) -> str:
     """Copy the settings that are in force into a folder of their own; its path in the run directory."""
     (run / KEPT).mkdir(exist_ok=True)
     number = 1 + sum(1 for _ in (run / KEPT).iterdir())
