@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.base import cache, files, units
+from launcher.base import cache, files, typed, units
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.data.unusable import SKIP, BadRows
@@ -54,7 +54,7 @@ class TokenFolder:
         marked: True if it holds samples with marks of what is trained.
         left_out: How many rows were left out, by the reason.
         digest: The hash of all that it was made of.
-        sha256: The hash of its ids, marks and ends; None for a folder that an earlier version made.
+        sha256: The hash of its ids, marks and ends; None where it is not known.
         bad_rows: How many rows could not be used, of how many, and the first of them by file and line; none of them
             where they are errors.
     """
@@ -125,9 +125,14 @@ def root_here(environment: Mapping[str, str], working: Path) -> Path:
     return (working / own if own else cache.folder()) / "tokens"
 
 
-_SHAPE = {"dtype": str, "tokens": int, "documents": int, "text_bytes": int, "marked": bool, "left_out": dict,
-          "digest": str}  # fmt: skip
-"""The facts of ``meta.json``, by which a folder is known to be whole."""
+_FACTS: Mapping[str, Any] = {
+    **dict.fromkeys(("dtype", "digest"), str),
+    **dict.fromkeys(("tokens", "documents", "text_bytes"), int),
+    "marked": bool,
+    "left_out": Mapping[str, int],
+    "sha256": str | None,
+}
+"""Types of the facts in ``meta.json``, by which a folder is known to be whole."""
 
 
 def read(path: Path) -> TokenFolder | None:
@@ -135,16 +140,16 @@ def read(path: Path) -> TokenFolder | None:
     meta = files.read_json(path / META)
     if meta is None or not (path / TOKENS).is_file():
         return None
-    facts: JsonObject = {key: meta.get(key) for key in _SHAPE}
-    if not all(type(facts[key]) is kind for key, kind in _SHAPE.items()):
+    facts: JsonObject = {key: meta.get(key) for key in _FACTS}
+    if not all(typed.reader(kind)(facts[key])[0] for key, kind in _FACTS.items()):
         return None  # It is damaged.
-    return TokenFolder(path=path, sha256=meta.get("sha256"), bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
+    return TokenFolder(path=path, bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
 
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:
     """Note in the run directory which folder the run reads."""
     path = Path(_RUN) / found.path.relative_to(run) if found.path.is_relative_to(run) else found.path
-    content = {"folder": str(path), "digest": found.digest, "data": _asked(data), "attempt": attempt}
+    content = {"folder": str(path), "digest": found.digest, "data": _settings_of(data), "attempt": attempt}
     files.write_atomically(run / POINTER, content)
 
 
@@ -157,7 +162,7 @@ def refuse(run: Path, error: str, attempt: str) -> None:
 def pointed(run: Path, data: DataSpec) -> TokenFolder | None:
     """The folder that the run directory names for these settings; None where it names none or that is gone."""
     content = files.read_json(run / POINTER) or {}
-    if not isinstance(content.get("folder"), str) or content.get("data") != _asked(data):
+    if not isinstance(content.get("folder"), str) or content.get("data") != _settings_of(data):
         return None
     return read(folder_of(content, run))
 
@@ -172,7 +177,7 @@ def digest(run: Path) -> str | None:
     return (files.read_json(run / POINTER) or {}).get("digest")
 
 
-def _asked(data: DataSpec) -> JsonObject:
+def _settings_of(data: DataSpec) -> JsonObject:
     return {"path": data.path, "tokenizer": data.tokenizer, **settings(data)}
 
 

@@ -136,12 +136,13 @@ def _chosen(run: Path, name: str, which: str) -> Path:
         return found[-1].path
     if which == BEST:
         return _best(run, name, found)
-    chosen = [each.path for each in found if which.isdecimal() and str(each.step) == which.lstrip("0")]
-    if chosen:
-        return chosen[0]
-    is_step = which.isdecimal()
-    kind = "has no whole checkpoint of this step" if is_step else f"names no checkpoint after @: a step, or {BEST}"
-    raise NoCheckpoint(f"{kind}; the run has steps {_steps(found)}", _words(name, found))
+    if not which.isdecimal():
+        rule = f"names no checkpoint after @: a step, or {BEST}"
+    elif (chosen := next((each for each in found if str(each.step) == which.lstrip("0")), None)) is not None:
+        return chosen.path
+    else:
+        rule = "has no whole checkpoint of this step"
+    raise NoCheckpoint(f"{rule}; the run has steps {_steps(found)}", _words(name, found))
 
 
 def _best(run: Path, name: str, found: list[Saved]) -> Path:
@@ -281,8 +282,7 @@ def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, 
 def note_pause(run: Path, step: int, reason: str) -> None:
     """Note that the checkpoint of a step was left out because the disk is full; the first such step is kept."""
     since = (files.read_json(run / PAUSED) or {}).get("since", step)
-    content = {"since": since, "step": step, "reason": reason, "time": time.time()}
-    files.write_atomically(run / PAUSED, content)
+    files.write_atomically(run / PAUSED, {"since": since, "step": step, "reason": reason, "time": time.time()})
 
 
 def end_pause(run: Path) -> None:

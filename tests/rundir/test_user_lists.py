@@ -90,7 +90,7 @@ def test_a_run_of_someone_else_is_resumed_only_with_trust(
 
 def test_a_sweep_of_someone_else_is_resumed_only_with_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = recorded(tmp_path / "runs" / "theirs" / "0").parent
-    (sweep / state.SWEEP).write_text("{}")
+    (sweep / state.SWEEP).write_text('{"points": []}')
     assert main(["resume", "theirs"]) == 2
     assert "going on with it composes and runs its points" in " ".join(capsys.readouterr().err.split())
     assert not signature.is_own(sweep / "0")
