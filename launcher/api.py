@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from launcher.actions import check as _check
 from launcher.actions import importing as _importing
@@ -62,8 +62,6 @@ type Words = Sequence[str]
 type Engine = Literal["formula", "trace"]
 
 type Vary = Literal["precision"]
-
-_log = logging.getLogger("launcher")
 
 
 def check(
@@ -132,7 +130,7 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         ConfigErrors: The configuration is wrong.
         SubmitError: There is a recipe of this name, or it cannot be written.
     """
-    if unknown := [group for group in vary if group not in get_args(Vary.__value__)]:
+    if unknown := [group for group in vary if group != "precision"]:
         rule = "it is no group that is varied"
         raise ConfigErrors(ConfigError("vary", group, rule, ["precision"]) for group in unknown)
     began = _plan.clock()
@@ -344,12 +342,6 @@ def _none_kept(points: Sequence[Point]) -> ConfigErrors | DoesNotFit:
 
 
 def _words(overrides: Words) -> tuple[str, ...]:
-    """The overrides.
-
-    Raises:
-        TypeError: They are no list of words.
-        ConfigErrors: A word is an option of the command line.
-    """
     found = _texts("overrides", overrides)
     rule = "options are keywords here, as in force=True, and the words after -- are script_args=[...]"
     typed = [ConfigError(word, None, rule) for word in found if word.startswith("-")]
@@ -370,13 +362,9 @@ def _path(path: str | Path | None) -> Path | None:
 
 @contextmanager
 def _heard(*, quiet: bool) -> Iterator[None]:
-    """Give the messages of the verbs to the log where they are not to be shown.
-
-    Raises:
-        ConfigErrors: The data cannot be used.
-    """
+    """Give the messages of the verbs to the log where they are not to be shown."""
     try:
-        with heard_by(_log.info) if quiet else nullcontext():
+        with heard_by(logging.getLogger("launcher").info) if quiet else nullcontext():
             yield
     except DataError as error:
         raise as_errors(error) from error

@@ -115,11 +115,7 @@ def picture(spec: Mapping[str, Any], kind: Literal["png", "svg"]) -> bytes:
     content, config = json.dumps(spec), dict(LIGHT)
     # Nothing may be loaded from a network while a picture is drawn.
     if kind == "svg":
-        return _numbered(vl_convert.vegalite_to_svg(content, config=config, allowed_base_urls=[])).encode()
+        svg = vl_convert.vegalite_to_svg(content, config=config, allowed_base_urls=[])
+        names: dict[str, str] = {}  # Numbers of clip paths as they come: Vega counts on from one drawing to the next.
+        return _CLIP.sub(lambda found: names.setdefault(found[0], f"clip{len(names)}"), svg).encode()
     return vl_convert.vegalite_to_png(content, config=config, scale=_SCALE, allowed_base_urls=[])
-
-
-def _numbered(svg: str) -> str:
-    """Number the clip paths as they come: Vega counts on from one drawing to the next."""
-    names: dict[str, str] = {}
-    return _CLIP.sub(lambda found: names.setdefault(found[0], f"clip{len(names)}"), svg)

@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.charts import library
-from launcher.charts.html import Html, details, joined, tag
+from launcher.charts.html import Html, details, tag
 from launcher.charts.library import DARK, LIGHT
 
 _ZOOMS = (
@@ -88,7 +88,9 @@ def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence
         tag("title", title),
         *(tag("style", Html(style)) for style in map(_file, ("page.css", *styles))),
     ]
-    top = tag("header", tag("h1", title), _switch(), lead, _contents(sections))
+    links = (tag("li", tag("a", section.title, href=f"#{section.identity}")) for section in sections)
+    contents = [tag("nav", tag("ul", *links), aria_label="contents")] if len(sections) > 1 else []
+    top = tag("header", tag("h1", title), _switch(), lead, *contents)
     inside = tag("body", top, tag("main", *body), *_data(charts), *(tag("script", code) for code in codes))
     return f'<!DOCTYPE html>\n<html lang="en">{tag("head", *head)}{inside}</html>\n'
 
@@ -126,11 +128,6 @@ def _switch() -> Html:
     looks = {"auto": "as the system", "light": "light", "dark": "dark"}
     choices = (tag("option", words, value=name) for name, words in looks.items())
     return tag("label", "look ", tag("select", *choices, id="look"), class_="look")
-
-
-def _contents(sections: Sequence[Section]) -> Html:
-    links = (tag("li", tag("a", section.title, href=f"#{section.identity}")) for section in sections)
-    return tag("nav", tag("ul", *links), aria_label="contents") if len(sections) > 1 else joined()
 
 
 def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:

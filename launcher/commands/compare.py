@@ -40,9 +40,7 @@ def run(options: argparse.Namespace) -> int:
             say(f"launch: of {run_names.id_of(directory)} not all is known: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
-        from launcher.views import comparison_text as comparison_plot
-
-        comparison_plot.write(options.plot, found)
+        comparison_text.write(options.plot, found)
         say(f"launch: the figure is in {options.plot}")
     if options.json:
         print_json({"schema": 1, "compare": found.as_dict()})

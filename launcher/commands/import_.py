@@ -15,7 +15,6 @@ import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.actions.importing import read, refusals, variables_of
 from launcher.actions.requests import write_new
@@ -23,10 +22,13 @@ from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width
 from launcher.commands._options import add_shared, print_json
-
-if TYPE_CHECKING:
-    from launcher.config.trust.privileged_settings import PrivilegedSetting
-    from launcher.importers import Imported, LeftOut
+from launcher.config import left_out
+from launcher.config.trust import privileged_settings
+from launcher.config.trust import sources as trust
+from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.importers import Imported, LeftOut
+from launcher.preflight.assess import invalid_as_json
+from launcher.views.check.text import errors_as_text
 
 _LISTED = 5
 """Keys without an effect that are shown each with its reason; more are named alone."""
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     _report(imported, options)
     if errors := refusals(imported, options.file, partial=options.partial):
         return _refused(imported, errors, options)
-    privileged = _privileged(imported)
+    privileged = [setting for part in ("choose", "set") for setting in privileged_settings.needs(imported.recipe[part])]
     for setting in privileged:
         say(f"launch: look at this before you run it: {setting}")
     if options.recipe is not None:
@@ -65,9 +67,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: argparse.Namespace) -> int:
-    from launcher.preflight.assess import invalid_as_json
-    from launcher.views.check.text import errors_as_text
-
     if options.json:
         print_json(invalid_as_json(errors) | {"import": None if imported is None else imported.as_dict()})
     say(errors_as_text(errors, width()))
@@ -76,8 +75,6 @@ def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: 
 
 def _report(imported: Imported, options: argparse.Namespace) -> None:
     """Count the keys, and name those that are left out, what matters first, but for what the errors name."""
-    from launcher.config import left_out
-
     say(f"launch: {options.file}: {left_out.counted(imported)}")
     lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
     for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:
@@ -86,10 +83,8 @@ def _report(imported: Imported, options: argparse.Namespace) -> None:
 
 def _of_little_matter(imported: Imported) -> Iterator[str]:
     """The keys that change neither maths, memory nor data, and then those that are not understood."""
-    from launcher.config.left_out import NO_EFFECT
-
     rest = [left for left in imported.left_out if not left.matters]
-    idle = [left for left in rest if left.effect.startswith(NO_EFFECT)]
+    idle = [left for left in rest if left.effect.startswith(left_out.NO_EFFECT)]
     short = len(idle) <= _LISTED
     yield from (f"left out: {_one(left)}" for left in rest if short or left not in idle)
     if not short:
@@ -98,24 +93,13 @@ def _of_little_matter(imported: Imported) -> Iterator[str]:
 
 
 def _one(left: LeftOut) -> str:
-    from launcher.config.left_out import short
-
-    finding = ConfigError(left.key, short(left.value), left.effect)  # Which hides what may be a secret.
+    finding = ConfigError(left.key, left_out.short(left.value), left.effect)  # Which hides what may be a secret.
     return f"{finding.where}: {finding.rule}"
-
-
-def _privileged(imported: Imported) -> list[PrivilegedSetting]:
-    """Settings of the file that act, and need the user's word once they come from a recipe."""
-    from launcher.config.trust import privileged_settings
-
-    return [*privileged_settings.needs(imported.recipe["choose"]), *privileged_settings.needs(imported.recipe["set"])]
 
 
 def _write_recipe(path: Path, imported: Imported, origin: Path, privileged: Sequence[PrivilegedSetting]) -> None:
     """Write the recipe, and note that it is as foreign as its file."""
-    import yaml
-
-    from launcher.config.trust import sources as trust
+    import yaml  # Late, because few files become recipes.
 
     def note(content: bytes) -> None:
         trust.note_foreign(path, content, str(origin.absolute()), privileged)

@@ -173,10 +173,8 @@ def _is_small(found: MemoryNow, columns: int) -> bool:
 
 def memory_bar(found: MemoryNow, columns: int) -> str:
     """The peak by pile, a letter for each, against the capacity; where that is unknown or far away, against itself."""
-    whole = (
-        found.allocated_bytes if _is_small(found, columns) else max(found.capacity_bytes or 0, found.allocated_bytes)
-    )
-    whole = whole or 1
+    capacity = 0 if _is_small(found, columns) else found.capacity_bytes or 0
+    whole = max(capacity, found.allocated_bytes) or 1
     known = [(_LETTERS[name], found.piles.get(name, 0)) for name in PILES]
     text, total, inside = "", 0, columns - 2
     for letter, size in known if found.piles else [("#", found.allocated_bytes)]:
@@ -194,11 +192,5 @@ def _slowest(found: Slowest, width: int) -> Iterator[str]:
 
 def folded(lines: Sequence[str], width: int) -> list[str]:
     """Lines that no terminal of this width breaks by itself."""
-    return [part for line in lines for part in _parts(line, width)]
-
-
-def _parts(line: str, width: int) -> Iterator[str]:
-    if len(line) <= width:
-        yield line
-        return
-    yield from textwrap.wrap(line, width, subsequent_indent=" " * _HEAD, drop_whitespace=True)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * _HEAD)
+    return [part for line in lines for part in ([line] if len(line) <= width else wrapper.wrap(line))]

@@ -45,7 +45,8 @@ def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
         replaced = rest[1].replace("\\", "").lstrip("'\"")
         kept = len(last) - len(replaced) if last.endswith(replaced) else 0
         words = [word for word in reversed(found) if not (_NEVER[quote] and _NEVER[quote] in word[kept:])]
-        lines = {word: _for_bash(word[kept:], quote) for word in words}
+        escaped = {letter: f"\\{letter}" for letter in _SPECIAL[quote]}
+        lines = {word: "".join(escaped.get(letter, letter) for letter in word[kept:]) for word in words}
     else:
         lines = {word: _with_meaning(word, found[word]) for word in reversed(found)}
     # A name with a control character would act on the terminal, where it is offered.
@@ -53,11 +54,6 @@ def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
     if sys.stdout is not None:
         sys.stdout.write(text)
     return 0
-
-
-def _for_bash(part: str, quote: str) -> str:
-    """The part of a candidate that bash puts into the line as it is."""
-    return "".join(f"\\{letter}" if letter in _SPECIAL[quote] else letter for letter in part)
 
 
 def _with_meaning(word: str, text: str) -> str:

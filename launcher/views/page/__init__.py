@@ -20,11 +20,12 @@ from launcher.views.page import source as page_source
 from launcher.views.page import speed as page_speed
 from launcher.views.page import story as page_story
 from launcher.views.page.source import Source
-from launcher.why.answer import Evidence
+from launcher.why.answer import Evidence as Evidence
 from launcher.why.explain import explain
 from launcher.why.ways_out import Takes
 
 _WORDS = {"fits": "good", "tight": "warn", "does_not_fit": "bad", "invalid": "bad"}
+_ENDED = {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}
 _STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "bad"}
 
 
@@ -84,8 +85,7 @@ def _verdict(source: Source) -> Iterator[Html | str]:
 
 def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
     now = source.state
-    told = f"It is {now.state}" if now.state not in ("finished", "failed", "cancelled") else f"It {_ended(now.state)}"
-    yield f"{told}{': ' + now.reason if now.reason else '.'}"
+    yield f"It {_ENDED.get(now.state, f'is {now.state}')}{': ' + now.reason if now.reason else '.'}"
     if now.state in ("failed", "lost", "requeued"):
         yield from _why(source, takes)
     for event in health.now(source.folder):
@@ -99,16 +99,8 @@ def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:
     found = explain(source.folder, Path.cwd(), takes)
     yield from (tag("p", sentence, class_="bad" if number == 0 else "") for number, sentence in enumerate(found.said))
     if found.evidence:
-        yield items(_evidence(each) for each in found.evidence)
+        places = [each.file if each.line is None else f"{each.file}:{each.line}" for each in found.evidence]
+        yield items(f"{place}: {each.text}" for place, each in zip(places, found.evidence, strict=True))
     if found.ways:
         yield tag("p", found.ways_title.capitalize())
         yield items(joined(tag("code", way.command), f" {way.text}" if way.text else "") for way in found.ways)
-
-
-def _evidence(found: Evidence) -> str:
-    place = found.file if found.line is None else f"{found.file}:{found.line}"
-    return f"{place}: {found.text}"
-
-
-def _ended(state: str) -> str:
-    return {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[state]

@@ -36,16 +36,14 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
     """
     if not plan.layouts:
         return "\n".join([*_said(_assumed(plan), width), *_said(_nothing(plan), width)])
-    first = plan.layouts[0]
+    first, so_far = plan.layouts[0], "" if plan.finished else " of those found so far"
+    numbered = enumerate((*plan.layouts, *plan.others), 1)
     paragraphs = [
         _said(_question(plan, first), width),
         _said(_basis(plan), width),
-        [
-            *_heading(first, width),
-            *(row for number, each in _numbered(plan) for row in _row(plan, number, each, width, lines)),
-        ],
+        [*_heading(first, width), *(row for at, each in numbered for row in _row(plan, at, each, width, lines))],
         _said(_remarks(plan), width),
-        [] if lines else [f"launch the first{_unfinished(plan)}:", *pasteable(plan, first, width)],
+        [] if lines else [f"launch the first{so_far}:", *pasteable(plan, first, width)],
         _said(_further(plan, lines=lines), width),
     ]
     return "\n\n".join("\n".join(paragraph) for paragraph in paragraphs if paragraph)
@@ -128,10 +126,6 @@ def _heading(first: Layout, width: int) -> list[str]:
 
 def _form(first: Layout) -> str:
     return _FORM if first.speed is not None else _FORM_OF_MEMORY
-
-
-def _numbered(plan: Plan) -> Iterator[tuple[int, Layout]]:
-    yield from enumerate((*plan.layouts, *plan.others), 1)
 
 
 def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> Iterator[str]:
@@ -223,10 +217,6 @@ def _further(plan: Plan, *, lines: bool) -> Iterator[str]:
     if not lines and len(plan.layouts) > 1:
         yield "--lines prints the line of each layout, --json has them all"
     yield _counted(plan)
-
-
-def _unfinished(plan: Plan) -> str:
-    return "" if plan.finished else " of those found so far"
 
 
 def _counted(plan: Plan) -> str:
