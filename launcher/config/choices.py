@@ -37,12 +37,10 @@ def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Overr
     preset = any(override.group and override.key == PRESETS for override in overrides)
     if backend is None or preset or backend not in registry.names("backends"):
         return list(overrides)
-    option = next((name for name in (f"_{backend}", backend) if _is_preset(name, catalog)), "_plain")
+    folders = [folder / PRESETS for folder in catalog.conf]
+    names = (name for name in (f"_{backend}", backend) if any((each / f"{name}.yaml").is_file() for each in folders))
+    option = next(names, "_plain")
     return [Override(f"{PRESETS}={option}", PRESETS, option, group=True), *overrides]
-
-
-def _is_preset(name: str, catalog: Catalog) -> bool:
-    return any((folder / PRESETS / f"{name}.yaml").is_file() for folder in catalog.conf)
 
 
 def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:

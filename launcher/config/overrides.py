@@ -118,7 +118,8 @@ def is_stray(text: str) -> bool:
     """True if a word is no override by its look: no ``=``, or a key that nothing of the launcher's is near to."""
     key, equals, _ = text.partition("=")
     bare = key.lstrip("+")
-    return not equals or ("." not in bare and bare not in known_keys() and not _is_group(bare) and not _is_open(bare))
+    is_group = bare == "recipe" or any(known.startswith(f"{bare}.") for known in known_keys())
+    return not equals or ("." not in bare and bare not in known_keys() and not is_group and not _is_open(bare))
 
 
 def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
@@ -233,10 +234,6 @@ def _near_keys(key: str, catalog: Catalog) -> list[str]:
     tail = synonyms.plain(key.rpartition(".")[2])
     same = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
     return same or closest(key, [*catalog.groups, *known_keys()])
-
-
-def _is_group(name: str) -> bool:
-    return any(key.startswith(f"{name}.") for key in known_keys()) or name == "recipe"
 
 
 def takes_text(key: str) -> bool:

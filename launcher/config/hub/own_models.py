@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
@@ -22,7 +21,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.hub import reading as hugging_face
 from launcher.config.hub import repository as hub
 from launcher.config.hub.reading import ModelFile
-from launcher.config.ledger import name_from
+from launcher.config.ledger import Settings, name_from
 from launcher.config.overrides import Override, is_own_model
 from launcher.config.trust import sources as trust
 from launcher.spec import RunSpec
@@ -54,7 +53,7 @@ class OwnModel:
     folder: str | None
     content: ModelFile
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """Values of the keys of ``model``."""
         weights = {} if self.folder is None or not self._has_weights() else {"weights": self.folder}
         return {**self.content.model, **weights}
@@ -161,9 +160,8 @@ def _found(typed: str, folder: Path, *, fetching: bool) -> OwnModel:
     if hub.is_name(typed) and not path.exists():
         place = hub.snapshot(typed) or _fetched(typed, fetching=fetching)
         said = f"config.json of {typed} on the Hub, revision {place.name[:_DIGITS]}"
-        return OwnModel(
-            typed=typed, file=place / CONFIG, folder=str(place), content=_read(place / CONFIG, name_from(typed), said)
-        )
+        content = _read(place / CONFIG, name_from(typed), said)
+        return OwnModel(typed=typed, file=place / CONFIG, folder=str(place), content=content)
     if not path.exists():
         raise ConfigErrors([_no_such_path(typed, path)])
     whole = path.is_dir()
@@ -217,14 +215,11 @@ def _require_known_weights(model: OwnModel) -> None:
 def _no_such_path(typed: str, path: Path) -> ConfigError:
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, n=_SHOWN)
-    ways = [f"model={Path(typed).with_name(name)}" for name in near]
+    # Path drops a leading ./, without which a word may be an option or a name of the Hub.
+    start = "model=./" if typed.startswith("./") else "model="
+    ways = [f"{start}{Path(typed).with_name(name)}" for name in near]
     rule = "there is no such folder, and a name of the Hub is organisation/model"
-    return ConfigError("model", typed, rule, [_as_path(way, typed) for way in ways] or ["launch show model"])
-
-
-def _as_path(way: str, typed: str) -> str:
-    """``Path`` drops a leading ``./``, without which a word may be an option or a name of the Hub."""
-    return way.replace("model=", "model=./", 1) if typed.startswith("./") else way
+    return ConfigError("model", typed, rule, ways or ["launch show model"])
 
 
 def _no_config(typed: str, path: Path) -> ConfigError:

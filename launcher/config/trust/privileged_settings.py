@@ -46,14 +46,6 @@ def _always(value: Any) -> bool:
     return True
 
 
-def _sends(value: Any) -> bool:
-    return value in ("wandb", "mlflow")
-
-
-def _names_the_hub(value: Any) -> bool:
-    return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
-
-
 ACTS: Mapping[str, tuple[str, _Test]] = {
     "script": ("runs this program", _always),
     "script_args": ("hands these arguments to a program", _always),
@@ -73,9 +65,12 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "save.load": ("reads this checkpoint, whose files may hold code", _always),
     "run.directory": (_LEAVES, _always),
     "tracking.uri": ("sends metrics there", _always),
-    "tracking.kind": ("sends settings and metrics to a tracker", _sends),
+    "tracking.kind": ("sends settings and metrics to a tracker", lambda value: value in ("wandb", "mlflow")),
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
-    "data.path": ("may be fetched from the Hugging Face Hub", _names_the_hub),
+    "data.path": (
+        "may be fetched from the Hugging Face Hub",
+        lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
+    ),
 }
 """Keys that act, what each does, and with which of its values; of an open node all keys below it."""
 
@@ -132,7 +127,7 @@ def of_recipe(recipe: Recipe) -> list[PrivilegedSetting]:
 
 def of_spec(spec: RunSpec, typed: Iterable[str] = ()) -> list[PrivilegedSetting]:
     """Settings of a whole specification, as a lock holds it, that need the user's word, less the keys ``typed``."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for section, content in to_dict(spec).items():
         if isinstance(content, dict):
             flat |= {f"{section}.{key}": value for key, value in content.items()}
@@ -212,7 +207,7 @@ def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
 
 def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[PrivilegedSetting]:
     """The privileged of an option that may be one of these groups."""
-    settings: dict[str, Any] = dict(_choices(content.get("defaults")))
+    settings: dict[str, object] = dict(_choices(content.get("defaults")))
     own = {key: value for key, value in content.items() if key != "defaults"}
     for group in groups:
         settings |= dict(_flat(own, group))

@@ -204,9 +204,8 @@ def parallel(reading: Reading) -> None:
     reading.idle("DeepSpeed reads it where tensors are cut, and this file cuts none", "tensor_parallel")
     interval = "pipeline.activation_checkpoint_interval"
     if reading.value(interval) is not None and reading.count(interval):
-        reading.leave(
-            "which activations are recomputed has a setting of its own here: set checkpointing.mode", interval
-        )
+        effect = "which activations are recomputed has a setting of its own here: set checkpointing.mode"
+        reading.leave(effect, interval)
     reading.idle("parallel.pipeline and its kin decide about stages here", "pipeline")
     _activations(reading, cut=(degree or 0) > 1)
 
@@ -215,11 +214,11 @@ def _activations(reading: Reading, *, cut: bool) -> None:
     """Settings of ``deepspeed.checkpointing``, which act in a program that calls it; the worker calls torch's."""
     block = "activation_checkpointing"
     reading.ledger.default(*(key for key in reading.inside(block) if reading.value(key) in (False, {})))
-    for key in ("profile", "synchronize_checkpoint_boundary"):
-        reading.idle("of speed and of what is printed", f"{block}.{key}")
+    printed = (f"{block}.profile", f"{block}.synchronize_checkpoint_boundary")
+    reading.idle("of speed and of what is printed", *printed)
     if not cut:
-        key = f"{block}.partition_activations"
-        reading.idle("activations are cut over tensor parallel ranks, of which there is one", key)
+        why = "activations are cut over tensor parallel ranks, of which there is one"
+        reading.idle(why, f"{block}.partition_activations")
     if not reading.value(f"{block}.contiguous_memory_optimization"):
         reading.idle("it belongs to contiguous_memory_optimization", f"{block}.number_checkpoints")
     effect = "activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode"

@@ -105,12 +105,9 @@ def _training(words: tuple[str, ...]) -> Training:
     starter = next((number for number, word in enumerate(words) if _STARTERS.match(_base(word))), None)
     if starter is None:
         return Training(words if words[0].startswith("-") else words[1:])
-    theirs = set(_of_launcher(words[starter:]))
-    launch = [word for number, word in enumerate(words) if number <= starter or number - starter in theirs]
-    return Training(
-        tuple(word for number, word in enumerate(words) if number > starter and number - starter not in theirs),
-        tuple(launch),
-    )
+    theirs = {*range(starter + 1), *(starter + number for number in _of_launcher(words[starter:]))}
+    launch = tuple(word for number, word in enumerate(words) if number in theirs)
+    return Training(tuple(word for number, word in enumerate(words) if number not in theirs), launch)
 
 
 def _of_launcher(words: tuple[str, ...]) -> Iterator[int]:
@@ -208,14 +205,8 @@ def _of_variables(script: Script) -> tuple[str, ...]:
     held = [tuple(words) for words in values if isinstance(words, list | tuple)]
     lists = [words for words in held if any(map(_FLAG.match, words))][-_MOST_LISTS:]
     joined = [" ".join(words) for words in lists]
-    return tuple(
-        word
-        for number, words in enumerate(lists)
-        if not any(
-            joined[number] in other for at, other in enumerate(joined) if at != number and other != joined[number]
-        )
-        for word in words
-    )
+    alone = [not any(text in other and text != other for other in joined) for text in joined]
+    return tuple(word for words, is_alone in zip(lists, alone, strict=True) if is_alone for word in words)
 
 
 # What starts the program.

@@ -86,6 +86,14 @@ _PROGRAMS = (
 )
 """Programs by a part of their names: ``pretrain_t5.py``, ``pretrain_vision_classify.py``."""
 
+_VALUES = (
+    ("tokenizer-type", r"\ABertWordPiece", "BERT"),
+    ("tokenizer-type", r"Multimodal", _VISION_LANGUAGE),
+    ("position-embedding-type", r"\Amrope\Z", _VISION_LANGUAGE),
+    ("spec", r"mamba|hybrid", _HYBRID),
+)
+"""Arguments whose value says the model."""
+
 _TRAINING = re.compile(r"(pre|post)?train|fine_?tun|sft")
 """How the names of programs begin that train, whatever else they do."""
 
@@ -140,17 +148,11 @@ def _of_argument(reader: Reader, name: str) -> str | None:
         return None if value is False else kind
     if name == "task" and reader.parsed.program in ("main.py", "tasks.main"):  # Of Megatron-LM's tasks.
         return _EVALUATION
-    if name == "tokenizer-type" and str(value).startswith("BertWordPiece"):
-        return "BERT"
-    if name == "tokenizer-type" and "Multimodal" in str(value):
-        return _VISION_LANGUAGE
-    if name == "position-embedding-type" and value == "mrope":
-        return _VISION_LANGUAGE
-    if name == "spec" and re.search(r"mamba|hybrid", str(value)):
-        return _HYBRID
-    if name == "vocab-file" and not {"merge-file", "tokenizer-type", "vocab-size", "padded-vocab-size"} & set(
-        reader.arguments
-    ):
+    for known, pattern, kind in _VALUES:
+        if name == known and re.search(pattern, str(value)):
+            return kind
+    given = {"merge-file", "tokenizer-type", "vocab-size", "padded-vocab-size"} & set(reader.arguments)
+    if name == "vocab-file" and not given:
         return "BERT"  # GPT-2's tokenizer, a GPT's default, has merges beside its vocabulary.
     return None
 

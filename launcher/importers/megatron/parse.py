@@ -181,9 +181,8 @@ def _mapping(content: Mapping[str, Any], path: str) -> _Data:
     if nest is not None:
         rest = {key: value for key, value in content.items() if key != nest}
         inside = content[nest]
-        flags = (
-            [str(word) for word in inside] if isinstance(inside, list) else {str(key): inside[key] for key in inside}
-        )
+        is_list = isinstance(inside, list)
+        flags = [str(word) for word in inside] if is_list else {str(key): inside[key] for key in inside}
         return _Data(flags, leaves(rest), known)
     if any(key.startswith("--") for key in content):
         flags = {key: value for key, value in content.items() if key.startswith("--")}

@@ -63,11 +63,8 @@ class Parameters:
             return value if index in {None, "", "0"} else None
         key = expand(index or "0")
         if isinstance(value, dict):
-            return (
-                value.get(key.strip("'\""))
-                if marks.is_known(key)
-                else marks.mark(f"${{{name}[{key}]}}", marks.names(key))
-            )
+            unknown = marks.mark(f"${{{name}[{key}]}}", marks.names(key))
+            return value.get(key.strip("'\"")) if marks.is_known(key) else unknown
         number = self.number(key)
         if number.value is None:
             return marks.mark(f"${{{name}[{key}]}}", number.names)
@@ -162,13 +159,8 @@ class Parameters:
             found = self._list(name, index or name, quoted=quoted and not rest)
         else:
             text = self.scalar(name, index, words.text)
-            found = (
-                self._spent(text)
-                if text is not None
-                else self._unset(name)
-                if index is None or self.value(name) is None
-                else ""
-            )
+            is_unset = index is None or self.value(name) is None
+            found = self._spent(text) if text is not None else self._unset(name) if is_unset else ""
         return self._changed(found, rest, inside, words, is_positional=name in _LISTS) if rest else found
 
     def _prefixed(self, prefix: str, name: str, index: str | None, rest: str, inside: str) -> Found:
@@ -185,19 +177,13 @@ class Parameters:
             return tuple(value) if isinstance(value, dict) else tuple(map(str, range(len(self.all_of(name) or ()))))
         named = self.scalar(name) or ""
         found = self.scalar(named) if named.isidentifier() else None
-        return (
-            found
-            if isinstance(found, str)
-            else marks.mark(shown, marks.names(named) or ([named] if named.isidentifier() else []))
-        )
+        asked = marks.names(named) or ([named] if named.isidentifier() else [])
+        return found if isinstance(found, str) else marks.mark(shown, asked)
 
     def _default(self, name: str, index: str | None, match: re.Match[str], words: Words, *, quoted: bool) -> Found:
         colon, operator, word = match.groups()
-        if index in _LISTS or name in _LISTS:
-            elements = self.all_of(name)
-            value: Found | None = elements if elements else None
-        else:
-            value = self.scalar(name, index, words.text)
+        is_list = index in _LISTS or name in _LISTS
+        value: Found | None = (self.all_of(name) or None) if is_list else self.scalar(name, index, words.text)
         is_empty = value is None or (bool(colon) and isinstance(value, str) and (not value or marks.is_unset(value)))
         if operator == "+":
             return "" if is_empty else _word(word, words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from launcher.base import files
 from launcher.importers.megatron.shell import marks
@@ -67,9 +68,8 @@ def given_positional(given: Mapping[str, str]) -> tuple[str, ...] | None:
     numbers = [int(name) for name in given if name.isdecimal() and 0 < len(name) < 3 and int(name) > 0]
     if not numbers:
         return None
-    return tuple(
-        given.get(str(number), marks.mark(f"${number}", [str(number)])) for number in range(1, max(numbers) + 1)
-    )
+    names = map(str, range(1, max(numbers) + 1))
+    return tuple(given.get(name, marks.mark(f"${name}", [name])) for name in names)
 
 
 def merged(states: list[State], decision: str) -> tuple[State, tuple[str, ...]]:
@@ -78,8 +78,7 @@ def merged(states: list[State], decision: str) -> tuple[State, tuple[str, ...]]:
     Returns:
         The state, and the flags that differ.
     """
-    last = states[-1]
-    found = last.copy()
+    found = states[-1].copy()
     flags: list[str] = []
     for name in dict.fromkeys(name for state in states for name in state.variables):
         values = [state.variables.get(name) for state in states]
@@ -113,9 +112,4 @@ def _decided(values: list[Value | None], decision: str) -> Value:
 
 def _common(lists: Iterable[Sequence[str]]) -> int:
     """The number of words at the beginning that are the same in all."""
-    count = 0
-    for words in zip(*lists, strict=False):
-        if len(set(words)) > 1:
-            break
-        count += 1
-    return count
+    return len([*takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))])
