@@ -103,8 +103,7 @@ def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Over
 
     Its settings in a group that it sweeps come again as words, since choosing an option would drop them.
     """
-    named = recipes.named(overrides, catalog)
-    if named is None:
+    if (named := recipes.named(overrides, catalog)) is None:
         return []
     _, recipe = named
     again = [word for word in recipe.settings() if word.partition(".")[0] in recipe.sweep]

@@ -24,7 +24,7 @@ _LONGEST = 100
 """Characters of a value in a message."""
 
 
-def mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:
+def _mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:
     """The keys that matter, but for those that ask for a setting which is given."""
     return [left for left in left_out if left.matters and not asked_for(left.effect) & {*given}]
 
@@ -44,7 +44,7 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
         partial: The word with which the user goes on without them.
     """
     found = []
-    for left in _in_blocks(mattering(left_out, given)):
+    for left in _in_blocks(_mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))
         asked = (f"{choice} {key}=...".lstrip() for key, choice in _SETTING.findall(left.effect))
         ways = [*dict.fromkeys((*_VARIABLE.findall(left.effect), *handed_on, *asked)), partial]
@@ -54,7 +54,7 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
 
 def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> list[ConfigError]:
     """The same keys as warnings of a run that the user wants without them."""
-    found = _in_blocks(mattering(left_out, given))
+    found = _in_blocks(_mattering(left_out, given))
     return [
         ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}") for left in found
     ]

@@ -62,10 +62,7 @@ def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
     """
     found = named(overrides, catalog)
     own = [override for override in overrides if not (override.group and override.key == "recipe")]
-    if found is None:
-        return own
-    _, recipe = found
-    return [*words_of(recipe, recipe.overrides(), catalog), *own]
+    return own if found is None else [*words_of(found[1], found[1].overrides(), catalog), *own]
 
 
 def words_of(recipe: Recipe, texts: Sequence[str], catalog: Catalog) -> list[Override]:

@@ -9,7 +9,8 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.cli import main
-from launcher.importers.megatron.parse import Parsed, parse
+from launcher.importers.megatron.arguments import Parsed
+from launcher.importers.megatron.parse import parse
 
 FOLDER = Path(__file__).parent / "files" / "megatron"
 SIZES = {"num-layers": 8, "hidden-size": 1024, "num-attention-heads": 8, "seq-length": 1024, "lr": 1e-4, "bf16": True}

@@ -17,14 +17,12 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.config import safe_yaml
 from launcher.config.ledger import leaves
-from launcher.importers.megatron.arguments import Argument, Arguments, Parsed, check_numbers
+from launcher.importers.megatron.arguments import Parsed, check_numbers
 from launcher.importers.megatron.command import batch_environment, batch_words, choose, trains
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.machine import follow, values_in
 from launcher.importers.megatron.shell.tree import ShellError
 from launcher.importers.megatron.words import Words
-
-__all__ = ["Argument", "Arguments", "Parsed", "parse"]
 
 _CONTINUED = re.compile(r"\\[ \t]+\n")
 _ASSIGNED = re.compile(r"(?<![\w$.-])([A-Za-z_]\w*)(?:\[\w*\])?\+?=(?=([^\n;]{0,400}))")

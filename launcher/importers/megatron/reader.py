@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import OPEN, Ledger, Settings
-from launcher.importers.megatron.parse import Argument, Arguments, Parsed
+from launcher.importers.megatron.arguments import Argument, Arguments, Parsed
 
 _ASIDE = ("cluster.", "data.workers", "save.", "tracking", "train.eval_", "train.log_every", "train.timeout_s")
 """Beginnings of settings without an effect on the maths, the memory and the data of training."""

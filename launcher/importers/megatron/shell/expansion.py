@@ -28,6 +28,8 @@ _SHOWN = 60
 
 _SUM = re.compile(r"[\d\s()*/%+-]+\Z")
 _MOST_OF_A_RANGE = 1000
+"""Words of ``{1..N}``; scripts of trainings count nodes and layers."""
+
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 

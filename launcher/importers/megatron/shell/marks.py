@@ -29,7 +29,7 @@ def placeholders(text: str, given: Mapping[str, str]) -> str:
     """The text with a mark in place of each placeholder, or the value that is given for its name."""
 
     def replace(match: re.Match[str]) -> str:
-        name = placeholder_name(match[1])
+        name = _placeholder_name(match[1])
         return match[0] if match[1] in _TOKENS else given[name] if name in given else mark(match[0], [name])
 
     return _PLACEHOLDER.sub(replace, text) if "<" in text else text
@@ -37,10 +37,10 @@ def placeholders(text: str, given: Mapping[str, str]) -> str:
 
 def placeholder_names(text: str) -> set[str]:
     """The names of the placeholders of a text, as a user gives them."""
-    return {placeholder_name(match[1]) for match in _PLACEHOLDER.finditer(text) if match[1] not in _TOKENS}
+    return {_placeholder_name(match[1]) for match in _PLACEHOLDER.finditer(text) if match[1] not in _TOKENS}
 
 
-def placeholder_name(inside: str) -> str:
+def _placeholder_name(inside: str) -> str:
     """The variable's name for a placeholder: ``path_to_the_data``."""
     name = re.sub(r"\W+", "_", inside, flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"placeholder_{name}".rstrip("_")

@@ -258,21 +258,17 @@ class _Parser(_Tokens):
 
     def if_(self, line: int, _word: str) -> tree.If:
         branches: list[tuple[int, Body, Body]] = []
-        otherwise: Body = ()
-        while True:
+        here = "elif"
+        while here == "elif":
             condition = self.body()
             self.need("then")
             branches.append((line, condition, self.body()))
             self.lines()
             line, here = self.line(), self.word()
-            if here == "elif":
-                continue
-            if here == "else":
-                otherwise = self.body()
-                here = self.word()
-            if here != "fi":
-                raise self.error("'fi' is missing")
-            return tree.If(tuple(branches), otherwise)
+        otherwise = self.body() if here == "else" else ()
+        if (self.word() if here == "else" else here) != "fi":
+            raise self.error("'fi' is missing")
+        return tree.If(tuple(branches), otherwise)
 
     def case(self, line: int, _word: str) -> tree.Case:
         word = self.word()
