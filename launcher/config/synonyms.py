@@ -14,35 +14,19 @@ from collections.abc import Sequence
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
-_MICRO = ("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
-          "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size")  # fmt: skip
-_GLOBAL = ("global_bs", "gbs", "global_batch", "train_batch_size", "total_batch_size", "effective_batch_size")
-_ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation", "grad_accum", "grad_accumulation_steps",
-                 "accumulate_grad_batches", "accumulation_steps", "accumulation", "ga")  # fmt: skip
-_LENGTH = ("seq", "seqlen", "seq_len", "seq_length", "sequence", "sequence_len", "max_seq_len", "max_seq_length",
-           "max_length", "block_size", "context_length", "ctx_len", "cutoff_len")  # fmt: skip
-_STEPS = ("max_steps", "num_steps", "total_steps", "train_iters", "max_iters", "iterations", "iters")
-_TOKENS = ("max_tokens", "num_tokens", "total_tokens", "train_tokens", "token_budget")
-_GPUS = ("gpu", "gpus", "ngpus", "n_gpus", "num_gpus", "devices", "ngpus_per_node", "num_gpus_per_node",
-         "nproc_per_node", "num_processes", "gpus_per_task", "world_size", "dp", "dp_size", "data_parallel",
-         "data_parallel_size")  # fmt: skip
-_TENSOR = ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "tensor_parallel_degree",
-           "tensor_model_parallel_size")  # fmt: skip
-_PIPELINE = ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size", "pipeline_parallel_degree",
-             "pipeline_model_parallel_size")  # fmt: skip
-_RECOMPUTE = ("activation_checkpointing", "gradient_checkpointing", "recompute", "recompute_activations", "remat")
-_TIME = ("time", "walltime", "time_limit", "timelimit", "timeout_min", "cluster.time", "cluster.walltime",
-         "cluster.time_limit", "cluster.timelimit", "cluster.time_min", "cluster.timeout_min")  # fmt: skip
-_FOLDER = ("output", "output_dir", "out_dir", "save_dir", "run_dir", "log_dir")
-
 _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (_MICRO, ("train.micro_batch_size={}",)),
-    (_GLOBAL, ("train.global_batch_size={}",)),
-    (_ACCUMULATION, ("train.gradient_accumulation={}",)),
+    (("micro_bs", "micro_batch", "mbs", "device_batch_size", "per_device_batch_size", "per_gpu_batch_size",
+      "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
+     ("train.micro_batch_size={}",)),
+    (("global_bs", "gbs", "global_batch", "train_batch_size", "total_batch_size", "effective_batch_size"),
+     ("train.global_batch_size={}",)),
+    (("gradient_accumulation_steps", "gradient_accumulation", "grad_accum", "grad_accumulation_steps",
+      "accumulate_grad_batches", "accumulation_steps", "accumulation", "ga"), ("train.gradient_accumulation={}",)),
     (("batch_size", "bs", "batch"), ("train.micro_batch_size={}", "train.global_batch_size={}")),
-    (_LENGTH, ("train.sequence_length={}",)),
-    (_STEPS, ("train.steps={}",)),
-    (_TOKENS, ("train.tokens={}",)),
+    (("seq", "seqlen", "seq_len", "seq_length", "sequence", "sequence_len", "max_seq_len", "max_seq_length",
+      "max_length", "block_size", "context_length", "ctx_len", "cutoff_len"), ("train.sequence_length={}",)),
+    (("max_steps", "num_steps", "total_steps", "train_iters", "max_iters", "iterations", "iters"), ("train.steps={}",)),
+    (("max_tokens", "num_tokens", "total_tokens", "train_tokens", "token_budget"), ("train.tokens={}",)),
     (("epochs", "num_epochs", "max_epochs", "num_train_epochs"), ("train.steps=100",)),
     (("learning_rate", "base_lr", "max_lr"), ("optimizer.lr={}",)),
     (("wd",), ("optimizer.weight_decay={}",)),
@@ -50,10 +34,14 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("lr_scheduler", "lr_scheduler_type", "scheduler", "lr_decay_style"), ("optimizer.schedule={}",)),
     (("grad_clip", "clip_grad", "max_grad_norm", "gradient_clipping", "gradient_clip_val"), ("optimizer.clip={}",)),
     (("optim", "optimiser"), ("optimizer={}",)),
-    (_GPUS, ("cluster.gpus_per_node={}",)),
+    (("gpu", "gpus", "ngpus", "n_gpus", "num_gpus", "devices", "ngpus_per_node", "num_gpus_per_node",
+      "nproc_per_node", "num_processes", "gpus_per_task", "world_size", "dp", "dp_size", "data_parallel",
+      "data_parallel_size"), ("cluster.gpus_per_node={}",)),
     (("nnodes", "num_nodes", "n_nodes"), ("cluster.nodes={}",)),
-    (_TENSOR, ("parallel.tensor={}",)),
-    (_PIPELINE, ("parallel.pipeline={}",)),
+    (("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "tensor_parallel_degree",
+      "tensor_model_parallel_size"), ("parallel.tensor={}",)),
+    (("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size", "pipeline_parallel_degree",
+      "pipeline_model_parallel_size"), ("parallel.pipeline={}",)),
     (("cp", "cp_size", "context_parallel", "context_parallel_size"), ("parallel.context={}",)),
     (("sp", "sp_size", "sequence_parallel_size", "ulysses_degree"), ("parallel.ulysses={}",)),
     (("sequence_parallel",), ("parallel.sequence=true",)),
@@ -66,7 +54,8 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("deepspeed",), ("parallel=zero3",)),
     (("megatron",), ("parallel=tp",)),
     (("dtype", "torch_dtype", "mixed_precision", "compute_dtype", "autocast"), ("precision={}",)),
-    (_RECOMPUTE, ("checkpointing=full", "checkpointing=selective")),
+    (("activation_checkpointing", "gradient_checkpointing", "recompute", "recompute_activations", "remat"),
+     ("checkpointing=full", "checkpointing=selective")),
     (("lora", "peft", "use_lora"), ("adapter=lora",)),
     (("qlora", "load_in_4bit"), ("adapter=qlora",)),
     (("r", "lora_r", "lora_rank"), ("adapter.rank={}",)),
@@ -82,18 +71,21 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("resume", "resume_from_checkpoint", "load_checkpoint", "ckpt"), ("save.load={}",)),
     (("eval_interval", "val_check_interval", "evaluation_interval"), ("train.eval_every={}",)),
     (("logging_steps", "log_interval", "log_every_n_steps"), ("train.log_every={}",)),
-    (_FOLDER, ("run.directory={}",)),
+    (("output", "output_dir", "out_dir", "save_dir", "run_dir", "log_dir"), ("run.directory={}",)),
     (("name", "run_name", "exp_name", "experiment", "job_name"), ("run.name={}",)),
     (("report_to", "logger"), ("tracking={}",)),
     (("wandb_project",), ("tracking.project={}",)),
-    (_TIME, ("cluster.time_limit_min={m}",)),
+    (("time", "walltime", "time_limit", "timelimit", "timeout_min", "cluster.time", "cluster.walltime",
+      "cluster.time_limit", "cluster.timelimit", "cluster.time_min", "cluster.timeout_min"),
+     ("cluster.time_limit_min={m}",)),
     (("mail_user", "mail_type", "cluster.mail_user", "cluster.mail_type"), ("cluster.mail={}",)),
     (("cpus_per_task", "cluster.cpus_per_task"), ("cluster.cpus_per_node={}",)),
     (("mem", "cluster.mem"), ("cluster.memory={}",)),
     (("exclude", "cluster.exclude"), ("cluster.extra.exclude={}",)),
     (("env",), ("cluster.environment.NAME={}",)),
     (("plot",), ("--plot {}",)),
-)
+)  # fmt: skip
+"""Words of other tools, and the ways out of each."""
 
 _BY_KEY = {word: ways for words, ways in _KEYS for word in words}
 
