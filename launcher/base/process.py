@@ -56,7 +56,7 @@ class Process:
 
     @classmethod
     def recorded(cls, content: object) -> Self | None:
-        """The process of a record; None where that is none, as the bare pid of records of older versions."""
+        """The process of a record; None where the record has none."""
         if not isinstance(content, Mapping):
             return None
         fields = {name: content.get(name) for name in cls.__slots__}
@@ -153,8 +153,8 @@ def marked(variable: str) -> list[Process]:
 def speaks_of(pid: int, folder: Path) -> bool:
     """True if a process was started for a run: its command line or its environment names the run's folder.
 
-    By this a bare pid of older records is told from a stranger that has got the number since, and torchrun from what
-    a record from elsewhere names in its place; a system without ``/proc`` cannot tell, and takes its word.
+    By this torchrun is told from a stranger that a record from elsewhere names in its place; a system without
+    ``/proc`` cannot tell, and takes its word.
     """
     if not (_PROC / "self").exists():
         return True

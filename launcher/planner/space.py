@@ -208,8 +208,9 @@ class Space:
         contexts, others = self.values("parallel.context", split), self.values("parallel.ulysses", split)
         for context, ulysses in itertools.product(contexts, others):
             both = context * ulysses
-            ours = (1 if "parallel.context" in said else context) * (1 if "parallel.ulysses" in said else ulysses)
-            if ranks % both == 0 and batch % (ranks // both) == 0 and (ours == 1 or both in split):
+            searched_degree = 1 if "parallel.context" in said else context
+            searched_degree *= 1 if "parallel.ulysses" in said else ulysses
+            if ranks % both == 0 and batch % (ranks // both) == 0 and (searched_degree == 1 or both in split):
                 yield context, ulysses
 
     def _experts(self, settings: Settings) -> Iterator[Settings]:

@@ -83,8 +83,6 @@ def row_of(run: Path, spec: RunSpec) -> Row:
 def layout_of(spec: RunSpec) -> str:
     """The layout of a run in words, with all that its speed depends on."""
     parallel, zero, train = spec.parallel, spec.zero, spec.train
-    degrees = [("data", spec.data_degree)]
-    degrees += [(name, getattr(parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
     chosen = {
         "sharded": parallel.shard,
         f"{parallel.replicate} replicas": parallel.replicate > 1,
@@ -101,7 +99,7 @@ def layout_of(spec: RunSpec) -> str:
     }
     words = [
         f"{spec.model.name} {spec.backend.name} {spec.precision.name}",
-        *(f"{name} {degree}" for name, degree in degrees if degree > 1),
+        *spec.named_degrees,
         *(word for word, said in chosen.items() if said),
         f"micro-batch {spec.micro_batch_size} x {spec.gradient_accumulation} of {spec.sequence_length}",
     ]

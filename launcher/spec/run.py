@@ -71,6 +71,15 @@ class RunSpec:
         return self.parallel.tensor * self.parallel.pipeline * self.parallel.context * self.parallel.ulysses
 
     @property
+    def named_degrees(self) -> list[str]:
+        """The parallel degrees above one in words: ``data 8``, ``tensor 2``."""
+        degrees = [("data", self.data_degree)]
+        degrees += [
+            (name, getattr(self.parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")
+        ]
+        return [f"{name} {degree}" for name, degree in degrees if degree > 1]
+
+    @property
     def data_degree(self) -> int:
         """Ranks that see different samples; at least 1, also where the degrees do not divide the world."""
         return max(1, self.gpus // self.model_parallel)

@@ -122,9 +122,7 @@ def _headline(spec: RunSpec) -> str:
 
 
 def _layout(spec: RunSpec) -> str:
-    degrees = [("data", spec.data_degree)]
-    degrees += [(name, getattr(spec.parallel, name)) for name in ("tensor", "pipeline", "context", "ulysses", "expert")]
-    return " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
+    return " x ".join(spec.named_degrees) or "one rank"
 
 
 def _batch(spec: RunSpec) -> str:
