@@ -206,11 +206,8 @@ def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
         )
         yield _term("gradients", TRAINING, "bf16 gradients of the module", "z_grad * trained", z_grad=z_grad, trained=w)
     else:
-        what, expression, size = (
-            "flattened gradients",
-            "z_grad * min(trained, bucket)",
-            rank.spec.zero.reduce_bucket_size,
-        )
+        expression, size = "z_grad * min(trained, bucket)", rank.spec.zero.reduce_bucket_size
+        what = "flattened gradients"
         yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_grad=z_grad, trained=w, bucket=size)
 
 

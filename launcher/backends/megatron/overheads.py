@@ -166,15 +166,13 @@ def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     if not how.transformer_engine and not spec.model.kv_lora_rank:
         a = ceil(spec.model.num_attention_heads * rank.view.tensor)
     if h or a:
-        what, source, z, s = (
+        what, source, expression = (
             "Megatron-core's global buffer",
             "Megatron-core core/utils.py",
-            rank.engine.size,
-            spec.sequence_length,
+            "z * max(h, a * s) * tok",
         )
-        yield term(
-            "gather_buffers", TRAINING, what, "z * max(h, a * s) * tok", source, z=z, h=h, a=a, s=s, tok=rank.tokens
-        )
+        z, s, tok = rank.engine.size, spec.sequence_length, rank.tokens
+        yield term("gather_buffers", TRAINING, what, expression, source, z=z, h=h, a=a, s=s, tok=tok)
 
 
 def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
