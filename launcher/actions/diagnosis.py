@@ -1,4 +1,4 @@
-"""Read the printed lines of a run and of its processes, as data."""
+"""The end of a run as data: its errors, the last lines that it printed, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAD: tuple[state.State, ...] = ("failed", "lost", "not_visible", "requeued")
 
 
 def errors_of(row: RunState, rank: int | None) -> list[JsonObject]:
-    """The ranks' errors, that from which the failure comes first; none where the run has not failed."""
+    """The ranks' errors, the cause of the failure first; none where the run has not failed."""
     errors = output.written_errors(Path(row.directory)) if row.state in BAD else []
     return [error for error in errors if error["traceback"] and rank in (None, int(error["rank"]))]
 

@@ -40,22 +40,22 @@ class DoctorRequest(JudgeRequest):
     write: str | None = None
 
 
-def examine(asked: DoctorRequest) -> Output:
+def examine(options: DoctorRequest) -> Output:
     """Survey the machine and its Slurm, and write the profile where that is asked for.
 
     Raises:
         ConfigErrors: A word is wrong, or the name of the profile.
         SubmitError: The profile is asked for, and there is none.
     """
-    document, status = {"machine": _machine(machine.facts()), **_cluster(asked)}, 0
+    document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
     if document["slurm"] is None and client.installed():
         status = SubmitError.exit_status
-    if asked.write is not None:
-        document["written"] = str(_written(asked.write, document))
+    if options.write is not None:
+        document["written"] = str(_write_profile(options.write, document))
     return Output(document={"schema": 1, "doctor": document}, text=view.text(document), exit_status=status)
 
 
-def _cluster(asked: DoctorRequest) -> JsonObject:
+def _cluster(options: DoctorRequest) -> JsonObject:
     """The answers of Slurm and of one node; where there is none, ``lacks`` says why.
 
     What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
@@ -63,11 +63,11 @@ def _cluster(asked: DoctorRequest) -> JsonObject:
     nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
     if not client.installed():
         return {**nothing, "lacks": [*own, "this machine has no Slurm: runs start here (cluster=local)"]}
-    line = asked.command_line()
-    require_trust(line, trusted=asked.trust)
+    line = options.command_line()
+    require_trust(line, trusted=options.trust)
     cluster = request(["cluster=slurm", *line.words], catalog=line.catalog).require().cluster
     try:
-        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=asked.wait)
+        found = survey.survey(cluster, folder() / (cluster.shared_folder or ""), wait_s=options.wait)
     except SubmitError as error:
         return {**nothing, "lacks": [*own, str(error)]}
     if found.node is not None:
@@ -108,7 +108,7 @@ def _slurm(found: Survey) -> JsonObject:
     return {"version": found.config.get("SLURM_VERSION"), "partitions": rows, "node": found.node}
 
 
-def _written(name: str, document: JsonObject) -> Path:
+def _write_profile(name: str, document: JsonObject) -> Path:
     path, profile = folder() / "conf" / "cluster" / f"{name}.yaml", document["profile"]
     if profile is None:
         raise SubmitError(f"there is no profile to keep: {document['lacks'][0]}")

@@ -23,7 +23,7 @@ def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
     Raises:
         ConfigErrors: A word is no run, or is several and nobody can be asked.
     """
-    return [_settled(name, ask=ask) for name in names]
+    return [_resolve(name, ask=ask) for name in names]
 
 
 def find(names: list[str]) -> list[Path]:
@@ -32,7 +32,7 @@ def find(names: list[str]) -> list[Path]:
     Raises:
         ConfigErrors: A word is no run, or is several.
     """
-    return run_names.find([_settled(name, ask=False) for name in names], folder())
+    return run_names.find([_resolve(name, ask=False) for name in names], folder())
 
 
 def sweep_of(name: str) -> Path | None:
@@ -50,7 +50,7 @@ def sweep_of(name: str) -> Path | None:
     return place if not more and (place / state.SWEEP).is_file() else None
 
 
-def _settled(name: str, *, ask: bool) -> str:
+def _resolve(name: str, *, ask: bool) -> str:
     try:
         run_names.places(name, folder())
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def _settled(name: str, *, ask: bool) -> str:
         raise ConfigErrors([ConfigError("RUN", name, rule, known or ["launch status"])]) from None
     except Ambiguous as doubt:
         if ask and sys.stdin.isatty() and sys.stderr.isatty():
-            return str(_chosen(doubt))
+            return str(_choose(doubt))
         raise ConfigErrors([refusal(doubt)]) from None
     return name
 
@@ -70,7 +70,7 @@ def refusal(doubt: Ambiguous) -> ConfigError:
     return ConfigError("RUN", doubt.name, f"{len(words)} runs answer to this word, and none is guessed", words)
 
 
-def _chosen(doubt: Ambiguous) -> Path:
+def _choose(doubt: Ambiguous) -> Path:
     """Let the person at the terminal choose."""
     words = [run_names.name_of(path, folder()) for path in doubt.candidates]
     say(f"launch: {len(words)} runs answer to {doubt.name}:")

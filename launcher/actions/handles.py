@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pandas
 
 _POLL_S = 0.3
+"""Seconds between two looks at the run's file, which costs next to nothing."""
+
 _ASK_S = 15
 """Seconds between questions to Slurm, which alone may know of a job's end."""
 

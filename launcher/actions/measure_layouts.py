@@ -67,17 +67,17 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
     """
     layouts = _startable(question, found.layouts, request.measure or 1)
     chosen = shortlist.shortlist(question, layouts, steps=request.steps or shortlist.STEPS)
-    asked = measurement.sweep_of(
+    swept = measurement.sweep_of(
         chosen, question=question.words, catalog=question.catalog, facts=question.facts, trusted=request.trust
     )
     (show or say)(_text(chosen))
     if request.dry_run:
-        return _dry_run(chosen, asked)
+        return _dry_run(chosen, swept)
     if not request.yes and ask_person("start them? [y/N] ").lower() not in ("y", "yes"):
         say("launch: nothing was started")
         return Output(document={}, text="")
-    directory, points, ended = sweep.begin_sweep(asked, chosen.overrides, show=show, kind=measurement.KIND)
-    return _closed(chosen, directory, points, ended)
+    directory, points, ended = sweep.begin_sweep(swept, chosen.overrides, show=show, kind=measurement.KIND)
+    return _report_runs(chosen, directory, points, ended)
 
 
 def _startable(question: Question, layouts: Sequence[Layout], count: int) -> list[Layout]:
@@ -160,16 +160,16 @@ def _document(
     return {"schema": 1, "measurement": content}
 
 
-def _dry_run(chosen: Shortlist, asked: Sweep) -> Output:
+def _dry_run(chosen: Shortlist, swept: Sweep) -> Output:
     """The runs, each with the line that starts it alone and its verdict, and the text that Slurm would get."""
-    points = [asked.point(number, words)[0] for number, words in enumerate(chosen.overrides)]
-    sweep.report_remarks(asked)
-    place = directory_for(asked.settings, measurement.KIND, folder=folder())
+    points = [swept.point(number, words)[0] for number, words in enumerate(chosen.overrides)]
+    sweep.report_remarks(swept)
+    place = directory_for(swept.settings, measurement.KIND, folder=folder())
     kept = [point for point in points if point.kept]
-    sbatch = array_text(place, asked.settings.cluster, len(kept)) if kept else None
+    sbatch = array_text(place, swept.settings.cluster, len(kept)) if kept else None
     keys = ("id", "overrides", "verdict", "reason")
     rows = [{key: each.as_dict()[key] for key in keys} for each in points]
-    lines = ["", *(shlex.join(["launch", *asked.axes.fixed, *point.overrides]) for point in kept)]
+    lines = ["", *(shlex.join(["launch", *swept.axes.fixed, *point.overrides]) for point in kept)]
     lines += [left_out] if (left_out := sweep.left_out_text(points)) else []
     lines += [] if sbatch is None else [f"\n# sbatch\n{sbatch.rstrip()}"]
     return Output(
@@ -180,7 +180,7 @@ def _dry_run(chosen: Shortlist, asked: Sweep) -> Output:
     )
 
 
-def _closed(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
+def _report_runs(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
     """Describe the runs that were started, and the results of those that have ended here."""
     lines, name = [left_out] if (left_out := sweep.left_out_text(points)) else [], _typed_name(directory)
     if not any(point.kept for point in points) or ended == INTERRUPTED:

@@ -36,7 +36,7 @@ def forget(words: Sequence[str], run: str) -> Output:
         SubmitError: The file cannot be written.
     """
     content = _read(request(words).require().cluster)
-    lost = _named(content, run)
+    lost = _find_row(content, run)
     file.forget(content.path, lost)
     return Output(
         document={"schema": 1, "measurements": {"file": str(content.path), "forgotten": lost.as_dict()}},
@@ -55,7 +55,7 @@ def _read(cluster: ClusterSpec) -> Content:
         raise ConfigErrors([ConfigError(where, str(path), rule, [f"cluster.measurements={way_out}"])]) from None
 
 
-def _named(content: Content, word: str) -> Row:
+def _find_row(content: Content, word: str) -> Row:
     """The row of a name, or of a run's directory."""
     place = str((folder() / word).absolute())
     found = [row for row in content.rows if row.directory == place] or [row for row in content.rows if row.id == word]

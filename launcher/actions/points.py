@@ -40,6 +40,8 @@ _PROCESSES = 16
 """The most processes: each takes the memory of an interpreter."""
 
 _CHUNK = 1 << 16
+"""Bytes of one read: what a pipe of Linux holds (pipe(7))."""
+
 _LONGEST = 200
 """Letters of a line in a message."""
 
@@ -72,14 +74,14 @@ def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
         opened = files.descriptor(Path("/dev/stdin") if str(path) == "-" else path, os.O_RDONLY, handed=True)
         with FileIO(opened) as file, ExitStack() as stack:
             lines, pool = _Lines(file), None
-            yield from _answered(lines.take(_TOGETHER), facts, catalog, own)
+            yield from _answer_batch(lines.take(_TOGETHER), facts, catalog, own)
             while batch := lines.take(_TOGETHER):
                 if facts.cpus == 1 or len(batch) < _TOGETHER:
-                    yield from _answered(batch, facts, catalog, own)
+                    yield from _answer_batch(batch, facts, catalog, own)
                 else:
                     pool = pool or stack.enter_context(_processes(facts.cpus))
                     submit = partial(_submit, pool, facts=facts, catalog=catalog, own=own)
-                    yield from _shared_out(batch, lines, submit)
+                    yield from _share_out(batch, lines, submit)
     except OSError as error:
         rule = f"the file cannot be read: {unreadable(error)}"
         raise ConfigErrors([ConfigError("--points", str(path), rule)]) from None
@@ -131,10 +133,10 @@ def _processes(cpus: int) -> ProcessPoolExecutor:
 def _submit(
     pool: ProcessPoolExecutor, batch: _Batch, *, facts: machine.Machine, catalog: Catalog, own: Measured | None
 ) -> Future[list[Answer]]:
-    return pool.submit(_answered, batch, facts, catalog, own)
+    return pool.submit(_answer_batch, batch, facts, catalog, own)
 
 
-def _shared_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
+def _share_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
     """Answers by several processes, with no more batches under way than keep them busy, until lines come slowly."""
     waiting = deque([submit(batch)])
     while lines.ready():
@@ -149,7 +151,7 @@ def _leave_interrupts_to_the_first() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _answered(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: Measured | None = None) -> list[Answer]:
+def _answer_batch(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: Measured | None = None) -> list[Answer]:
     return [_answer(line, number, facts, catalog, own) for number, line in batch]
 
 
@@ -157,21 +159,21 @@ def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Ca
     """The answer to one line; whatever is wrong with it is said in it, and no other line's answer depends on it."""
     identity, words = _point(line, number)
     try:
-        document = as_json(_judged(words, facts, catalog, own)) if isinstance(words, list) else invalid_as_json([words])
+        document = as_json(_judge(words, facts, catalog, own)) if isinstance(words, list) else invalid_as_json([words])
     except ConfigErrors as error:
         document = invalid_as_json(error.errors)
     except DataError as error:
         document = invalid_as_json(as_errors(error).errors)
     except OSError as error:  # A path that is too long, a folder that may not be read.
         rule = f"the system refuses it: {unreadable(error)}"
-        document = invalid_as_json([ConfigError(f"line {number}", _shown(error.filename), rule)])
+        document = invalid_as_json([ConfigError(f"line {number}", _shorten(error.filename), rule)])
     except Exception as fault:  # The lines behind it are answered all the same.
-        rule = f"a fault of launch itself: {type(fault).__name__}: {_shown(fault)}"
+        rule = f"a fault of launch itself: {type(fault).__name__}: {_shorten(fault)}"
         document = invalid_as_json([ConfigError(f"line {number}", None, rule)])
     return document["verdict"], terminal.as_json({"id": identity, **document})
 
 
-def _judged(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
+def _judge(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
     found = request(words, facts=facts, catalog=catalog)
     return judge_run(found, Judging(search=search_singles, looking=_look, measured=own))
 
@@ -189,10 +191,10 @@ def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigE
     words = point.get("overrides")
     if "id" in point and isinstance(words, list) and all(isinstance(word, str) for word in words):
         return point["id"], words
-    found = None if line is None else _shown(line.decode(errors="replace").strip())
+    found = None if line is None else _shorten(line.decode(errors="replace").strip())
     return point.get("id"), ConfigError(f"line {number}", found, rule)
 
 
-def _shown(text: object) -> str | None:
+def _shorten(text: object) -> str | None:
     """The beginning of a text, for a message."""
     return None if text is None else str(text)[:_LONGEST]

@@ -76,7 +76,7 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
     if request.layers:
         depth.asked(spec, request.layers)
     with interrupts.held():
-        directory, own = _recorded(run.command_line().words, assessment, request)
+        directory, own = _record(run.command_line().words, assessment, request)
         submission.submit(directory, own)
         try:
             stored.note_submitted(spec, directory)
@@ -86,7 +86,7 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
     return _job(status.read(directory), assessment)
 
 
-def _recorded(words: Sequence[str], assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
+def _record(words: Sequence[str], assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
     """The run directory of the job, and its specification: the run's on one GPU."""
     spec = assessment.spec
     own = _on_one_gpu(spec, request)

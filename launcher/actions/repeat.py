@@ -57,10 +57,10 @@ def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Reque
     Raises:
         ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
     """
-    found = lock.read(_located(path))
+    found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
-    spec = _respecified(found, texts)
-    for line in _otherwise(found, spec):
+    spec = _respecify(found, texts)
+    for line in _differences_here(found, spec):
         say(f"launch: {line}")
     return Request(overrides=(f"--from={path}", *texts), spec=spec, errors=())
 
@@ -71,7 +71,7 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
     trust.require([Source(path=found.path, privileged=privileged, written=True)], folder=folder(), given=given)
 
 
-def _located(path: Path) -> Path:
+def _locate(path: Path) -> Path:
     """A path as typed, or the directory of the run that has this name, here or wherever it was recorded."""
     named = folder() / "runs" / path
     if path.exists() or (named / contents.LOCK).is_file():
@@ -85,14 +85,14 @@ def _located(path: Path) -> Path:
     return place if (place / contents.LOCK).is_file() else path
 
 
-def _respecified(found: Lock, texts: Sequence[str]) -> RunSpec:
+def _respecify(found: Lock, texts: Sequence[str]) -> RunSpec:
     overrides, errors = read(texts, Catalog(folder=folder()))
     if errors:
         raise ConfigErrors(errors)
     return lock.respecified(found, overrides)
 
 
-def _otherwise(found: Lock, spec: RunSpec) -> list[str]:
+def _differences_here(found: Lock, spec: RunSpec) -> list[str]:
     """Differences of the run, this machine and this folder from the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
     here = {**lock.here(spec.data), "script": provenance.script_ingredient(spec.script)}
@@ -108,18 +108,18 @@ def _short(value: object, nothing: str = "absent") -> str:
 
 def verify(path: Path, texts: Sequence[str], *, steps: int, trusted: bool) -> Output:
     """Run the first steps of a lock here and compare their losses; 0 when they are the same to the last bit, else 5."""
-    found = lock.read(_located(path))
+    found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
     wanted = found.losses[:steps]
-    spec = changed(_respecified(found, texts), "tracking.kind", "none")
+    spec = changed(_respecify(found, texts), "tracking.kind", "none")
     errors = [*findings.errors(spec), *obstacles(spec, machine.facts()), *_not_verifiable(found, spec, steps)]
     errors += [] if trusted else loading.foreign_pickles(spec)
     if errors:
         raise ConfigErrors(errors)
     directory = folder() / "runs" / f"verify-{time.strftime('%Y%m%d-%H%M%S')}-{spec.hash[:6]}"
     directory, rows = _first_steps(spec, directory.absolute(), int(wanted[-1]["step"]))
-    lines = _otherwise(found, spec)
-    pairs = [_compared(here, locked) for here, locked in zip(rows, wanted, strict=False)]
+    lines = _differences_here(found, spec)
+    pairs = [_compare(here, locked) for here, locked in zip(rows, wanted, strict=False)]
     same = len(rows) >= len(wanted) and all(row["identical"] for row in pairs)
     kept = None if same else str(directory)
     content = {"identical": same, "steps": pairs, "ingredients": lines, "directory": kept}
@@ -157,7 +157,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
         directory = record(planned, directory, overrides=("recipe", "verify"), forced=False, made_of=made_of)
         try:
             submit(directory, spec)
-            now = _ended(directory, last)
+            now = _wait_for_end(directory, last)
         except KeyboardInterrupt:  # The run does not see it.
             forget(directory)
             if stop(directory, signal.SIGTERM):
@@ -171,7 +171,7 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
     return directory, rows
 
 
-def _ended(directory: Path, last: int) -> status.RunState:
+def _wait_for_end(directory: Path, last: int) -> status.RunState:
     """Wait for the end of a run; ask for it as soon as the last step is in the metrics."""
     asked = False
     while (now := status.read(directory)).state not in state.ENDED:
@@ -183,7 +183,7 @@ def _ended(directory: Path, last: int) -> status.RunState:
     return now
 
 
-def _compared(here: JsonObject, locked: Mapping[str, Any]) -> JsonObject:
+def _compare(here: JsonObject, locked: Mapping[str, Any]) -> JsonObject:
     pairs = [(here.get(key), locked[key]) for key in ("step", "loss", "grad_norm")]
     same = all(now == then or (now != now and then != then) for now, then in pairs)  # NaN equals NaN here.
     return {"step": here["step"], "loss": here["loss"], "locked_loss": locked["loss"], "identical": same}
@@ -204,7 +204,7 @@ def _verdict_text(rows: Sequence[Mapping[str, Any]], wanted: int, lines: Sequenc
 
 def diff(first: str, second: str) -> Output:
     """The differences in meaning between two recipes, locks or runs."""
-    (spec_a, parts_a), (spec_b, parts_b) = (_described(name) for name in (first, second))
+    (spec_a, parts_a), (spec_b, parts_b) = (_describe(name) for name in (first, second))
     rows = lock.spec_differences(spec_a, spec_b)
     settings = {key for key, _, _ in rows if key.count(".") <= 1}  # Deeper are keys that one side may not have at all.
     if parts_a is not None and parts_b is not None:
@@ -215,7 +215,7 @@ def diff(first: str, second: str) -> Output:
     return Output(document=document, text="\n".join(lines) or "no difference in meaning")
 
 
-def _described(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
+def _describe(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
     """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
     for path in (folder() / "runs" / name, folder() / name):
         if (path / contents.LOCK).is_file() or (path.is_file() and _is_lock(path)):

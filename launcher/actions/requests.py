@@ -142,7 +142,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
-    spec, missing = (found.spec, ()) if resumed else _loaded(found.spec)
+    spec, missing = (found.spec, ()) if resumed else _resolve_load(found.spec)
     judged = assess_here(spec, judging, earlier=(*found.errors, *missing)).assessment
     if judging.measured is not None:
         judging.measured.tell(say)
@@ -156,7 +156,7 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     )
 
 
-def _loaded(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
+def _resolve_load(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
     """A run with the checkpoint that ``save.load`` means, and the reasons why it cannot start from that."""
     if spec.save.load is None and spec.model.weights is None:
         return spec, ()

@@ -74,7 +74,7 @@ def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> t
         raise SubmitError(f"{name} is {found.state}: `launch cancel {name}` first, or wait, and then change it{why}")
     directory = directory.absolute()
     with interrupts.let_through(), contextlib.chdir(submit.working_folder(directory, texts)):
-        changed, then, step = _planned(directory, texts, trusted=trusted)
+        changed, then, step = _plan_change(directory, texts, trusted=trusted)
     differences = lock.spec_differences(changed.before, then.spec)
     _report(directory, differences, step)
 
@@ -90,15 +90,15 @@ def plan_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> Pla
     """The plan of a run with changed settings, as :func:`submit_changed` would submit it; the errors are its, too."""
     directory = directory.absolute()
     with contextlib.chdir(submit.working_folder(directory, texts)):
-        return _planned(directory, texts, trusted=trusted)[1]
+        return _plan_change(directory, texts, trusted=trusted)[1]
 
 
-def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
+def _plan_change(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
     """The changed run, its plan, and the step that it goes on from."""
-    changed = _changed(contents.spec_of(directory), texts, trusted=trusted)
+    changed = _change(contents.spec_of(directory), texts, trusted=trusted)
     newest = next(reversed(checkpoints.whole_checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
-    changed = changed if newest is None else _tokens_kept(changed, checkpoints.state_of(newest.path))
+    changed = changed if newest is None else _keep_tokens(changed, checkpoints.state_of(newest.path))
     refused: list[ConfigError] = []
     if newest is not None and changed.after.script is None:
         refused += changes.refusals(changed.before, changed.after, step, checkpoints.state_of(newest.path))
@@ -108,11 +108,11 @@ def _planned(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_
     if newest is None and loads[0] != loads[1] and not trusted:
         refused += loading.foreign_pickles(changed.after)
     forced = bool(contents.known(directory, contents.PLAN).get("forced"))
-    assessment = _judged(changed, refused, forced=forced, resumed=newest is not None)
+    assessment = _judge(changed, refused, forced=forced, resumed=newest is not None)
     return changed, plan(assessment, python=sys.executable), step
 
 
-def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
+def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
     """The run with words set over it, and its batch kept."""
     line = CommandLine(words=tuple(texts), catalog=Catalog(folder=folder()))
     overrides = line.overrides
@@ -131,7 +131,7 @@ def _changed(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Change
             content[override.key] = chosen[override.key]
     keys = [override for override in overrides if not override.group]
     lock.set_keys(content, keys, over="a recorded run")
-    follows = _batch_kept(before, parse(content), {override.key for override in keys})
+    follows = _keep_batch(before, parse(content), {override.key for override in keys})
     for path, value in follows.items():
         group, _, key = path.partition(".")
         content[group][key] = value
@@ -144,7 +144,7 @@ def _no_option(override: Override) -> ConfigError:
     return ConfigError(override.key, override.value, rule, [f"launch show {override.key}"])
 
 
-def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
+def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
     """Settings with which the changed run has the global batch of the one before, where nobody asked for another.
 
     The micro-batch stays too where it divides what each rank has, also where it was not set, and the accumulation
@@ -176,7 +176,7 @@ def _batch_kept(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
     return {path: value for path, value in kept.items() if edit.value_at(after, path) != value}
 
 
-def _tokens_kept(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
+def _keep_tokens(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
     """The run with the total of its tokens kept, where steps of another batch are behind it: its steps are then set.
 
     ``there`` is the ``state.json`` of its checkpoint.
@@ -218,7 +218,7 @@ def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
     return errors
 
 
-def _judged(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:
+def _judge(changed: _Changed, refused: Sequence[ConfigError], *, forced: bool, resumed: bool) -> Assessment:
     request = Request(overrides=changed.words, spec=changed.after, errors=tuple(refused))
     refined = (lambda spec, formula: assess.estimated(assess.going_on(spec))) if resumed else None
     assessment = judge_run(request, Judging(refined=refined, measured=Measured()), resumed=resumed)

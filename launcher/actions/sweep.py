@@ -67,19 +67,19 @@ def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
     Raises:
         ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
     """
-    asked = _read(replace(request, force=False, trust=False), quiet=quiet)
-    sampler = asked.settings.sweep.sampler
-    drawn = [(axis.key, axis.values) for axis in asked.axes.swept if isinstance(axis.values, Interval)]
+    swept = _read(replace(request, force=False, trust=False), quiet=quiet)
+    sampler = swept.settings.sweep.sampler
+    drawn = [(axis.key, axis.values) for axis in swept.axes.swept if isinstance(axis.values, Interval)]
     if sampler != "grid" and drawn:
         rule = f"check -m judges a grid, and {sampler} draws from this only when the sweep runs: name values to judge"
         raise ConfigErrors(ConfigError(key, "interval", rule, [f"{key}={ends.low},{ends.high}"]) for key, ends in drawn)
     points, valid = list[Point](), list[tuple[str, RunSpec]]()
-    for number, overrides in enumerate(asked.axes.grid()):
-        point, assessment = asked.point(number, overrides)
+    for number, overrides in enumerate(swept.axes.grid()):
+        point, assessment = swept.point(number, overrides)
         points.append(point)
         valid += [(point.id, assessment.spec)] if assessment is not None else []
-    report_remarks(asked)
-    _report_differences(asked, valid)
+    report_remarks(swept)
+    _report_differences(swept, valid)
     return points
 
 
@@ -98,16 +98,16 @@ def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
     )
 
 
-def _report_differences(asked: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
-    for sentence in differences(points, [axis.key for axis in asked.axes.swept]):
+def _report_differences(swept: Sweep, points: Sequence[tuple[str, RunSpec]]) -> None:
+    for sentence in differences(points, [axis.key for axis in swept.axes.swept]):
         _report(f"launch: {sentence}")
 
 
-def report_remarks(asked: Sweep, known: Collection[str] = ()) -> None:
+def report_remarks(swept: Sweep, known: Collection[str] = ()) -> None:
     """Report the remarks on points' words, data and files, each once for all points, but for those known already."""
-    if asked.measured is not None:
-        asked.measured.tell(say)
-    for remark, names in asked.remarks.items():
+    if swept.measured is not None:
+        swept.measured.tell(say)
+    for remark, names in swept.remarks.items():
         if remark not in known:
             _report(f"{remark} (points {name_points(names)})" if len(names) > 1 else f"{remark} (point {names[0]})")
 
@@ -132,27 +132,27 @@ def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Pat
     Returns:
         The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
     """
-    asked = _read(request, quiet=show is None)
-    if asked.settings.sweep.sampler != "grid":
+    swept = _read(request, quiet=show is None)
+    if swept.settings.sweep.sampler != "grid":
         samplers.require()
-    elif not asked.axes.swept:
+    elif not swept.axes.swept:
         say("launch: nothing is swept, so this is a sweep of one point: name several values, as in train.seed=1,2")
-    proposals = asked.axes.grid() if asked.settings.sweep.sampler == "grid" else ()
-    return asked, *begin_sweep(asked, proposals, show=show)
+    proposals = swept.axes.grid() if swept.settings.sweep.sampler == "grid" else ()
+    return swept, *begin_sweep(swept, proposals, show=show)
 
 
 def begin_sweep(
-    asked: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
+    swept: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
 ) -> tuple[Path, list[Point], int]:
     """Start a sweep whose first points have these overrides; the folder, points and status of :func:`start_sweep`.
 
     A sampler draws further points. ``kind`` is the folder's name behind the time, where the words name none.
     """
-    directory = sweep.directory_of(asked.settings, folder=folder(), kind=kind)
+    directory = sweep.directory_of(swept.settings, folder=folder(), kind=kind)
     points = list[Point]()
     try:
-        points += _judged(asked, directory, proposals)
-        exit_status = _go(asked, directory, points, show=show)
+        points += _judge_grid(swept, directory, proposals)
+        exit_status = _go(swept, directory, points, show=show)
     except (ConfigErrors, NoJob, Refused, Unwritten, KeyboardInterrupt):
         if not any(directory.glob(f"*/{state.SUBMISSION}")):  # The corrected sweep has its name.
             shutil.rmtree(directory, ignore_errors=True)
@@ -164,9 +164,9 @@ def begin_sweep(
     return directory, points, exit_status
 
 
-def best_line(asked: Sweep, directory: Path) -> str | None:
+def best_line(swept: Sweep, directory: Path) -> str | None:
     """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
-    rows = outcomes.rows(directory) if asked.settings.cluster.kind == "local" else []
+    rows = outcomes.rows(directory) if swept.settings.cluster.kind == "local" else []
     return sweep_table.best_line(directory, outcomes.best(rows), rows)
 
 
@@ -175,69 +175,69 @@ def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
 
     What a sampler proposes is composed anew, of a recipe and of groups as they are now.
     """
-    asked, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
-    if asked.settings.sweep.sampler != "grid":
-        require_trust(CommandLine(words=tuple(asked.words), catalog=asked.catalog), trusted=trusted)
-    exit_status = _go(asked, directory, points, show=show)
-    if show is not None and (best := best_line(asked, directory)):
+    swept, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
+    if swept.settings.sweep.sampler != "grid":
+        require_trust(CommandLine(words=tuple(swept.words), catalog=swept.catalog), trusted=trusted)
+    exit_status = _go(swept, directory, points, show=show)
+    if show is not None and (best := best_line(swept, directory)):
         show(best)
     return exit_status
 
 
-def _go(asked: Sweep, directory: Path, points: list[Point], *, show: Show | None) -> int:
+def _go(swept: Sweep, directory: Path, points: list[Point], *, show: Show | None) -> int:
     """Start the recorded runs that have not finished, then the points of a sampler, and add these to ``points``."""
-    exit_status = _started(asked, directory, _waiting(directory, points), show=show)
-    if asked.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
+    exit_status = _start(swept, directory, _waiting(directory, points), show=show)
+    if swept.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
         return exit_status
-    here = asked.settings.cluster.kind == "local"
-    while batch := _proposed(asked, directory, points, 1 if here else asked.settings.sweep.parallelism):
-        exit_status = max(exit_status, _started(asked, directory, batch, show=show))
+    here = swept.settings.cluster.kind == "local"
+    while batch := _propose(swept, directory, points, 1 if here else swept.settings.sweep.parallelism):
+        exit_status = max(exit_status, _start(swept, directory, batch, show=show))
         if not here or exit_status == INTERRUPTED:
             break
     return exit_status
 
 
-def _judged(asked: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
+def _judge_grid(swept: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
     """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
     here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
-    points = [_recorded(asked, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
-    report_remarks(asked)
+    points = [_record_point(swept, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
+    report_remarks(swept)
     if any(point.kept for point in points):
-        sweep.write(directory, asked, points)
+        sweep.write(directory, swept, points)
     return points
 
 
-def _recorded(
-    asked: Sweep,
+def _record_point(
+    swept: Sweep,
     directory: Path,
     number: int,
     overrides: Sequence[str],
     here: Callable[..., Mapping[str, Any]] = lock.here,
 ) -> Point:
     """Judge a point; one that is kept gets its run directory."""
-    point, assessment = asked.point(number, overrides, directory)
+    point, assessment = swept.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)
-        words = (*asked.axes.fixed, *point.overrides)
+        words = (*swept.axes.fixed, *point.overrides)
         made_of = here(planned.spec.data, with_diff=planned.spec.run.record_diff)
-        record(planned, directory / point.id, overrides=words, forced=asked.force, made_of=made_of)
+        record(planned, directory / point.id, overrides=words, forced=swept.force, made_of=made_of)
     return point
 
 
-def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | None) -> list[Point]:
+def _propose(swept: Sweep, directory: Path, points: list[Point], limit: int | None) -> list[Point]:
     """Draw the next points until ``limit`` of them are to be run, or the budget of runs is spent."""
-    settings, batch = asked.settings, list[Point]()
+    settings, batch = swept.settings, list[Point]()
     room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
-    tried = [_tried(directory, point) for point in points]
+    tried = [_result_of(directory, point) for point in points]
     by_overrides = {point.proposed: result for point, result in zip(points, tried, strict=True)}
     unlucky = 0
     while len(batch) < min(room, limit or room) and unlucky < _UNLUCKY:
-        overrides = samplers.propose(asked.axes, settings.sweep.sampler, settings.train.seed, tried)
+        overrides = samplers.propose(swept.axes, settings.sweep.sampler, settings.train.seed, tried)
         unlucky += 1
         if overrides not in by_overrides:
-            known = {*asked.remarks}
-            point = _recorded(asked, directory, len(points), overrides)
-            report_remarks(asked, known)
+            known = {*swept.remarks}
+            point = _record_point(swept, directory, len(points), overrides)
+            report_remarks(swept, known)
             points.append(point)
             by_overrides[overrides] = Tried(overrides=overrides, loss=None, pending=point.kept)
             if point.kept:
@@ -247,11 +247,11 @@ def _proposed(asked: Sweep, directory: Path, points: list[Point], limit: int | N
     if unlucky == _UNLUCKY:
         say(f"launch: {_UNLUCKY} proposals in a row were known or left out: the space has no more to offer")
     if batch:
-        sweep.write(directory, asked, points)
+        sweep.write(directory, swept, points)
     return batch
 
 
-def _tried(directory: Path, point: Point) -> Tried:
+def _result_of(directory: Path, point: Point) -> Tried:
     if not point.kept:
         return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
@@ -260,12 +260,12 @@ def _tried(directory: Path, point: Point) -> Tried:
     return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 
-def _started(asked: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
+def _start(swept: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
     """Start the recorded runs of points, unless another launcher has: one that is at the sweep now is not joined."""
     if not points:
         return 0
     with one_at_a_time(directory, wait=False):
-        return _start_all(asked, directory, _waiting(directory, points), show=show)
+        return _start_all(swept, directory, _waiting(directory, points), show=show)
 
 
 def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
@@ -280,15 +280,15 @@ def _live_jobs(directory: Path) -> list[str]:
     return [row.job_id for row in rows if row.state in ("queued", "running", "requeued") and row.job_id is not None]
 
 
-def _start_all(asked: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
+def _start_all(swept: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
     places = [directory / point.id for point in points]
     specs = [contents.spec_of(run) for run in places]
     for run in places:
         settle(run)
         state.forget_ending(run)
-    _report_differences(asked, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
-    if asked.settings.cluster.kind == "slurm":
-        limit = asked.settings.sweep.parallelism
+    _report_differences(swept, [(point.id, spec) for point, spec in zip(points, specs, strict=True)])
+    if swept.settings.cluster.kind == "slurm":
+        limit = swept.settings.sweep.parallelism
         live = [] if limit is None else _live_jobs(directory)
         jobs = submit_all(list(zip(places, specs, strict=True)), limit, live)
         if jobs and show is not None:

@@ -63,7 +63,7 @@ def careful_validator(
     Megatron-LM's imports the module that ``backend.extra.spec`` names, and reads files that other arguments name.
     """
 
-    def judged(spec: RunSpec) -> Judgement:
+    def judge(spec: RunSpec) -> Judgement:
         kept = _without_code(spec, {text.lstrip("+").partition("=")[0] for text in typed})
         if kept == spec or not (foreign := _foreign(line, imported)):
             return assess.judge(spec)
@@ -72,7 +72,7 @@ def careful_validator(
         say(f"launch: {foreign[0]} is from elsewhere and not trusted: {unasked}")
         return assess.judge(kept)
 
-    return judged
+    return judge
 
 
 def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str]) -> job_python.Asking:
@@ -80,7 +80,7 @@ def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str
     if any(text.lstrip("+").partition("=")[0] == "cluster.python" for text in typed):
         return job_python.asked
 
-    def found(spec: RunSpec) -> Environment | None:
+    def read(spec: RunSpec) -> Environment | None:
         if spec.cluster.python is not None and (foreign := _foreign(line, imported)):
             known = job_python.kept(spec)
             if known is None:
@@ -90,7 +90,7 @@ def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str
             return known
         return job_python.asked(spec)
 
-    return found
+    return read
 
 
 def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSpec) -> None:

@@ -24,6 +24,8 @@ from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, O
 from launcher.rundir import output
 
 _LOOK_S = 1.0
+"""Seconds between two readings of the node's memory."""
+
 _NEARLY_FULL = 0.8
 """Of the node's memory; from here on it is worth to know who has it."""
 
@@ -86,7 +88,7 @@ class Killing:
         kind, message = found
         rank, pid = killed[0]
         last = None if rank is None else _last(self._directory, rank)
-        logged, doing = _logged(pid), None if rank is None else self._beats.get(rank)
+        logged, doing = _log_line(pid), None if rank is None else self._beats.get(rank)
         record = OutOfMemory(
             kind=kind,
             place="host",
@@ -143,7 +145,7 @@ def _outputs(directory: Path) -> list[Path]:
     return sorted((directory / "logs" / "submitit").glob("*_log.err"))
 
 
-def _logged(pid: int | None) -> str | None:
+def _log_line(pid: int | None) -> str | None:
     """The kernel's own line about a process that it has killed; None where its log cannot be read."""
     if pid is None:
         return None

@@ -28,6 +28,8 @@ from launcher.submission.killing import Killing
 from launcher.submission.processes import SlurmPlace
 
 _POLL_S = 0.1
+"""Seconds between two looks at the agent."""
+
 _REMIND_S = 2.0
 """Between two signals to ranks that may not have installed a handler yet."""
 
@@ -157,11 +159,11 @@ def _wait(
                 process.terminate()
             continue
         now = time.monotonic()
-        asked = place.told_to_save.is_set() or ending.asked_to_end(directory)
-        if asked and now - reminded > _REMIND_S:
+        wants_save = place.told_to_save.is_set() or ending.asked_to_end(directory)
+        if wants_save and now - reminded > _REMIND_S:
             reminded = now
             processes.ask_to_save(process, own=ending.spec(directory).get("script") is None)
-        if place.number == 0 and failed is None and _failed(directory, place):
+        if place.number == 0 and failed is None and _has_failed(directory, place):
             failed = now
         if failed is not None and now - failed > _GRACE_S:
             process.kill()
@@ -174,7 +176,7 @@ def _wait(
     return False
 
 
-def _failed(directory: Path, place: SlurmPlace) -> bool:
+def _has_failed(directory: Path, place: SlurmPlace) -> bool:
     """True if another node's part has failed, or a rank has written its error."""
     logs = directory / "logs"
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))

@@ -76,14 +76,14 @@ def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[
         if content.get("attempt") == attempt:
             if "error" in content:
                 raise JobFailed(content["error"])
-            return _seen(
+            return _wait_until_seen(
                 token_folder.folder_of(content, directory), directory, node * spec.cluster.gpus_per_node, stopped
             )
         time.sleep(_LOOK_S)
     return False
 
 
-def _seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool]) -> bool:
+def _wait_until_seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool]) -> bool:
     """Wait until the folder is there; where it never is, leave an error as a rank does, which the first node reads."""
     until = time.monotonic() + _UNSEEN_S
     while token_folder.read(folder) is None:

@@ -80,7 +80,7 @@ def _hand_over(
             attempts.forget(run)
             files.write_atomically(run / state.SUBMISSION, intent | ({"index": index} if len(runs) > 1 else {}))
         try:
-            ids = _submitted(folder, place, {**parameters, **limit}, cluster, [str(run) for run in runs])
+            ids = _submit(folder, place, {**parameters, **limit}, cluster, [str(run) for run in runs])
         except NoJob:
             for run in runs:
                 (run / state.SUBMISSION).unlink()
@@ -136,7 +136,7 @@ def _submit_array(runs: Sequence[Path], cluster: ClusterSpec, at_once: int, wait
     return ids[0].partition("_")[0]
 
 
-def _submitted(
+def _submit(
     folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
 ) -> list[str]:
     """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``."""

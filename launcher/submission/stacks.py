@@ -75,18 +75,18 @@ class RankStacks:
 def take_stacks(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, RankStacks]:
     """Ask all ranks at once; what each answered within seconds."""
     until = time.monotonic() + _PATIENCE_S
-    asked = {each.rank: _ask(folder, each.rank) for each in processes if each.beat is not None}
+    numbers = {each.rank: _ask(folder, each.rank) for each in processes if each.beat is not None}
     able = [each for each in processes if each.beat is not None and _state(each.pid) not in _STATES]
     with ThreadPoolExecutor(max_workers=max(1, len(processes))) as pool:
         stacks = list(pool.map(lambda each: _stack(folder, each, program, until), processes))
-    _wait(lambda: all(_collectives(folder, each.rank, asked.get(each.rank)) is not None for each in able), until)
+    _wait(lambda: all(_collectives(folder, each.rank, numbers.get(each.rank)) is not None for each in able), until)
     return {
         each.rank: RankStacks(
             state=_STATES.get(_state(each.pid)),
             source=source,
             stack=frames(text),
             threads=text,
-            collectives=_collectives(folder, each.rank, asked.get(each.rank)),
+            collectives=_collectives(folder, each.rank, numbers.get(each.rank)),
         )
         for each, (source, text) in zip(processes, stacks, strict=True)
     }
@@ -122,9 +122,9 @@ def _ask(folder: Path, rank: int) -> int:
     return -1
 
 
-def _collectives(folder: Path, rank: int, asked: int | None) -> list[JsonObject] | None:
+def _collectives(folder: Path, rank: int, number: int | None) -> list[JsonObject] | None:
     content = files.read_json(beat.collectives(folder, rank)) or {}
-    return content["collectives"] if asked is not None and content.get("asked") == asked else None
+    return content["collectives"] if number is not None and content.get("asked") == number else None
 
 
 def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str, str]:

@@ -265,12 +265,12 @@ def read(directory: Path) -> Results:
         record = None
     if record is None or record.gpus < 1 or len(record.layouts) != len(rows):
         raise contents.BadRecord(directory / state.SWEEP, "its measurement is not as `launch plan --measure` writes it")
-    found = [_measured(directory, row, layout, record.gpus) for row, layout in zip(rows, record.layouts, strict=True)]
+    found = [_result_of(directory, row, layout, record.gpus) for row, layout in zip(rows, record.layouts, strict=True)]
     found.sort(key=lambda row: -(row.tokens_per_second_per_gpu or 0.0))
     return Results(directory=directory, record=record, rows=tuple(found))
 
 
-def _measured(directory: Path, row: outcomes.Row, layout: MeasuredLayout, gpus: int) -> Measured:
+def _result_of(directory: Path, row: outcomes.Row, layout: MeasuredLayout, gpus: int) -> Measured:
     if row.run is None:
         return Measured(row=row, directory=None, layout=layout)
     run = directory / row.point.id

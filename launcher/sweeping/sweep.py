@@ -115,7 +115,7 @@ class Sweep:
         if errors:
             return invalid(name, overrides, errors), None
         warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
-        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warned, warnings)))
+        self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warning_text, warnings)))
         verdict, estimate, speed = assessment.verdict, assessment.estimate, assessment.speed
         needs = (
             f"{each.place} needs {gib(each.used_bytes)} of {gib(each.capacity_bytes)}" for each in verdict.shortages
@@ -138,7 +138,7 @@ class Sweep:
             self.remarks.setdefault(remark, []).append(name)
 
 
-def _warned(finding: ConfigError) -> str:
+def _warning_text(finding: ConfigError) -> str:
     ways = f"; try {' or '.join(finding.way_out)}" if finding.way_out else ""
     return f"warning: {finding.where}: {finding.rule}{ways}"
 

@@ -137,23 +137,23 @@ def test_on_other_ranks_batch_and_micro_batch_stay_and_a_set_accumulation_follow
     before = make_spec(*BASE, "parallel=ddp", "cluster.gpus_per_node=2", "train.gradient_accumulation=3", derived)
     assert before.micro_batch_size == 2
     six = edit.changed_at(before, {"cluster.gpus_per_node": 6})
-    assert resume_changed._batch_kept(before, six, set()) == {
+    assert resume_changed._keep_batch(before, six, set()) == {
         "train.micro_batch_size": 2,
         "train.gradient_accumulation": 1,
     }
     four = edit.changed_at(before, {"cluster.gpus_per_node": 4})
-    assert resume_changed._batch_kept(before, four, set()) == {
+    assert resume_changed._keep_batch(before, four, set()) == {
         "train.micro_batch_size": 1,
     }
     typed = edit.changed_at(before, {"cluster.gpus_per_node": 1, "train.gradient_accumulation": 4})
-    assert resume_changed._batch_kept(before, typed, {"train.gradient_accumulation"}) == {}
+    assert resume_changed._keep_batch(before, typed, {"train.gradient_accumulation"}) == {}
 
 
 def test_a_batch_that_followed_from_the_accumulation_stays_on_other_ranks() -> None:
     words = ("train.global_batch_size=null", "train.gradient_accumulation=3", "train.micro_batch_size=2")
     before = make_spec(*BASE, *words, "parallel=ddp", "cluster.gpus_per_node=2")
     one = edit.changed_at(before, {"cluster.gpus_per_node": 1})
-    follows = resume_changed._batch_kept(before, one, set())
+    follows = resume_changed._keep_batch(before, one, set())
     assert follows == {"train.global_batch_size": 12, "train.gradient_accumulation": 6}
     assert edit.changed_at(one, follows).global_batch_size == before.global_batch_size == 12
 
@@ -192,6 +192,6 @@ def test_a_run_keeps_its_tokens_where_its_batch_changes(folder: Path) -> None:
 
 def _ways(before: Any, after: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigErrors) as caught:
-        resume_changed._batch_kept(before, after, set())
+        resume_changed._keep_batch(before, after, set())
     [error] = caught.value.errors
     return error.way_out

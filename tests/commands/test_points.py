@@ -31,7 +31,9 @@ def test_processes_give_the_answers_of_one_in_order(tmp_path: Path) -> None:
     lines: list[tuple[int, bytes | None]] = [
         (number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1) if line
     ]
-    assert [verdict for verdict, _ in answers] == [verdict for verdict, _ in command._answered(lines, facts, catalog)]
+    assert [verdict for verdict, _ in answers] == [
+        verdict for verdict, _ in command._answer_batch(lines, facts, catalog)
+    ]
 
 
 def test_the_ways_out_of_a_point_are_the_single_changes_that_check_finds(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_an_error_that_an_import_has_made_of_the_signal_is_an_interruption_too(m
 def test_a_job_that_slurm_has_is_noted_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(precheck, "check", lambda *args, **options: None)
     monkeypatch.setattr(precheck, "check_folder", lambda *args: None)
-    monkeypatch.setattr(slurm_jobs, "_submitted", then_signal(lambda *args: ["7"]))
+    monkeypatch.setattr(slurm_jobs, "_submit", then_signal(lambda *args: ["7"]))
     answer = launch(*SLURM, "script=train.py", "run.name=a")
     assert answer.status == 130
     way = "`launch logs a` shows it, `launch cancel a` stops it"

@@ -93,7 +93,7 @@ def test_the_record_holds_the_layout_so_that_going_on_searches_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     swept = asked(*HERE, "plan=best", "train.seed=1,2", folder=tmp_path)
-    points = _sweeping._judged(swept, tmp_path / "s", swept.axes.grid())
+    points = _sweeping._judge_grid(swept, tmp_path / "s", swept.axes.grid())
     assert all(point.kept and point.layout for point in points)
     assert points[0].overrides == ("train.seed=1", *points[0].layout)
     monkeypatch.setattr(best, "ask", None)
@@ -116,12 +116,12 @@ def test_a_sampler_knows_its_proposals_without_their_layouts(
     monkeypatch.setattr(_sweeping, "_UNLUCKY", 16)
     words = (*HERE, "plan=best", "optimizer.lr=0.1,0.2", f"sweep.sampler={sampler}", "sweep.budget=3")
     swept, points = asked(*words, folder=tmp_path), list[Point]()
-    batch = _sweeping._proposed(swept, tmp_path / "s", points, 3)
+    batch = _sweeping._propose(swept, tmp_path / "s", points, 3)
     assert "16 proposals in a row were known or left out" in capsys.readouterr().err
     assert sorted(point.proposed for point in batch) == [("optimizer.lr=0.1",), ("optimizer.lr=0.2",)]
     assert all(point.layout for point in batch)
     resumed, known = sweep.load(tmp_path / "s", catalog=Catalog(folder=tmp_path), facts=CPU_HOST)
-    assert _sweeping._proposed(resumed, tmp_path / "s", known, 3) == []
+    assert _sweeping._propose(resumed, tmp_path / "s", known, 3) == []
 
 
 def test_a_layout_that_is_no_end_of_its_points_words_is_no_record(tmp_path: Path) -> None:
