@@ -1,7 +1,7 @@
 """One rank of a run, alone, with real tensors and real kernels: ``python -m launcher.worker.rehearse``.
 
 A process group answers for the other ranks (:mod:`.world`), the engine is the worker's own, and memory is followed as
-in a real run. The document is ``launcher.job.rehearsal``. An engine that needs more has a module of its backend's name
+in a real run. The document is ``launcher.job.memory``. An engine that needs more has a module of its backend's name
 with a function ``rehearse(rehearsal)``.
 """
 
