@@ -24,6 +24,7 @@ from launcher.actions import save_layout as _save_layout
 from launcher.actions import show as _show
 from launcher.actions import sweep as _sweep
 from launcher.actions.handles import Run, Sweep
+from launcher.actions.plan_requests import MeasureRequest
 from launcher.actions.requests import JudgeRequest
 from launcher.actions.show import Shown
 from launcher.actions.trust_gate import require_trust
@@ -135,7 +136,7 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         raise ConfigErrors(ConfigError("vary", group, rule, ["precision"]) for group in unknown)
     began = _plan.clock()
     name = None if save is None else _save_layout.free_name(save)
-    request = _plan.MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
+    request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
     with _heard(quiet=quiet):
         answer = _plan.Search(request, _plan.question_of(request), began=began, quiet=quiet).answer()
         _save_layout.save(request, answer.question, answer.plan)

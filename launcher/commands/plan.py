@@ -19,7 +19,8 @@ from textwrap import wrap
 from launcher import backends
 from launcher.actions import layout_search, save_layout
 from launcher.actions import plan as action
-from launcher.actions.plan import Answer, MeasureRequest, Search, own_runs, question_of
+from launcher.actions.plan import Answer, Search, own_runs, question_of
+from launcher.actions.plan_requests import MeasureRequest
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.base.terminal import say, width
 from launcher.base.units import rounded

@@ -14,7 +14,7 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.data import look
-from launcher.data.look import Survey
+from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.preflight import this_machine
 from launcher.spec import DataSpec, RunSpec

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.data import look
+from launcher.data.survey import Survey
 from launcher.spec import DataSpec
 
 ON = ("model=tiny", "hardware=rtx4090", "cluster.gpus_per_node=1")
@@ -218,7 +219,7 @@ def test_points_and_sweeps_look_once_at_data_that_they_share(
     looked: list[str | None] = []
     found = look.look
 
-    def counted(data: DataSpec) -> look.Survey | None:
+    def counted(data: DataSpec) -> Survey | None:
         looked.append(data.path)
         return found(data)
 

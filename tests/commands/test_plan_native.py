@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.actions.plan import Answer, MeasureRequest, Search, clock
+from launcher.actions.plan import Answer, Search, clock
+from launcher.actions.plan_requests import MeasureRequest
 from launcher.backends.megatron import installed
 from launcher.base import machine
 from launcher.base.errors import ConfigError

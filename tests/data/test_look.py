@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from launcher.data import look, sampling
-from launcher.data.look import Survey
+from launcher.data.survey import Survey
 from launcher.data.unusable import Unusable
 from tests.support.helpers import make_spec
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.base import units
 from launcher.base.units import GIB, MIB, count, duration, gib, rounded
-from launcher.data.look import Survey
+from launcher.data.survey import Survey
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from launcher.data.encoding import row_encoder
 from launcher.data.formats import Row
-from launcher.data.look import Survey
 from launcher.data.sampling import Sample, ratio_estimate
+from launcher.data.survey import Survey
 from launcher.data.tokenizer import quick_tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec

@@ -1,0 +1,191 @@
+"""Survey data: rows, columns, tokens, and faults in them, from a sample.
+
+The number of tokens is a ratio estimate: tokens of a sample over the bytes on disk that it stands for, times all bytes.
+Its error is two standard errors of that ratio, from how the blocks of the sample differ (Cochran, Sampling Techniques,
+3rd ed., 1977, section 6.4); where the start of a file stands for all of it, nothing can tell how the rest differs.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.base import files as regular
+from launcher.data import documents, formats, sampling
+from launcher.data.files import check_token_type
+from launcher.data.opening import errors_named
+from launcher.data.sampling import Block, Sample
+from launcher.data.survey import Survey
+from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
+from launcher.data.unusable import BadRows, PackageMissing, Unusable
+from launcher.spec import DataSpec
+
+_TOKENISED = 1 << 19
+"""Characters that are tokenised, which a tokenizer does with some millions a second."""
+
+_PIECE = 1 << 14
+_IDS = 1 << 14
+_TYPES = {"uint16": ("H", 2), "uint32": ("I", 4)}
+_NAMED = {"jsonl": "JSON lines", "json": "JSON", "csv": "CSV", "parquet": "Parquet", "arrow": "Arrow"}
+
+
+def survey(files: Sequence[Path], data: DataSpec) -> Survey:
+    """Survey the files of some data."""
+    if data.source == "tokens":
+        return _of_ids(files, data.token_dtype)
+    if data.marked:
+        return _of_conversations(files, data)
+    bad = BadRows.of(data)
+    found = sampling.sample(files, bad, only=[data.column])
+    columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
+    names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
+    texts = [_texts(block, data, names, bad) for block in found.blocks]
+    bad.require_few()
+    whole = found.whole or found.kind != "text"
+    read = [text for block, each in zip(found.blocks, texts, strict=True) if whole or block.documents for text in each]
+    full = [text for text in read if text.strip()]
+    survey = replace(
+        _of_sample(found, files, columns, bad),
+        seen=len(read),
+        empty=len(read) - len(full),
+        duplicates=len(full) - len(set(map(hash, full))),
+    )
+    return _with_tokens(survey, found, texts, data)
+
+
+def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
+    """Conversations, each a sample of its own."""
+    bad = BadRows.of(data)
+    found = sampling.sample(files, bad)
+    if found.kind == "text":
+        raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
+    rows = [str(row) for block in found.blocks for row in block.rows]
+    survey = _of_sample(found, files, formats.columns(files[0], BadRows.of(data)), bad)
+    survey = replace(survey, seen=len(rows), duplicates=len(rows) - len(set(rows)))
+    from launcher.data import surveying_chat  # Late, because few runs train on conversations.
+
+    try:
+        return surveying_chat.with_tokens(survey, found, data, bad)
+    except PackageMissing as missing:
+        return replace(survey, missing=missing)
+
+
+def _of_sample(found: Sample, files: Sequence[Path], columns: Sequence[str], bad: BadRows) -> Survey:
+    """The figures of any sample; the number of its rows is estimated where it is not known."""
+    blocks = found.blocks
+    rows, _ = sampling.ratio_estimate(found.weight, [b.weight for b in blocks], [b.documents for b in blocks])
+    return Survey(
+        format=_NAMED.get(found.kind, found.kind),
+        files=len(files),
+        bytes=round(found.weight),
+        columns=tuple(columns),
+        rows=found.rows if found.rows is not None else round(rows),
+        rows_exact=found.rows is not None,
+        whole=found.whole,
+        bad=bad,
+    )
+
+
+def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> list[str]:
+    """The texts of a block, empty ones among them."""
+    if block.text is not None:
+        return [block.text]
+    texts = []
+    for row, place in zip(block.rows, block.places, strict=True):
+        try:
+            texts.append(documents.text_of(row, data, next(names)))
+        except Unusable as error:
+            bad.refuse(error, place)
+    return texts
+
+
+def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], data: DataSpec) -> Survey:
+    try:
+        words = quick_tokenizer(data.tokenizer)
+    except PackageMissing as missing:
+        return replace(survey, missing=missing)
+    bytes_alone = isinstance(words, Bytes)
+    units = list(_units(found.blocks, texts, whole=bytes_alone))
+    counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
+    tokens, error = sampling.ratio_estimate(
+        found.weight, [unit.weight for unit in units], [each.tokens for each in counted]
+    )
+    exact = found.whole and all(unit.exact for unit in units)
+    if bytes_alone and found.kind == "text" and not found.packed:
+        tokens, exact = found.weight, True
+    return replace(
+        survey,
+        tokens=round(tokens),
+        tokens_error=0 if exact else max(1, math.ceil(error)),
+        vocabulary=words.size,
+        largest=max((each.largest for each in counted), default=-1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A unit of tokenising: some texts, or a piece of one, with the bytes that they stand for."""
+
+    weight: float
+    texts: Sequence[str]
+    ends: int
+    exact: bool
+
+
+def _units(blocks: Sequence[Block], texts: Sequence[Sequence[str]], *, whole: bool) -> Iterator[_Unit]:
+    """Everything where that is little or asked for, else pieces at equal distances."""
+    total = sum(len(text) for each in texts for text in each)
+    if whole or total <= _TOKENISED:
+        for block, each in zip(blocks, texts, strict=True):
+            full = [text for text in each if text]
+            yield _Unit(block.weight, full, len(full) if block.text is None else block.documents, exact=True)
+        return
+    pieces = [piece for block, each in zip(blocks, texts, strict=True) for piece in _pieces(block, each)]
+    step = math.ceil(total / _TOKENISED)
+    yield from pieces[::step]
+
+
+def _pieces(block: Block, texts: Sequence[str]) -> Iterator[_Unit]:
+    """Pieces of about the same length, each with its share of the block's weight."""
+    chars = sum(map(len, texts)) or 1
+    group: list[str] = []
+    size = ends = 0
+    for text in texts:
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE]
+            group.append(piece)
+            size += len(piece)
+            ends += start + _PIECE >= len(text) and bool(block.documents)
+            if size >= _PIECE:
+                yield _Unit(block.weight * size / chars, group, ends, exact=False)
+                group, size, ends = [], 0, 0
+    if group:
+        yield _Unit(block.weight * size / chars, group, ends, exact=False)
+
+
+def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
+    """Token ids: their number, and the largest of some."""
+    code, width = _TYPES[dtype]
+    for path in files:
+        with errors_named(path):
+            check_token_type(path, dtype)
+    sizes = [path.stat().st_size for path in files]
+    largest = -1
+    for path, size in zip(files, sizes, strict=True):
+        if size % width:
+            other = next((name for name, (_, bytes_) in _TYPES.items() if size % bytes_ == 0), None)
+            rule = f"{path} has {size} bytes, which is no multiple of the {width} of data.token_dtype={dtype}"
+            raise Unusable("data.path", str(path), rule, [f"data.token_dtype={other}"] if other else ())
+    for path, size, offset in sampling.places(files, sizes):
+        with errors_named(path), regular.opened(path) as file:
+            file.seek(offset - offset % width)
+            ids = array.array(code, file.read(min(_IDS, size) // width * width))
+        if sys.byteorder == "big":
+            ids.byteswap()
+        largest = max(largest, max(ids, default=-1))
+    return Survey(format="token ids", files=len(files), bytes=sum(sizes), tokens=sum(sizes) // width, largest=largest)
