@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from launcher.actions import recipes
-from launcher.actions.plan import PlanRequest
+from launcher.actions.plan_requests import PlanRequest
 from launcher.base.errors import SubmitError
 from launcher.base.package import __version__
 from launcher.base.terminal import say
