@@ -18,17 +18,11 @@ from launcher.views.check import Check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(JudgeRequest):
-    """One run to judge.
+    """One run to judge."""
 
-    Attributes:
-        deepspeed: Take the settings of this ds_config.json.
-        megatron_args: Take the settings of this argument list of Megatron-LM.
-        variables: Words ``NAME=VALUE`` for the variables that the argument list is a script of.
-    """
-
-    deepspeed: Path | None = None
-    megatron_args: Path | None = None
-    variables: tuple[str, ...] = ()
+    deepspeed: Path | None = None  # Take the settings of this ds_config.json.
+    megatron_args: Path | None = None  # Take the settings of this argument list of Megatron-LM.
+    variables: tuple[str, ...] = ()  # Words ``NAME=VALUE`` for the variables that the argument list is a script of.
 
 
 def files_of(request: CheckRequest) -> list[Foreign]:

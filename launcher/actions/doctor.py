@@ -29,15 +29,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest(JudgeRequest):
-    """Options of ``launch doctor``.
+    """Options of ``launch doctor``."""
 
-    Attributes:
-        wait: Seconds for a node to answer; 0 asks none.
-        write: Keep the profile as ``conf/cluster/NAME.yaml``.
-    """
-
-    wait: float = 60
-    write: str | None = None
+    wait: float = 60  # Seconds for a node to answer; 0 asks none.
+    write: str | None = None  # Keep the profile as ``conf/cluster/NAME.yaml``.
 
 
 def examine(options: DoctorRequest) -> Output:

@@ -83,17 +83,11 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """A file beside the words of a run, in our words.
+    """A file beside the words of a run, in our words."""
 
-    Attributes:
-        kind: What it is.
-        path: The file.
-        imported: Its settings, and what ends in which list.
-    """
-
-    kind: str
-    path: Path
-    imported: Imported
+    kind: str  # What it is.
+    path: Path  # The file.
+    imported: Imported  # Its settings, and what ends in which list.
 
     def counted(self) -> str:
         """The lists of its keys by their lengths."""

@@ -10,25 +10,15 @@ from launcher.planner import length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest(JudgeRequest):
-    """A question of layouts.
+    """A question of layouts."""
 
-    Attributes:
-        vary: Groups whose options are searched, too.
-        smallest: Ask for the fewest GPUs.
-        largest: Ask for the largest ``micro-batch``, ``sequence`` or ``model``.
-        tokens: Of the whole training, as typed: ``1T``.
-        days: The limit on its time.
-        price: Money of a GPU-hour.
-        save: Write the first layout as the recipe of this name.
-    """
-
-    vary: tuple[str, ...] = ()
-    smallest: bool = False
-    largest: str | None = None
-    tokens: str | None = None
-    days: float | None = None
-    price: float | None = None
-    save: str | None = None
+    vary: tuple[str, ...] = ()  # Groups whose options are searched, too.
+    smallest: bool = False  # Ask for the fewest GPUs.
+    largest: str | None = None  # Ask for the largest ``micro-batch``, ``sequence`` or ``model``.
+    tokens: str | None = None  # Of the whole training, as typed: ``1T``.
+    days: float | None = None  # The limit on its time.
+    price: float | None = None  # Money of a GPU-hour.
+    save: str | None = None  # Write the first layout as the recipe of this name.
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -42,18 +32,10 @@ class PlanRequest(JudgeRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest(PlanRequest):
-    """A question of layouts, and how the best of them are measured.
+    """A question of layouts, and how the best of them are measured."""
 
-    Attributes:
-        measure: How many; None measures none.
-        steps: Of each run.
-        yes: Do not ask about the GPU-hours.
-        dry_run: Show what would be started, and start nothing.
-        ask: True where a person at the terminal may be asked.
-    """
-
-    measure: int | None = None
-    steps: int | None = None
-    yes: bool = False
-    dry_run: bool = False
-    ask: bool = False
+    measure: int | None = None  # How many; None measures none.
+    steps: int | None = None  # Of each run.
+    yes: bool = False  # Do not ask about the GPU-hours.
+    dry_run: bool = False  # Show what would be started, and start nothing.
+    ask: bool = False  # True where a person at the terminal may be asked.

@@ -22,23 +22,14 @@ from launcher.views.rehearsal import Rehearsed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearseRequest(JudgeRequest):
-    """A run, and the rank of it to measure.
+    """A run, and the rank of it to measure."""
 
-    Attributes:
-        stage: A rank of this pipeline stage.
-        rank: This rank.
-        all_stages: A rank of every stage that holds something else.
-        steps: Training steps.
-        layers: Build models of these layers, as typed: ``4`` or ``4,6``.
-        minutes: The limit on all of it.
-    """
-
-    stage: int | None = None
-    rank: int | None = None
-    all_stages: bool = False
-    steps: int = STEPS
-    layers: str | None = None
-    minutes: float = MINUTES
+    stage: int | None = None  # A rank of this pipeline stage.
+    rank: int | None = None  # This rank.
+    all_stages: bool = False  # A rank of every stage that holds something else.
+    steps: int = STEPS  # Training steps.
+    layers: str | None = None  # Build models of these layers, as typed: ``4`` or ``4,6``.
+    minutes: float = MINUTES  # The limit on all of it.
 
 
 def question_of(options: RehearseRequest) -> Request:

@@ -36,29 +36,17 @@ _PARTIAL = "run.partial=true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRequest:
-    """Options with which several verbs judge a run.
+    """Options with which several verbs judge a run."""
 
-    Attributes:
-        overrides: The words of the run as typed.
-        script_args: The words after ``--``.
-        hf: Take the model from this folder or config.json.
-        engine: Predict memory by formulas, or trace the worker under fake tensors.
-        plot: Draw memory and time into this file.
-        native: Ask the engine's own validator, too.
-        measured: Predict with what was measured of the cluster.
-        partial: Go on although words of foreign files that matter are left out.
-        trust: Let what is from elsewhere do what needs the user's word.
-    """
-
-    overrides: tuple[str, ...] = ()
-    script_args: tuple[str, ...] = ()
-    hf: Path | None = None
-    engine: Engine = "formula"
-    plot: Path | None = None
-    native: bool = True
-    measured: bool = True
-    partial: bool = False
-    trust: bool = False
+    overrides: tuple[str, ...] = ()  # The words of the run as typed.
+    script_args: tuple[str, ...] = ()  # The words after ``--``.
+    hf: Path | None = None  # Take the model from this folder or config.json.
+    engine: Engine = "formula"  # Predict memory by formulas, or trace the worker under fake tensors.
+    plot: Path | None = None  # Draw memory and time into this file.
+    native: bool = True  # Ask the engine's own validator, too.
+    measured: bool = True  # Predict with what was measured of the cluster.
+    partial: bool = False  # Go on although words of foreign files that matter are left out.
+    trust: bool = False  # Let what is from elsewhere do what needs the user's word.
 
     @property
     def typed(self) -> tuple[str, ...]:
@@ -217,16 +205,9 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One answer in both forms.
+    """One answer in both forms."""
 
-    Attributes:
-        document: Of ``--json``.
-        text: For a terminal; empty prints nothing.
-        exit_status: Of the command.
-        said: Messages behind it, on stderr.
-    """
-
-    document: JsonObject
-    text: str
-    exit_status: int = 0
-    said: tuple[str, ...] = ()
+    document: JsonObject  # Of ``--json``.
+    text: str  # For a terminal; empty prints nothing.
+    exit_status: int = 0  # Of the command.
+    said: tuple[str, ...] = ()  # Messages behind it, on stderr.

@@ -60,19 +60,13 @@ _FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(JudgeRequest):
-    """One run to start.
+    """One run to start."""
 
-    Attributes:
-        lock: Repeat this run: a lock, a run directory, or a run's name; the words then only set keys over it.
-        force: Start what does not fit; the record says so.
-        rehearsed: Take the verdict of its rehearsal in place of the memory estimate's.
-        debug: One rank in the foreground.
-    """
-
+    # Repeat this run: a lock, a run directory, or a run's name; the words then only set keys over it.
     lock: Path | None = None
-    force: bool = False
-    rehearsed: bool = False
-    debug: bool = False
+    force: bool = False  # Start what does not fit; the record says so.
+    rehearsed: bool = False  # Take the verdict of its rehearsal in place of the memory estimate's.
+    debug: bool = False  # One rank in the foreground.
 
 
 class Unfit(DoesNotFit):

@@ -16,19 +16,12 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML names it.
+    """One GPU as NVML names it."""
 
-    Attributes:
-        name: Its product name.
-        memory_bytes: The driver's total.
-        reserved_bytes: The part of it that driver and firmware keep; None where the driver does not say.
-        compute_capability: Major and minor as 9.0.
-    """
-
-    name: str
-    memory_bytes: int
-    reserved_bytes: int | None
-    compute_capability: float
+    name: str  # Its product name.
+    memory_bytes: int  # The driver's total.
+    reserved_bytes: int | None  # The part of it that driver and firmware keep; None where the driver does not say.
+    compute_capability: float  # Major and minor as 9.0.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

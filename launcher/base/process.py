@@ -21,21 +21,14 @@ _BOOT_ID = _PROC / "sys" / "kernel" / "random" / "boot_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process.
+    """One process."""
 
-    Attributes:
-        pid: Its number, as its own namespace counts.
-        start: When it began, in clock ticks since the boot (``proc(5)``, field 22 of ``stat``); None without ``/proc``.
-        boot: The kernel's random id of its boot; empty without ``/proc``.
-        namespace: Of pids, by the kernel's number; empty without ``/proc``.
-        host: The host's name, for people, and to tell a reboot from another machine.
-    """
-
-    pid: int
+    pid: int  # Its number, as its own namespace counts.
+    # When it began, in clock ticks since the boot (``proc(5)``, field 22 of ``stat``); None without ``/proc``.
     start: int | None
-    boot: str
-    namespace: str
-    host: str
+    boot: str  # The kernel's random id of its boot; empty without ``/proc``.
+    namespace: str  # Of pids, by the kernel's number; empty without ``/proc``.
+    host: str  # The host's name, for people, and to tell a reboot from another machine.
 
     @classmethod
     def of(cls, pid: int) -> Self:

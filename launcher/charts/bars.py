@@ -23,25 +23,16 @@ _ROW, _PAIR, _AROUND = 30, 50, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A stretch of a bar.
+    """A stretch of a bar."""
 
-    Attributes:
-        row: The bar's name at the axis.
-        of: Which of the row's bars it belongs to, where a row has several; they are drawn in the order they come.
-        name: A key of the colours.
-        start: Where it begins, in the axis' unit.
-        end: Where it ends.
-        label: Inside of it, where there is room.
-        hover: What the pointer shows, with readable keys.
-    """
-
-    row: str
+    row: str  # The bar's name at the axis.
+    # Which of the row's bars it belongs to, where a row has several; they are drawn in the order they come.
     of: str = ""
-    name: str
-    start: float
-    end: float
-    label: str = ""
-    hover: Mapping[str, str] = field(default_factory=dict)
+    name: str  # A key of the colours.
+    start: float  # Where it begins, in the axis' unit.
+    end: float  # Where it ends.
+    label: str = ""  # Inside of it, where there is room.
+    hover: Mapping[str, str] = field(default_factory=dict)  # What the pointer shows, with readable keys.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

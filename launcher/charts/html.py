@@ -51,14 +51,10 @@ def joined(*parts: object) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table.
+    """A cell of a table."""
 
-    Attributes:
-        inside: What it shows, markup or text.
-        wide: True for sentences, which are wrapped and start on the left; False for numbers and single words.
-    """
-
-    inside: object
+    inside: object  # What it shows, markup or text.
+    # True for sentences, which are wrapped and start on the left; False for numbers and single words.
     wide: bool = False
 
 

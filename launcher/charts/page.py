@@ -32,41 +32,26 @@ _ZOOMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of a page.
+    """A chart of a page."""
 
-    Attributes:
-        title: Above it.
-        spec: A Vega-Lite specification without ``$schema``; its rows stand in it (``data.values``).
-        said: What it shows in a sentence or two, for those who do not see it.
-        note: Below it: what was left out, where the numbers are from.
-        zoom: The field of the x axis by which it is zoomed; None draws all of it. It needs an interval selection
-            ``brush`` (``launcher.charts.lines``). Charts of one field are zoomed together.
-        log: True where the y axis can be logarithmic: its encodings with ``"scale": {"type": "linear"}``.
-        numbers: The same as a table, folded below it.
-    """
-
-    title: str
-    spec: Mapping[str, Any]
-    said: str
-    note: str = ""
+    title: str  # Above it.
+    spec: Mapping[str, Any]  # A Vega-Lite specification without ``$schema``; its rows stand in it (``data.values``).
+    said: str  # What it shows in a sentence or two, for those who do not see it.
+    note: str = ""  # Below it: what was left out, where the numbers are from.
+    # The field of the x axis by which it is zoomed; None draws all of it. It needs an interval selection ``brush``
+    # (``launcher.charts.lines``). Charts of one field are zoomed together.
     zoom: str | None = None
-    log: bool = False
-    numbers: Html | None = None
+    log: bool = False  # True where the y axis can be logarithmic: its encodings with ``"scale": {"type": "linear"}``.
+    numbers: Html | None = None  # The same as a table, folded below it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page, which its table of contents names.
+    """A part of a page, which its table of contents names."""
 
-    Attributes:
-        identity: Of the element: a word.
-        title: Its heading.
-        parts: Charts, markup, and texts, which become paragraphs.
-    """
-
-    identity: str
-    title: str
-    parts: Sequence[Chart | Html | str]
+    identity: str  # Of the element: a word.
+    title: str  # Its heading.
+    parts: Sequence[Chart | Html | str]  # Charts, markup, and texts, which become paragraphs.
 
 
 def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence[str] = ()) -> str:

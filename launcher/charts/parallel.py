@@ -40,17 +40,11 @@ _WIDTH = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One axis.
+    """One axis."""
 
-    Attributes:
-        title: Above it.
-        values: One for every point; None where the point has none, and its line has a gap.
-        result: True for what came out: a number on a scale, however few there are.
-    """
-
-    title: str
-    values: Sequence[Value]
-    result: bool = False
+    title: str  # Above it.
+    values: Sequence[Value]  # One for every point; None where the point has none, and its line has a gap.
+    result: bool = False  # True for what came out: a number on a scale, however few there are.
 
 
 def parallel(

@@ -23,38 +23,23 @@ PARTS = ("table.js", "table.css")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column.
+    """One column."""
 
-    Attributes:
-        key: Its name in a filter, without blanks.
-        title: Its heading.
-        form: How a number is written, as a format specification; the empty one writes all of its digits.
-        hint: What it is, shown on hovering.
-        best: Which of its numbers stands out.
-    """
-
-    key: str
-    title: str
-    form: str = ""
-    hint: str | None = None
-    best: Literal["least", "most"] | None = None
+    key: str  # Its name in a filter, without blanks.
+    title: str  # Its heading.
+    form: str = ""  # How a number is written, as a format specification; the empty one writes all of its digits.
+    hint: str | None = None  # What it is, shown on hovering.
+    best: Literal["least", "most"] | None = None  # Which of its numbers stands out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row.
+    """One row."""
 
-    Attributes:
-        name: What it is of, and the text of its first cell; no two rows of a table share one.
-        cells: One for every column.
-        line: To paste.
-        note: Said beside the line.
-    """
-
-    name: str
-    cells: Sequence[Cell]
-    line: str | None = None
-    note: str | None = None
+    name: str  # What it is of, and the text of its first cell; no two rows of a table share one.
+    cells: Sequence[Cell]  # One for every column.
+    line: str | None = None  # To paste.
+    note: str | None = None  # Said beside the line.
 
 
 def table(identity: str, caption: str, heading: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:

@@ -32,15 +32,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """A command line taken apart: the words that hold for every point, and the axes.
+    """A command line taken apart: the words that hold for every point, and the axes."""
 
-    Attributes:
-        fixed: Overrides of every point, as typed.
-        swept: The axes, the slowest first.
-    """
-
-    fixed: tuple[str, ...]
-    swept: tuple[Axis, ...]
+    fixed: tuple[str, ...]  # Overrides of every point, as typed.
+    swept: tuple[Axis, ...]  # The axes, the slowest first.
 
     @property
     def size(self) -> int:

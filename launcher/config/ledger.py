@@ -38,19 +38,12 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A key of the file that the run does not have here.
+    """A key of the file that the run does not have here."""
 
-    Attributes:
-        key: Its dotted path in the file, or the flag as typed.
-        value: Its value there.
-        effect: How the run differs for it, as a clause.
-        matters: True if it changes the maths, the memory or the data, so that no verdict is given without
-            ``--partial``.
-    """
-
-    key: str
-    value: Any
-    effect: str
+    key: str  # Its dotted path in the file, or the flag as typed.
+    value: Any  # Its value there.
+    effect: str  # How the run differs for it, as a clause.
+    # True if it changes the maths, the memory or the data, so that no verdict is given without ``--partial``.
     matters: bool
 
     def as_dict(self) -> JsonObject:
@@ -101,13 +94,9 @@ type _Entry = tuple[str, ...] | Literal["default", "kept"] | LeftOut
 
 @dataclass(slots=True)
 class Ledger:
-    """The list that each key of a file ends in; a key that is entered twice stands where it was entered last.
+    """The list that each key of a file ends in; a key that is entered twice stands where it was entered last."""
 
-    Attributes:
-        values: Every key of the file with its value, in the file's order.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # Every key of the file with its value, in the file's order.
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def say(self, key: str, *paths: str) -> None:

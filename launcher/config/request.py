@@ -28,17 +28,11 @@ _FP32 = "the ranks are CPUs and no precision is named: fp32, as bf16 takes many 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """Words that say one run, or the runs of a sweep.
+    """Words that say one run, or the runs of a sweep."""
 
-    Attributes:
-        words: Overrides as typed.
-        script_args: The words after ``--``.
-        catalog: The configuration folders that they choose from.
-    """
-
-    words: tuple[str, ...]
-    script_args: tuple[str, ...] = ()
-    catalog: Catalog
+    words: tuple[str, ...]  # Overrides as typed.
+    script_args: tuple[str, ...] = ()  # The words after ``--``.
+    catalog: Catalog  # The configuration folders that they choose from.
 
     @property
     def overrides(self) -> tuple[Override, ...]:

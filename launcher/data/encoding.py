@@ -112,17 +112,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """One sample of ``data.preview``.
+    """One sample of ``data.preview``."""
 
-    Attributes:
-        row: Of the data, from 1.
-        tokens: Those that are in the sample.
-        cut: How many more the conversation has.
-    """
-
-    row: int
-    tokens: tuple[Token, ...]
-    cut: int
+    row: int  # Of the data, from 1.
+    tokens: tuple[Token, ...]  # Those that are in the sample.
+    cut: int  # How many more the conversation has.
 
     @property
     def trained(self) -> int:

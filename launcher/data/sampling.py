@@ -43,42 +43,25 @@ _SEEKABLE = ("text", "jsonl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Rows next to each other, or one piece of a text.
+    """Rows next to each other, or one piece of a text."""
 
-    Attributes:
-        weight: Bytes on disk that it stands for.
-        rows: Its rows; of a text, none.
-        text: A text; None for rows.
-        documents: Whole documents in it.
-        places: Of each row the file and, where it is known, the line.
-    """
-
-    weight: float
-    rows: Sequence[Row] = ()
-    text: str | None = None
-    documents: int
-    places: Sequence[str] = ()
+    weight: float  # Bytes on disk that it stands for.
+    rows: Sequence[Row] = ()  # Its rows; of a text, none.
+    text: str | None = None  # A text; None for rows.
+    documents: int  # Whole documents in it.
+    places: Sequence[str] = ()  # Of each row the file and, where it is known, the line.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The part of some files that was read.
+    """The part of some files that was read."""
 
-    Attributes:
-        kind: Of all of them.
-        weight: Bytes on disk of all data.
-        blocks: What was read.
-        whole: True if that is all.
-        rows: The number of rows, where it is known; of texts, of documents.
-        packed: True if they are gzip or Zstandard.
-    """
-
-    kind: Kind
-    weight: float
-    blocks: Sequence[Block]
-    whole: bool
-    rows: int | None
-    packed: bool
+    kind: Kind  # Of all of them.
+    weight: float  # Bytes on disk of all data.
+    blocks: Sequence[Block]  # What was read.
+    whole: bool  # True if that is all.
+    rows: int | None  # The number of rows, where it is known; of texts, of documents.
+    packed: bool  # True if they are gzip or Zstandard.
 
 
 def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = None) -> Sample:

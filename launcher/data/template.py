@@ -52,19 +52,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A chat template.
+    """A chat template."""
 
-    Attributes:
-        name: As messages call it.
-        asked: The value of ``data.template``.
-        text: The Jinja program.
-        tokens: The special tokens that it may name, such as ``eos_token``.
-    """
-
-    name: str
-    asked: str | None
-    text: str
-    tokens: Mapping[str, str]
+    name: str  # As messages call it.
+    asked: str | None  # The value of ``data.template``.
+    text: str  # The Jinja program.
+    tokens: Mapping[str, str]  # The special tokens that it may name, such as ``eos_token``.
 
     def written(self, conversation: Conversation, train_on: str) -> Written:
         """The conversation as text, with what of it ``data.train_on`` trains.

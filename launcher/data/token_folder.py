@@ -43,31 +43,19 @@ _ELSEWHERE = frozenset(("path", "tokenizer", "token_dtype", "eval_fraction", "wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFolder:
-    """A whole folder of token ids.
+    """A whole folder of token ids."""
 
-    Attributes:
-        path: The folder.
-        dtype: The element type of ``tokens.bin``.
-        tokens: How many there are.
-        documents: Texts, or conversations where ``marked``.
-        text_bytes: Bytes of text that they were made of; 0 for conversations, which are more than their text.
-        marked: True if it holds samples with marks of what is trained.
-        left_out: How many rows were left out, by the reason.
-        digest: The hash of all that it was made of.
-        sha256: The hash of its ids, marks and ends; None where it is not known.
-        bad_rows: How many rows could not be used, of how many, and the first of them by file and line; none of them
-            where they are errors.
-    """
-
-    path: Path
-    dtype: str
-    tokens: int
-    documents: int
-    text_bytes: int
-    marked: bool
-    left_out: dict[str, int] = field(hash=False)
-    digest: str
-    sha256: str | None = None
+    path: Path  # The folder.
+    dtype: str  # The element type of ``tokens.bin``.
+    tokens: int  # How many there are.
+    documents: int  # Texts, or conversations where ``marked``.
+    text_bytes: int  # Bytes of text that they were made of; 0 for conversations, which are more than their text.
+    marked: bool  # True if it holds samples with marks of what is trained.
+    left_out: dict[str, int] = field(hash=False)  # How many rows were left out, by the reason.
+    digest: str  # The hash of all that it was made of.
+    sha256: str | None = None  # The hash of its ids, marks and ends; None where it is not known.
+    # How many rows could not be used, of how many, and the first of them by file and line; none of them where they are
+    # errors.
     bad_rows: BadRows = field(default_factory=BadRows, hash=False)
 
     @property

@@ -65,19 +65,12 @@ _NUMBER = re.compile(r"^(a row|row \d+)\b")
 
 @dataclass(slots=True)
 class BadRows:
-    """The rows of one look at, or one way through, a run's data.
+    """The rows of one look at, or one way through, a run's data."""
 
-    Attributes:
-        skips: True where bad rows are left out.
-        rows: Rows that were read.
-        count: Those of them that were left out.
-        named: The first of them, with file, line and reason.
-    """
-
-    skips: bool = False
-    rows: int = 0
-    count: int = 0
-    named: list[str] = field(default_factory=list)
+    skips: bool = False  # True where bad rows are left out.
+    rows: int = 0  # Rows that were read.
+    count: int = 0  # Those of them that were left out.
+    named: list[str] = field(default_factory=list)  # The first of them, with file, line and reason.
     _place: tuple[object, str, object] = ("", "row", 0)
 
     @classmethod

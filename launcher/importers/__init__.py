@@ -29,17 +29,12 @@ _MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A program's files: their importer, or the name one would have, and their name in messages.
-
-    Attributes:
-        signs: Sets of keys in words; a file of this format has at least one of them whole.
-        instead: What can be done with it where no importer reads it.
-    """
+    """A program's files: their importer, or the name one would have, and their name in messages."""
 
     kind: str
     name: str
-    signs: tuple[str, ...]
-    instead: str = ""
+    signs: tuple[str, ...]  # Sets of keys in words; a file of this format has at least one of them whole.
+    instead: str = ""  # What can be done with it where no importer reads it.
 
 
 _FORMATS = (

@@ -42,25 +42,15 @@ SIZE = _AT + _BEAT.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One reading.
+    """One reading."""
 
-    Attributes:
-        rank: Of the job.
-        pid: On this node.
-        step: The one that is being done; 0 before the first.
-        phase: One of ``PHASES``.
-        began: When the step began, or what follows it: an evaluation's batch, a checkpoint.
-        entered: When the phase began.
-        usual: The median of how long what has begun took before, in seconds; 0 where there is nothing to compare.
-    """
-
-    rank: int
-    pid: int
-    step: int
-    phase: str
-    began: float
-    entered: float
-    usual: float
+    rank: int  # Of the job.
+    pid: int  # On this node.
+    step: int  # The one that is being done; 0 before the first.
+    phase: str  # One of ``PHASES``.
+    began: float  # When the step began, or what follows it: an evaluation's batch, a checkpoint.
+    entered: float  # When the phase began.
+    usual: float  # The median of how long what has begun took before, in seconds; 0 where there is nothing to compare.
 
 
 def head(rank: int, pid: int) -> bytes:

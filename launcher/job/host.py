@@ -24,19 +24,12 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kills:
-    """Counters of a process's cgroups and of the whole machine, to be compared with later ones.
+    """Counters of a process's cgroups and of the whole machine, to be compared with later ones."""
 
-    Attributes:
-        known: True if a cgroup of version 2 counts, which counts everything below it: then nothing else was killed.
-        group: Processes of the cgroups that were killed for want of memory.
-        limit: Times that one of these cgroups met its own limit in vain.
-        machine: Processes of the machine that were killed for want of memory.
-    """
-
-    known: bool
-    group: int
-    limit: int
-    machine: int
+    known: bool  # True if a cgroup of version 2 counts, which counts everything below it: then nothing else was killed.
+    group: int  # Processes of the cgroups that were killed for want of memory.
+    limit: int  # Times that one of these cgroups met its own limit in vain.
+    machine: int  # Processes of the machine that were killed for want of memory.
 
 
 def memory() -> HostMemory | None:

@@ -11,25 +11,15 @@ RUN = "{run}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job.
+    """One job."""
 
-    Attributes:
-        argv: Starts the job on a node (torchrun and what it runs).
-        worker_argv: The list handed to the training program itself; for Megatron, its argument list.
-        environment: Variables added to the job's environment, never a secret's value.
-        pass_environment: Names of variables whose values the job takes from where it is submitted.
-        files: Generated files by their name inside the run directory.
-        nodes: Machines.
-        gpus_per_node: Ranks on each of them.
-    """
-
-    argv: tuple[str, ...]
-    worker_argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    nodes: int
-    gpus_per_node: int
-    files: Mapping[str, str] = field(default_factory=dict)
-    pass_environment: tuple[str, ...] = ()
+    argv: tuple[str, ...]  # Starts the job on a node (torchrun and what it runs).
+    worker_argv: tuple[str, ...]  # The list handed to the training program itself; for Megatron, its argument list.
+    environment: Mapping[str, str]  # Variables added to the job's environment, never a secret's value.
+    nodes: int  # Machines.
+    gpus_per_node: int  # Ranks on each of them.
+    files: Mapping[str, str] = field(default_factory=dict)  # Generated files by their name inside the run directory.
+    pass_environment: tuple[str, ...] = ()  # Names of variables whose values the job takes from where it is submitted.
 
     def at(self, run_directory: str) -> Job:
         """The same job with the run directory in place of ``{run}``."""

@@ -42,15 +42,10 @@ kernel's killer, a cgroup's limit, Slurm (``OUT_OF_MEMORY``), or a write that fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseMemory:
-    """The peak of one phase of one rank.
+    """The peak of one phase of one rank."""
 
-    Attributes:
-        allocated_bytes: Alive at the peak.
-        piles: The same, by pile; they sum to it.
-    """
-
-    allocated_bytes: int
-    piles: Mapping[str, int]
+    allocated_bytes: int  # Alive at the peak.
+    piles: Mapping[str, int]  # The same, by pile; they sum to it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,49 +74,31 @@ class PileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host memory at one moment.
+    """Host memory at one moment."""
 
-    Attributes:
-        rank_bytes: Resident memory of the rank's process.
-        node_used_bytes: In use on the node, or in the job's cgroup where that has a limit.
-        node_bytes: What the node, or that cgroup, has; None is unknown.
-    """
-
-    rank_bytes: int
-    node_used_bytes: int | None = None
-    node_bytes: int | None = None
+    rank_bytes: int  # Resident memory of the rank's process.
+    node_used_bytes: int | None = None  # In use on the node, or in the job's cgroup where that has a limit.
+    node_bytes: int | None = None  # What the node, or that cgroup, has; None is unknown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """A line of ``memory.jsonl``: one rank in one sampled step.
+    """A line of ``memory.jsonl``: one rank in one sampled step."""
 
-    Attributes:
-        step: Counted from 1; 0 is the loading of the model.
-        rank: Of the job.
-        node: The name of its machine.
-        time: Of day, in seconds.
-        tokens: Of the rank's micro-batch.
-        phases: Peaks by phase: ``load``, ``forward``, ``backward``, ``optimizer``, ``checkpoint_save``, ``evaluation``,
-            those that were measured.
-        static: Piles that are alive between two steps; None where that was not measured.
-        reserved_bytes: Peak that the caching allocator has reserved; None on the CPU.
-        device_used_bytes: In use on the whole device, by all processes; None on the CPU.
-        device_bytes: What a rank may use there: the device, or on the CPU the budget where one was given.
-        host: Host memory.
-    """
-
-    step: int
-    rank: int
-    node: str
-    time: float
-    tokens: int | None
+    step: int  # Counted from 1; 0 is the loading of the model.
+    rank: int  # Of the job.
+    node: str  # The name of its machine.
+    time: float  # Of day, in seconds.
+    tokens: int | None  # Of the rank's micro-batch.
+    # Peaks by phase: ``load``, ``forward``, ``backward``, ``optimizer``, ``checkpoint_save``, ``evaluation``, those
+    # that were measured.
     phases: Mapping[str, PhaseMemory]
-    static: Mapping[str, int] | None = None
-    reserved_bytes: int | None = None
-    device_used_bytes: int | None = None
+    static: Mapping[str, int] | None = None  # Piles that are alive between two steps; None where that was not measured.
+    reserved_bytes: int | None = None  # Peak that the caching allocator has reserved; None on the CPU.
+    device_used_bytes: int | None = None  # In use on the whole device, by all processes; None on the CPU.
+    # What a rank may use there: the device, or on the CPU the budget where one was given.
     device_bytes: int | None = None
-    host: HostMemory | None = None
+    host: HostMemory | None = None  # Host memory.
 
     @property
     def trained(self) -> bool:
@@ -135,76 +112,42 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One of the largest allocations that were alive when memory ran out.
+    """One of the largest allocations that were alive when memory ran out."""
 
-    Attributes:
-        bytes: Its size.
-        pile: What it belongs to.
-        operation: What made it, ``aten.mm.default``; None is unknown.
-        shape: Of its tensor, where it is known.
-        layer: The number of the block that made it; None outside of blocks.
-    """
-
-    bytes: int
-    pile: str
-    operation: str | None = None
-    shape: tuple[int, ...] | None = None
-    layer: int | None = None
+    bytes: int  # Its size.
+    pile: str  # What it belongs to.
+    operation: str | None = None  # What made it, ``aten.mm.default``; None is unknown.
+    shape: tuple[int, ...] | None = None  # Of its tensor, where it is known.
+    layer: int | None = None  # The number of the block that made it; None outside of blocks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """``oom.json``: the first rank, or node, of a run that ran out of memory.
+    """``oom.json``: the first rank, or node, of a run that ran out of memory."""
 
-    Attributes:
-        kind: Who said so.
-        place: What was full.
-        time: Of day, in seconds.
-        rank: Of the job; None where a node or Slurm speaks for all of its ranks.
-        node: The name of the machine.
-        step: That was being done; 0 while the model was loaded.
-        phase: As in :class:`MemoryRecord`; None is unknown.
-        layer: The number of the block that ran; None outside of blocks, or unknown.
-        operation: What asked, ``aten.mm.default``, or the file that was being written.
-        requested_bytes: That were asked for.
-        free_bytes: That the place had left for it.
-        capacity_bytes: Of the place.
-        allocated_bytes: Of this rank at that moment.
-        reserved_bytes: By its caching allocator; None on the CPU.
-        others_bytes: Of the place, in use by other processes; None is unknown.
-        others: Those processes, the largest first: ``pid``, ``name``, ``bytes``.
-        tokens: Of the micro-batch that was worked on.
-        piles: What was alive, by pile; they sum to ``allocated_bytes``.
-        largest: The largest allocations that were alive.
-        host: Host memory then.
-        last: The rank's newest line of ``memory.jsonl``, or what it had gathered since.
-        snapshot: A file below the run directory with all allocations: torch's own format on a GPU.
-        message: The words of whoever said it.
-    """
-
-    kind: Kind
-    place: Place
-    time: float
-    rank: int | None
-    node: str | None
-    step: int | None = None
-    phase: str | None = None
-    layer: int | None = None
-    operation: str | None = None
-    requested_bytes: int | None = None
-    free_bytes: int | None = None
-    capacity_bytes: int | None = None
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    others_bytes: int | None = None
-    others: tuple[Mapping[str, Any], ...] = ()
-    tokens: int | None = None
-    piles: Mapping[str, int] = field(default_factory=dict)
-    largest: tuple[Held, ...] = ()
-    host: HostMemory | None = None
-    last: MemoryRecord | None = None
-    snapshot: str | None = None
-    message: str = ""
+    kind: Kind  # Who said so.
+    place: Place  # What was full.
+    time: float  # Of day, in seconds.
+    rank: int | None  # Of the job; None where a node or Slurm speaks for all of its ranks.
+    node: str | None  # The name of the machine.
+    step: int | None = None  # That was being done; 0 while the model was loaded.
+    phase: str | None = None  # As in :class:`MemoryRecord`; None is unknown.
+    layer: int | None = None  # The number of the block that ran; None outside of blocks, or unknown.
+    operation: str | None = None  # What asked, ``aten.mm.default``, or the file that was being written.
+    requested_bytes: int | None = None  # That were asked for.
+    free_bytes: int | None = None  # That the place had left for it.
+    capacity_bytes: int | None = None  # Of the place.
+    allocated_bytes: int | None = None  # Of this rank at that moment.
+    reserved_bytes: int | None = None  # By its caching allocator; None on the CPU.
+    others_bytes: int | None = None  # Of the place, in use by other processes; None is unknown.
+    others: tuple[Mapping[str, Any], ...] = ()  # Those processes, the largest first: ``pid``, ``name``, ``bytes``.
+    tokens: int | None = None  # Of the micro-batch that was worked on.
+    piles: Mapping[str, int] = field(default_factory=dict)  # What was alive, by pile; they sum to ``allocated_bytes``.
+    largest: tuple[Held, ...] = ()  # The largest allocations that were alive.
+    host: HostMemory | None = None  # Host memory then.
+    last: MemoryRecord | None = None  # The rank's newest line of ``memory.jsonl``, or what it had gathered since.
+    snapshot: str | None = None  # A file below the run directory with all allocations: torch's own format on a GPU.
+    message: str = ""  # The words of whoever said it.
 
     def as_dict(self) -> JsonObject:
         """The document, with its schema."""
@@ -243,19 +186,12 @@ def _read_lines(lines: Iterable[str]) -> Iterator[MemoryRecord]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedPhase:
-    """Peaks of one phase in bytes; None where the device does not tell.
+    """Peaks of one phase in bytes; None where the device does not tell."""
 
-    Attributes:
-        allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of live tensors.
-        reserved_bytes: ``torch.cuda.max_memory_reserved``.
-        device_bytes: Of the process on the device, its context included.
-        piles: The allocated bytes by pile, where they were told apart.
-    """
-
-    allocated_bytes: int
-    reserved_bytes: int | None = None
-    device_bytes: int | None = None
-    piles: Mapping[str, int] | None = None
+    allocated_bytes: int  # ``torch.cuda.max_memory_allocated``; on the CPU the bytes of live tensors.
+    reserved_bytes: int | None = None  # ``torch.cuda.max_memory_reserved``.
+    device_bytes: int | None = None  # Of the process on the device, its context included.
+    piles: Mapping[str, int] | None = None  # The allocated bytes by pile, where they were told apart.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

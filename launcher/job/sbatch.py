@@ -31,17 +31,11 @@ type _Ways = Callable[[str], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptOption:
-    """An option that the script says itself.
+    """An option that the script says itself."""
 
-    Attributes:
-        option: Its name in full.
-        why: How it comes there, or why it must not.
-        ways: The settings that say the same as a value of it, spelt as they are typed.
-    """
-
-    option: str
-    why: str
-    ways: _Ways = lambda value: []
+    option: str  # Its name in full.
+    why: str  # How it comes there, or why it must not.
+    ways: _Ways = lambda value: []  # The settings that say the same as a value of it, spelt as they are typed.
 
 
 def mail(text: str) -> dict[str, str] | None:

@@ -37,38 +37,23 @@ LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The packages of a Python that runs jobs.
+    """The packages of a Python that runs jobs."""
 
-    Attributes:
-        packages: The version of each one that is installed.
-        where: Words that complete "torch 2.7 is installed", empty for this Python.
-        pip: The command that installs packages there.
-    """
-
-    packages: Mapping[str, str] = field(default_factory=dict)
-    where: str = ""
-    pip: str = "pip"
+    packages: Mapping[str, str] = field(default_factory=dict)  # The version of each one that is installed.
+    where: str = ""  # Words that complete "torch 2.7 is installed", empty for this Python.
+    pip: str = "pip"  # The command that installs packages there.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """A setting that a package honours only from a version on.
+    """A setting that a package honours only from a version on."""
 
-    Attributes:
-        package: The package.
-        since: Its first version that has it.
-        path: The key of the setting.
-        asked: True where a run asks for it.
-        because: What older versions lack; it completes "torch 2.9 ...".
-        way_out: Words with which the run does without it.
-    """
-
-    package: str
-    since: str
-    path: str
-    asked: Callable[[RunSpec], bool]
-    because: str
-    way_out: str
+    package: str  # The package.
+    since: str  # Its first version that has it.
+    path: str  # The key of the setting.
+    asked: Callable[[RunSpec], bool]  # True where a run asks for it.
+    because: str  # What older versions lack; it completes "torch 2.9 ...".
+    way_out: str  # Words with which the run does without it.
 
 
 def unusable(

@@ -33,15 +33,10 @@ _PLACES = {"device": "on a GPU", "host": "in a node's host memory", "disk": "on 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """The answer to the first question: a layout that fits for certain, one within the estimate's error, or neither.
+    """The answer to the first question: a layout that fits for certain, one within the estimate's error, or neither."""
 
-    Attributes:
-        fits: None where there is none.
-        tight: The first that was met; None where there is none, or a certain one came before it.
-    """
-
-    fits: RunSpec | None = None
-    tight: RunSpec | None = None
+    fits: RunSpec | None = None  # None where there is none.
+    tight: RunSpec | None = None  # The first that was met; None where there is none, or a certain one came before it.
 
 
 def attempt(question: Question, judge: LayoutJudge) -> Attempt:

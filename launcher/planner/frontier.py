@@ -33,15 +33,11 @@ class _Within(Preflight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Layouts by memory.
+    """Layouts by memory."""
 
-    Attributes:
-        fastest: The fastest layout, then each that is the fastest of those that need no more memory than it.
-        others: All other layouts that the searches gave.
-    """
-
+    # The fastest layout, then each that is the fastest of those that need no more memory than it.
     fastest: tuple[Layout, ...]
-    others: tuple[Layout, ...]
+    others: tuple[Layout, ...]  # All other layouts that the searches gave.
 
 
 def frontier(

@@ -29,17 +29,11 @@ type Settings = Mapping[str, Any]
 
 
 class MemorySavings(NamedTuple):
-    """The memory savings that the layouts of a space may have, what takes least time and saves least first.
+    """The memory savings that the layouts of a space may have, what takes least time and saves least first."""
 
-    Attributes:
-        modes: Activation checkpointing.
-        losses: Ways to compute the loss.
-        allocators: Torch's allocators, which take the same time.
-    """
-
-    modes: Sequence[str]
-    losses: Sequence[str]
-    allocators: Sequence[str]
+    modes: Sequence[str]  # Activation checkpointing.
+    losses: Sequence[str]  # Ways to compute the loss.
+    allocators: Sequence[str]  # Torch's allocators, which take the same time.
 
     @classmethod
     def of(cls, modes: Sequence[str], losses: Sequence[str], allocators: Sequence[str]) -> MemorySavings:

@@ -53,23 +53,14 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        kind: The kind that was asked for.
-        words: The words that choose the largest; empty where nothing fits with any.
-        value: Its sequences, tokens or parameters.
-        question: The question with it.
-        larger: The next ones, in the order of size.
-        limit: Why nothing larger was looked at, where it is not that nothing fits.
-    """
-
-    kind: str
-    words: tuple[str, ...] = ()
-    value: int = 0
-    question: Question | None = None
-    larger: tuple[Tried, ...] = ()
-    limit: str = ""
+    kind: str  # The kind that was asked for.
+    words: tuple[str, ...] = ()  # The words that choose the largest; empty where nothing fits with any.
+    value: int = 0  # Its sequences, tokens or parameters.
+    question: Question | None = None  # The question with it.
+    larger: tuple[Tried, ...] = ()  # The next ones, in the order of size.
+    limit: str = ""  # Why nothing larger was looked at, where it is not that nothing fits.
 
 
 class _Candidate(NamedTuple):

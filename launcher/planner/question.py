@@ -42,42 +42,25 @@ _CPU_SEQUENCES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """An engine that may answer.
+    """An engine that may answer."""
 
-    Attributes:
-        words: The words that choose it; none where the question names it.
-        spec: The run that they give.
-        fixed: Keys that are said, by the question and by options that are one of several.
-    """
-
-    words: tuple[str, ...]
-    spec: RunSpec
-    fixed: frozenset[str]
+    words: tuple[str, ...]  # The words that choose it; none where the question names it.
+    spec: RunSpec  # The run that they give.
+    fixed: frozenset[str]  # Keys that are said, by the question and by options that are one of several.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question about layouts.
+    """A question about layouts."""
 
-    Attributes:
-        words: As typed.
-        assumptions: Words that stand in for what nobody has said.
-        fixed: Keys that are said.
-        choices: Keys of a layout that have several values, with them.
-        openings: The engines that may answer.
-        single: The words with one value each, those of ``words`` without the ``choices``.
-        catalog: The configuration folders.
-        facts: This machine.
-    """
-
-    words: tuple[str, ...]
-    assumptions: tuple[Assumption, ...]
-    fixed: frozenset[str]
-    choices: Mapping[str, tuple[object, ...]]
-    openings: tuple[Opening, ...]
-    single: tuple[str, ...]
-    catalog: Catalog
-    facts: machine.Machine
+    words: tuple[str, ...]  # As typed.
+    assumptions: tuple[Assumption, ...]  # Words that stand in for what nobody has said.
+    fixed: frozenset[str]  # Keys that are said.
+    choices: Mapping[str, tuple[object, ...]]  # Keys of a layout that have several values, with them.
+    openings: tuple[Opening, ...]  # The engines that may answer.
+    single: tuple[str, ...]  # The words with one value each, those of ``words`` without the ``choices``.
+    catalog: Catalog  # The configuration folders.
+    facts: machine.Machine  # This machine.
 
     @property
     def assumed(self) -> tuple[str, ...]:

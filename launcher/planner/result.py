@@ -69,21 +69,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Layouts by what became of them.
+    """Layouts by what became of them."""
 
-    Attributes:
-        considered: All layouts of the space.
-        invalid: Those that a rule or the engine refuses.
-        unfit: Those that need more memory than there is.
-        tight: Those that fit within the estimate's error alone, so far as they were asked about.
-        slower: Those that cannot be faster than the ones shown, by a bound or by the estimate.
-    """
-
-    considered: int = 0
-    invalid: int = 0
-    unfit: int = 0
-    tight: int = 0
-    slower: int = 0
+    considered: int = 0  # All layouts of the space.
+    invalid: int = 0  # Those that a rule or the engine refuses.
+    unfit: int = 0  # Those that need more memory than there is.
+    tight: int = 0  # Those that fit within the estimate's error alone, so far as they were asked about.
+    slower: int = 0  # Those that cannot be faster than the ones shown, by a bound or by the estimate.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,21 +124,13 @@ class Length:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """The changes with which something would fit where nothing does.
+    """The changes with which something would fit where nothing does."""
 
-    Attributes:
-        closest: The layout that lacks least; None where the words leave no layout that is valid.
-        rule: Why there is none then.
-        size: The smallest cluster on which something fits; None where none is large enough.
-        layout: The fastest layout there.
-        fixes: Changes with which the closest layout fits on this cluster, the cheapest first.
-    """
-
-    closest: Layout | None
-    rule: str = ""
-    size: Size | None = None
-    layout: Layout | None = None
-    fixes: tuple[Fix, ...] = ()
+    closest: Layout | None  # The layout that lacks least; None where the words leave no layout that is valid.
+    rule: str = ""  # Why there is none then.
+    size: Size | None = None  # The smallest cluster on which something fits; None where none is large enough.
+    layout: Layout | None = None  # The fastest layout there.
+    fixes: tuple[Fix, ...] = ()  # Changes with which the closest layout fits on this cluster, the cheapest first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,22 +38,14 @@ class Candidate:
     """A layout that fits; the fastest sorts first, and of equally fast ones the one with the least effort.
 
     The order is total: :attr:`place` says it, and ends with the hash of the run, so that no two runs are compared.
-
-    Attributes:
-        seconds: Seconds of a step; 0 where they are unknown.
-        effort: How much it does beside training.
-        order: Its number among those of its search; each process of a search counts for itself.
-        opening: The number of its engine's opening.
-        spec: The run.
-        verdict: The verdict on its memory.
     """
 
-    seconds: float
-    effort: tuple[int, ...]
-    order: int
-    opening: int
-    spec: RunSpec
-    verdict: Verdict
+    seconds: float  # Seconds of a step; 0 where they are unknown.
+    effort: tuple[int, ...]  # How much it does beside training.
+    order: int  # Its number among those of its search; each process of a search counts for itself.
+    opening: int  # The number of its engine's opening.
+    spec: RunSpec  # The run.
+    verdict: Verdict  # The verdict on its memory.
 
     @property
     def place(self) -> tuple[float, tuple[int, ...], int, int, str]:
@@ -66,25 +58,16 @@ class Candidate:
 
 @dataclass(slots=True)
 class Found:
-    """The results of a search so far.
+    """The results of a search so far."""
 
-    Attributes:
-        best: The fastest layout of each kind that fits.
-        tight: The fastest of each that fits within the estimate's error alone.
-        early: A layout that fits, found at once; there may be faster ones.
-        considered: Layouts.
-        invalid: Those of them that are refused.
-        unfit: Those that do not fit.
-        judged: Estimates of memory that were made.
-    """
-
-    best: dict[Kind, Candidate] = field(default_factory=dict)
+    best: dict[Kind, Candidate] = field(default_factory=dict)  # The fastest layout of each kind that fits.
+    # The fastest of each that fits within the estimate's error alone.
     tight: dict[Kind, Candidate] = field(default_factory=dict)
-    early: Candidate | None = None
-    considered: int = 0
-    invalid: int = 0
-    unfit: int = 0
-    judged: int = 0
+    early: Candidate | None = None  # A layout that fits, found at once; there may be faster ones.
+    considered: int = 0  # Layouts.
+    invalid: int = 0  # Those of them that are refused.
+    unfit: int = 0  # Those that do not fit.
+    judged: int = 0  # Estimates of memory that were made.
 
     @property
     def first(self) -> Candidate | None:
@@ -133,17 +116,11 @@ class _Node(NamedTuple):
 
 
 class _Saving(NamedTuple):
-    """Layouts of a variant that take the same time, since they differ in the allocator alone.
+    """Layouts of a variant that take the same time, since they differ in the allocator alone."""
 
-    Attributes:
-        variant: The variant.
-        mode: The place of its activation checkpointing among the space's.
-        loss: The place of its loss.
-    """
-
-    variant: RunSpec
-    mode: int
-    loss: int
+    variant: RunSpec  # The variant.
+    mode: int  # The place of its activation checkpointing among the space's.
+    loss: int  # The place of its loss.
 
 
 type OpenedDegrees = tuple[int, Degrees]

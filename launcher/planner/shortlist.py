@@ -48,27 +48,16 @@ _LIMIT = "cluster.time_limit_min"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """The runs of a measurement.
+    """The runs of a measurement."""
 
-    Attributes:
-        layouts: The layouts, the best first.
-        training: The words of the training itself: those of the question, and what it assumes.
-        words: The words that all short runs share.
-        overrides: Of each layout, the words that choose it.
-        left_out: Words of the training that short runs do without.
-        steps: Steps of each run.
-        time_limit_min: Minutes that each may take.
-        runs: The specifications of the runs.
-    """
-
-    layouts: tuple[Layout, ...]
-    training: tuple[str, ...]
-    words: tuple[str, ...]
-    overrides: tuple[tuple[str, ...], ...]
-    left_out: tuple[str, ...]
-    steps: int
-    time_limit_min: int
-    runs: tuple[RunSpec, ...]
+    layouts: tuple[Layout, ...]  # The layouts, the best first.
+    training: tuple[str, ...]  # The words of the training itself: those of the question, and what it assumes.
+    words: tuple[str, ...]  # The words that all short runs share.
+    overrides: tuple[tuple[str, ...], ...]  # Of each layout, the words that choose it.
+    left_out: tuple[str, ...]  # Words of the training that short runs do without.
+    steps: int  # Steps of each run.
+    time_limit_min: int  # Minutes that each may take.
+    runs: tuple[RunSpec, ...]  # The specifications of the runs.
 
     @property
     def gpu_hours(self) -> float | None:

@@ -72,34 +72,22 @@ _ON_HOST = ("zero.offload_optimizer", "zero.offload_parameters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One size: its fastest layout, or why it is not enough; both where that is its time alone.
+    """One size: its fastest layout, or why it is not enough; both where that is its time alone."""
 
-    Attributes:
-        size: The size.
-        layout: None where nothing fits.
-        lacks: Empty where it is enough.
-    """
-
-    size: Size
-    layout: Layout | None = None
-    lacks: str = ""
+    size: Size  # The size.
+    layout: Layout | None = None  # None where nothing fits.
+    lacks: str = ""  # Empty where it is enough.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smallest:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        size: The smallest size that is enough; None where none is.
-        smaller: The size before it; where none is enough, the largest that has a valid layout.
-        larger: The size behind it; None where it is above what the words say.
-        on_devices: Where it is a larger one, the smallest that is enough without model states in host memory; not
-            looked for where there is a limit on time.
-    """
-
-    size: Size | None
-    smaller: Step | None
-    larger: Step | None = None
+    size: Size | None  # The smallest size that is enough; None where none is.
+    smaller: Step | None  # The size before it; where none is enough, the largest that has a valid layout.
+    larger: Step | None = None  # The size behind it; None where it is above what the words say.
+    # Where it is a larger one, the smallest that is enough without model states in host memory; not looked for where
+    # there is a limit on time.
     on_devices: Size | None = None
 
 

@@ -52,40 +52,24 @@ type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch.
+    """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch."""
 
-    Attributes:
-        settings: Its keys.
-        size: Layouts that have it, valid ones and others.
-    """
-
-    settings: Settings
-    size: int
+    settings: Settings  # Its keys.
+    size: int  # Layouts that have it, valid ones and others.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The layouts of one engine.
+    """The layouts of one engine."""
 
-    Attributes:
-        base: The run as the words give it, with this engine.
-        fixed: Keys that the words say.
-        choices: Keys with the values that the words want tried.
-        losses: The ways to compute the loss that are tried, the fastest first.
-        schedules: The pipeline schedules that the engine has.
-        stages: The stages of ZeRO that it has.
-        copies: True if it has replicas of shards.
-        second: True if it keeps second partitions inside a node.
-    """
-
-    base: RunSpec
-    fixed: frozenset[str]
-    choices: Mapping[str, Sequence[object]]
-    losses: tuple[str, ...]
-    schedules: tuple[str, ...]
-    stages: tuple[int, ...]
-    copies: bool
-    second: bool
+    base: RunSpec  # The run as the words give it, with this engine.
+    fixed: frozenset[str]  # Keys that the words say.
+    choices: Mapping[str, Sequence[object]]  # Keys with the values that the words want tried.
+    losses: tuple[str, ...]  # The ways to compute the loss that are tried, the fastest first.
+    schedules: tuple[str, ...]  # The pipeline schedules that the engine has.
+    stages: tuple[int, ...]  # The stages of ZeRO that it has.
+    copies: bool  # True if it has replicas of shards.
+    second: bool  # True if it keeps second partitions inside a node.
 
     @classmethod
     def of(

@@ -36,38 +36,26 @@ type Refinement = Callable[[RunSpec, MemoryEstimate], MemoryEstimate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The pre-flight's answer about one run.
+    """The pre-flight's answer about one run."""
 
-    Attributes:
-        spec: The run.
-        errors: All errors; the rest is empty where there are any.
-        warnings: Pitfalls of a valid run.
-        estimate: The memory estimate; None for an invalid run, and where it is not known what the run builds.
-        verdict: The verdict on its memory.
-        fixes: Changes with which it would fit, the cheapest first; only where it does not. Of a run that is tight,
-            those with which it fits for certain.
-        nearest: Where no change suffices, the one that comes nearest; it is not enough.
-        as_typed: False where a word could not be read: ``spec`` is then not the run that was meant.
-        data: What a look at the data has found; None where nobody looked.
-        speed: The predicted speed, of a run that does not fit as if it did; None where it is unknown.
-        speed_unknown: Why it is unknown; None where it is not, and of an invalid run.
-        rehearsed: What was measured of a rank of it (``launch rehearse``); None where nothing was.
-        saves: What its checkpoints take; None for an invalid run.
-    """
-
-    spec: RunSpec
-    errors: tuple[ConfigError, ...] = ()
-    warnings: tuple[ConfigError, ...] = ()
+    spec: RunSpec  # The run.
+    errors: tuple[ConfigError, ...] = ()  # All errors; the rest is empty where there are any.
+    warnings: tuple[ConfigError, ...] = ()  # Pitfalls of a valid run.
+    # The memory estimate; None for an invalid run, and where it is not known what the run builds.
     estimate: MemoryEstimate | None = None
-    verdict: Verdict = verdict.INVALID
+    verdict: Verdict = verdict.INVALID  # The verdict on its memory.
+    # Changes with which it would fit, the cheapest first; only where it does not. Of a run that is tight, those with
+    # which it fits for certain.
     fixes: tuple[Fix, ...] = ()
-    nearest: Fix | None = None
-    as_typed: bool = True
-    data: Seen | None = None
+    nearest: Fix | None = None  # Where no change suffices, the one that comes nearest; it is not enough.
+    as_typed: bool = True  # False where a word could not be read: ``spec`` is then not the run that was meant.
+    data: Seen | None = None  # What a look at the data has found; None where nobody looked.
+    # The predicted speed, of a run that does not fit as if it did; None where it is unknown.
     speed: SpeedEstimate | None = None
-    speed_unknown: str | None = None
+    speed_unknown: str | None = None  # Why it is unknown; None where it is not, and of an invalid run.
+    # What was measured of a rank of it (``launch rehearse``); None where nothing was.
     rehearsed: Evidence | None = None
-    saves: Saves | None = None
+    saves: Saves | None = None  # What its checkpoints take; None for an invalid run.
 
     def refused(self, found: Iterable[ConfigError]) -> Assessment:
         """The same run with more errors: it is invalid, and has no estimate."""

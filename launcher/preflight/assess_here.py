@@ -25,23 +25,14 @@ from launcher.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """The way in which a command judges runs; by default by formulas and shipped constants, with nothing started.
+    """The way in which a command judges runs; by default by formulas and shipped constants, with nothing started."""
 
-    Attributes:
-        refined: Another memory engine than the formulas.
-        native: Asks the engine's own validator.
-        search: Looks for ways out; None is not at all.
-        looking: Looks at data.
-        python: Finds out the packages of the job's Python.
-        measured: The user's own measured runs; None takes the shipped constants.
-    """
-
-    refined: Refinement | None = None
-    native: Callable[[RunSpec], Judgement] | None = None
-    search: Searching | None = fixes.search
-    looking: DataLook = look.look
-    python: job_python.Asking = job_python.kept
-    measured: Measured | None = None
+    refined: Refinement | None = None  # Another memory engine than the formulas.
+    native: Callable[[RunSpec], Judgement] | None = None  # Asks the engine's own validator.
+    search: Searching | None = fixes.search  # Looks for ways out; None is not at all.
+    looking: DataLook = look.look  # Looks at data.
+    python: job_python.Asking = job_python.kept  # Finds out the packages of the job's Python.
+    measured: Measured | None = None  # The user's own measured runs; None takes the shipped constants.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,19 +24,12 @@ type DataLook = Callable[[DataSpec], Survey | None]
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of a look at the data of a run; ``survey`` is None where there was nothing to look at here.
+    """The result of a look at the data of a run; ``survey`` is None where there was nothing to look at here."""
 
-    Attributes:
-        spec: The run.
-        survey: What was seen.
-        errors: Reasons why the run cannot train on them.
-        warnings: What was not seen, or may go wrong.
-    """
-
-    spec: RunSpec
-    survey: Survey | None = None
-    errors: tuple[ConfigError, ...] = ()
-    warnings: tuple[ConfigError, ...] = ()
+    spec: RunSpec  # The run.
+    survey: Survey | None = None  # What was seen.
+    errors: tuple[ConfigError, ...] = ()  # Reasons why the run cannot train on them.
+    warnings: tuple[ConfigError, ...] = ()  # What was not seen, or may go wrong.
 
     @cached_property
     def samples(self) -> int | None:

@@ -77,43 +77,25 @@ def _root() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The answer of one rehearsal, as far as a later check or run needs it.
+    """The answer of one rehearsal, as far as a later check or run needs it."""
 
-    Attributes:
-        time: Of day, in seconds.
-        node: The machine.
-        device: ``cpu`` or ``cuda``.
-        device_name: The GPU's name, or the processor's.
-        device_bytes: That a process can have of that device; None is unknown.
-        rank: The rank that needed the most.
-        stage: Its pipeline stage.
-        predicted_bytes: Its allocated peak by the estimate.
-        measured_bytes: The same measured, or extrapolated; None where memory ended first.
-        least_bytes: What it needs at least: allocated, with what lies outside of the allocator.
-        used_bytes: What it has taken: reserved, with what lies outside.
-        ran_out: True where memory ended first.
-        depths: Layers of the models that were built, where these were less deep; empty of the whole model.
-        partial: True where too little was measured for a verdict.
-        versions: Of the packages that took part.
-        directory: Where all of the answer lies.
-    """
-
-    time: float
-    node: str
-    device: str
-    device_name: str
-    device_bytes: int | None
-    rank: int
-    stage: int
-    predicted_bytes: int
-    measured_bytes: int | None
-    least_bytes: int | None
-    used_bytes: int | None
-    ran_out: bool
+    time: float  # Of day, in seconds.
+    node: str  # The machine.
+    device: str  # ``cpu`` or ``cuda``.
+    device_name: str  # The GPU's name, or the processor's.
+    device_bytes: int | None  # That a process can have of that device; None is unknown.
+    rank: int  # The rank that needed the most.
+    stage: int  # Its pipeline stage.
+    predicted_bytes: int  # Its allocated peak by the estimate.
+    measured_bytes: int | None  # The same measured, or extrapolated; None where memory ended first.
+    least_bytes: int | None  # What it needs at least: allocated, with what lies outside of the allocator.
+    used_bytes: int | None  # What it has taken: reserved, with what lies outside.
+    ran_out: bool  # True where memory ended first.
+    # Layers of the models that were built, where these were less deep; empty of the whole model.
     depths: tuple[int, ...]
-    partial: bool
-    versions: Mapping[str, str]
-    directory: str
+    partial: bool  # True where too little was measured for a verdict.
+    versions: Mapping[str, str]  # Of the packages that took part.
+    directory: str  # Where all of the answer lies.
 
     @property
     def is_whole(self) -> bool:

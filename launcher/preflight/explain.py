@@ -23,23 +23,14 @@ from launcher.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The terms of one pile on the worst rank.
+    """The terms of one pile on the worst rank."""
 
-    Attributes:
-        pile: The pile.
-        stage: The rank's pipeline stage.
-        moment: When the rank is at its peak.
-        at_peak: The terms that are alive then, the largest first.
-        elsewhere: Those that are not.
-        band: The measured runs behind the error band of the verdict.
-    """
-
-    pile: Pile
-    stage: int
-    moment: str
-    at_peak: tuple[MemoryTerm, ...]
-    elsewhere: tuple[MemoryTerm, ...]
-    band: Band
+    pile: Pile  # The pile.
+    stage: int  # The rank's pipeline stage.
+    moment: str  # When the rank is at its peak.
+    at_peak: tuple[MemoryTerm, ...]  # The terms that are alive then, the largest first.
+    elsewhere: tuple[MemoryTerm, ...]  # Those that are not.
+    band: Band  # The measured runs behind the error band of the verdict.
 
     @property
     def symbols(self) -> dict[str, str]:

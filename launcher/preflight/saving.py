@@ -35,23 +35,15 @@ NVIDIA's DGX SuperPOD reference architecture for H100 (RA-11333)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saves:
-    """The checkpoints of a run.
+    """The checkpoints of a run."""
 
-    Attributes:
-        disk: Their bytes.
-        least_seconds: Those that a save takes on the fastest storage.
-        seconds: Until a checkpoint is whole; None where the bandwidth is unknown.
-        blocking_seconds: Those for which training waits; None where that is unknown, as of most background saves.
-        bandwidth: Bytes/s of all ranks together.
-        source: Whose bandwidth it is, in words.
-    """
-
-    disk: DiskSpace
-    least_seconds: float
-    seconds: float | None = None
+    disk: DiskSpace  # Their bytes.
+    least_seconds: float  # Those that a save takes on the fastest storage.
+    seconds: float | None = None  # Until a checkpoint is whole; None where the bandwidth is unknown.
+    # Those for which training waits; None where that is unknown, as of most background saves.
     blocking_seconds: float | None = None
-    bandwidth: float | None = None
-    source: str = ""
+    bandwidth: float | None = None  # Bytes/s of all ranks together.
+    source: str = ""  # Whose bandwidth it is, in words.
 
     def as_dict(self) -> dict[str, object]:
         """The key ``disk`` of ``launch check --json``."""

@@ -40,25 +40,18 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer in one word, and the figures that it rests on.
+    """The answer in one word, and the figures that it rests on."""
 
-    Attributes:
-        name: ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run that builds an unknown
-            model.
-        used_bytes: ``needed`` with context and communicators on the worst rank; None for an invalid or unknown run.
-        capacity_bytes: Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
-        shortages: The places that are too small; empty unless it does not fit.
-        shortfall_by_moment: Bytes that the device lacks at each moment, then host and disk; negative where there is
-            room.
-        margin_bytes: Bytes that must stay free beside the used ones: the upper half of the band where one asks for a
-            run that is safe.
-    """
-
+    # ``tight`` is a fit within the estimate's error band; ``unknown`` is that of a run that builds an unknown model.
     name: VerdictName
+    # ``needed`` with context and communicators on the worst rank; None for an invalid or unknown run.
     used_bytes: int | None = None
+    # Bytes that a rank may use; None is unknown, and then nothing is refused that some device has.
     capacity_bytes: int | None = None
-    shortages: tuple[Shortage, ...] = ()
+    shortages: tuple[Shortage, ...] = ()  # The places that are too small; empty unless it does not fit.
+    # Bytes that the device lacks at each moment, then host and disk; negative where there is room.
     shortfall_by_moment: tuple[int, ...] = ()
+    # Bytes that must stay free beside the used ones: the upper half of the band where one asks for a run that is safe.
     margin_bytes: int = 0
 
     @property

@@ -21,23 +21,15 @@ FILE = "rehearse.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The question of a rehearsal.
+    """The question of a rehearsal."""
 
-    Attributes:
-        stage: The pipeline stage; None is that which needs the most by the estimate.
-        rank: The rank, in place of a stage.
-        all_stages: Every stage that holds something else than the others.
-        steps: Training steps.
-        layers: Layers of the models that are built; empty is the whole model, or what the device can hold of it.
-        minutes: The limit on all of it.
-    """
-
-    stage: int | None = None
-    rank: int | None = None
-    all_stages: bool = False
-    steps: int = STEPS
+    stage: int | None = None  # The pipeline stage; None is that which needs the most by the estimate.
+    rank: int | None = None  # The rank, in place of a stage.
+    all_stages: bool = False  # Every stage that holds something else than the others.
+    steps: int = STEPS  # Training steps.
+    # Layers of the models that are built; empty is the whole model, or what the device can hold of it.
     layers: tuple[int, ...] = ()
-    minutes: float = MINUTES
+    minutes: float = MINUTES  # The limit on all of it.
 
 
 def ranks(spec: RunSpec, estimate: MemoryEstimate, request: Request) -> tuple[int, ...]:

@@ -29,19 +29,12 @@ _COMMUNICATORS = "communicators"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRank:
-    """The estimate of one rank, phase by phase.
+    """The estimate of one rank, phase by phase."""
 
-    Attributes:
-        phases: Its peaks by phase.
-        piles: Of each phase the allocated bytes by pile, at its peak.
-        outside_bytes: Context and communicators at its peak.
-        communicators_bytes: Of these the communicators', which a rank that is alone does not have.
-    """
-
-    phases: dict[str, Counters]
-    piles: dict[str, dict[str, int]]
-    outside_bytes: int
-    communicators_bytes: int
+    phases: dict[str, Counters]  # Its peaks by phase.
+    piles: dict[str, dict[str, int]]  # Of each phase the allocated bytes by pile, at its peak.
+    outside_bytes: int  # Context and communicators at its peak.
+    communicators_bytes: int  # Of these the communicators', which a rank that is alone does not have.
 
     @property
     def peak_bytes(self) -> int:

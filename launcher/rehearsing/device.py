@@ -23,21 +23,13 @@ from launcher.spec.hardware import HardwareSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device.
+    """A device."""
 
-    Attributes:
-        kind: ``cpu`` or ``cuda``.
-        name: For a person.
-        memory_bytes: That a process can have of it.
-        host_memory_bytes: Of the machine.
-        cpus: Processors that may be used.
-    """
-
-    kind: str
-    name: str
-    memory_bytes: int
-    host_memory_bytes: int
-    cpus: int
+    kind: str  # ``cpu`` or ``cuda``.
+    name: str  # For a person.
+    memory_bytes: int  # That a process can have of it.
+    host_memory_bytes: int  # Of the machine.
+    cpus: int  # Processors that may be used.
 
     def stands_in(self, spec: RunSpec) -> bool:
         """True if it is a processor in the place of the run's GPU."""

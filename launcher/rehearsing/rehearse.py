@@ -32,19 +32,12 @@ _PATIENCE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The place of a rehearsal.
+    """The place of a rehearsal."""
 
-    Attributes:
-        device: On what.
-        folder: For the files of each model that is built.
-        say: Hears of the progress.
-        run: Rehearses one rank of one model.
-    """
-
-    device: Device
-    folder: Path
-    say: Callable[[str], None]
-    run: Rehearse = process.rehearse
+    device: Device  # On what.
+    folder: Path  # For the files of each model that is built.
+    say: Callable[[str], None]  # Hears of the progress.
+    run: Rehearse = process.rehearse  # Rehearses one rank of one model.
 
 
 def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:

@@ -12,20 +12,14 @@ from launcher.preflight.evidence import Evidence, Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Bytes at the peak of a phase in the four counters that people read; None is not known.
+    """Bytes at the peak of a phase in the four counters that people read; None is not known."""
 
-    Attributes:
-        allocated_bytes: From torch's allocator; on the CPU the bytes of live tensors.
-        needed_bytes: The least with which the allocator does not run out: measured on the CPU alone, where it is the
-            allocated bytes, since a caching allocator does not tell.
-        reserved_bytes: By the caching allocator.
-        device_bytes: Of the process.
-    """
-
-    allocated_bytes: int | None = None
+    allocated_bytes: int | None = None  # From torch's allocator; on the CPU the bytes of live tensors.
+    # The least with which the allocator does not run out: measured on the CPU alone, where it is the allocated bytes,
+    # since a caching allocator does not tell.
     needed_bytes: int | None = None
-    reserved_bytes: int | None = None
-    device_bytes: int | None = None
+    reserved_bytes: int | None = None  # By the caching allocator.
+    device_bytes: int | None = None  # Of the process.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +43,15 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """One model that was built and trained.
+    """One model that was built and trained."""
 
-    Attributes:
-        layers: Of the model.
-        rank_layers: Of those, the rank's.
-        phases: What was measured of it.
-        static_bytes: Allocated between two steps.
-        step_seconds: The median of the steps that were only timed; None where there was none.
-        ran_out: True where memory ended first.
-        folder: Its files, with its log.
-    """
-
-    layers: int
-    rank_layers: int
-    phases: tuple[Phase, ...]
-    static_bytes: int | None
-    step_seconds: float | None
-    ran_out: bool
-    folder: str
+    layers: int  # Of the model.
+    rank_layers: int  # Of those, the rank's.
+    phases: tuple[Phase, ...]  # What was measured of it.
+    static_bytes: int | None  # Allocated between two steps.
+    step_seconds: float | None  # The median of the steps that were only timed; None where there was none.
+    ran_out: bool  # True where memory ended first.
+    folder: str  # Its files, with its log.
 
     def as_dict(self) -> JsonObject:
         """As JSON."""
@@ -76,37 +60,23 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRehearsed:
-    """One rank.
+    """One rank."""
 
-    Attributes:
-        rank: Of the run's.
-        stage: Its pipeline stage.
-        rank_layers: Layers that it runs in the whole model.
-        phases: Of the whole model, or of the only depth that was built: measured, or extrapolated from two depths.
-        fullest: The phase with the most allocated bytes; None where nothing was measured.
-        piles: In that phase.
-        step_seconds: Of the compute alone; None where it was not timed.
-        built: The models that were built, the shallowest first.
-        extrapolated: True if ``phases`` follow from two depths.
-        whole: False where they are of one depth, which is not the model's.
-        bent: By which the estimate of the whole model differs from what its estimates of the two depths extrapolate to.
-        verdict: Measured, against the device of the run.
-        evidence: The same as a later run reads it.
-    """
-
-    rank: int
-    stage: int
-    rank_layers: int
+    rank: int  # Of the run's.
+    stage: int  # Its pipeline stage.
+    rank_layers: int  # Layers that it runs in the whole model.
+    # Of the whole model, or of the only depth that was built: measured, or extrapolated from two depths.
     phases: tuple[Phase, ...]
-    fullest: str | None
-    piles: tuple[PileRow, ...]
-    step_seconds: float | None
-    built: tuple[Built, ...]
-    extrapolated: bool
-    whole: bool
+    fullest: str | None  # The phase with the most allocated bytes; None where nothing was measured.
+    piles: tuple[PileRow, ...]  # In that phase.
+    step_seconds: float | None  # Of the compute alone; None where it was not timed.
+    built: tuple[Built, ...]  # The models that were built, the shallowest first.
+    extrapolated: bool  # True if ``phases`` follow from two depths.
+    whole: bool  # False where they are of one depth, which is not the model's.
+    # By which the estimate of the whole model differs from what its estimates of the two depths extrapolate to.
     bent: float | None
-    verdict: Measured
-    evidence: Evidence
+    verdict: Measured  # Measured, against the device of the run.
+    evidence: Evidence  # The same as a later run reads it.
 
     @property
     def ran_out(self) -> bool:
@@ -121,23 +91,14 @@ class RankRehearsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The answer: the rank that needed the most, and all that were rehearsed.
+    """The answer: the rank that needed the most, and all that were rehearsed."""
 
-    Attributes:
-        ranks: In the order in which they were rehearsed.
-        world: Ranks of the run.
-        stands_in: True if a processor stood in for the run's GPU.
-        method: How memory was measured.
-        tokens: Of a step, over all ranks.
-        covers: True if the rank is among them that needs the most by the estimate.
-    """
-
-    ranks: tuple[RankRehearsed, ...]
-    world: int
-    stands_in: bool
-    method: str
-    tokens: int
-    covers: bool
+    ranks: tuple[RankRehearsed, ...]  # In the order in which they were rehearsed.
+    world: int  # Ranks of the run.
+    stands_in: bool  # True if a processor stood in for the run's GPU.
+    method: str  # How memory was measured.
+    tokens: int  # Of a step, over all ranks.
+    covers: bool  # True if the rank is among them that needs the most by the estimate.
 
     @property
     def worst(self) -> RankRehearsed:

@@ -20,20 +20,13 @@ _STEP = re.compile(r"step-(\d+)\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """The attempts of one submission.
+    """The attempts of one submission."""
 
-    Attributes:
-        count: Attempts so far, this one included.
-        fruitless: How many of those before this one, in a row, left no new checkpoint.
-        checkpoint: Checksum of the names and times of all checkpoints at the start of this attempt; 0: none.
-        allocation: Slurm's job id and how often it has started the job again, ``7_2``.
-        failures: How many attempts each node has ended by failing first, by its name.
-    """
-
-    count: int
-    fruitless: int
-    checkpoint: int
-    allocation: str = ""
+    count: int  # Attempts so far, this one included.
+    fruitless: int  # How many of those before this one, in a row, left no new checkpoint.
+    checkpoint: int  # Checksum of the names and times of all checkpoints at the start of this attempt; 0: none.
+    allocation: str = ""  # Slurm's job id and how often it has started the job again, ``7_2``.
+    # How many attempts each node has ended by failing first, by its name.
     failures: Mapping[str, int] = field(default_factory=dict)
 
     def fruitless_now(self, directory: Path) -> int:

@@ -61,23 +61,14 @@ _NO_MEMORY = re.compile(r"^(\w+\.)*OutOfMemoryError: ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a job failed.
+    """Why a job failed."""
 
-    Attributes:
-        text: One line.
-        transient: True if the same job may well succeed when it is started again.
-        node: The node that failed first, where that is known.
-        broken: True if that node is not to be used again, even if it has failed only once.
-        kind: For ``launch why``.
-        rank: The rank that failed first, where that is known.
-    """
-
-    text: str
-    transient: bool = False
-    node: str | None = None
-    broken: bool = False
-    kind: FailureKind = "error"
-    rank: int | None = None
+    text: str  # One line.
+    transient: bool = False  # True if the same job may well succeed when it is started again.
+    node: str | None = None  # The node that failed first, where that is known.
+    broken: bool = False  # True if that node is not to be used again, even if it has failed only once.
+    kind: FailureKind = "error"  # For ``launch why``.
+    rank: int | None = None  # The rank that failed first, where that is known.
 
     @property
     def facts(self) -> JsonObject:

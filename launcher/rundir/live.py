@@ -39,61 +39,36 @@ _PRINTED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNow:
-    """The memory of the rank with the highest peak in the newest sampled step.
+    """The memory of the rank with the highest peak in the newest sampled step."""
 
-    Attributes:
-        rank: That rank; None where only the worst of all ranks is known.
-        step: The sampled step; None where only the first steps were measured.
-        phase: In which its peak lies.
-        allocated_bytes: At that peak.
-        predicted_bytes: The peak that the plan predicts.
-        capacity_bytes: What a rank may use.
-        piles: The peak by pile, where it was told apart.
-    """
-
-    rank: int | None
-    step: int | None
-    phase: str
-    allocated_bytes: int
-    predicted_bytes: int | None
-    capacity_bytes: int | None
-    piles: Mapping[str, int]
+    rank: int | None  # That rank; None where only the worst of all ranks is known.
+    step: int | None  # The sampled step; None where only the first steps were measured.
+    phase: str  # In which its peak lies.
+    allocated_bytes: int  # At that peak.
+    predicted_bytes: int | None  # The peak that the plan predicts.
+    capacity_bytes: int | None  # What a rank may use.
+    piles: Mapping[str, int]  # The peak by pile, where it was told apart.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowest:
-    """The rank whose own work takes longest.
+    """The rank whose own work takes longest."""
 
-    Attributes:
-        rank: Of the job.
-        slower: Its time over the median of all ranks, less one.
-        log: The file that it wrote to last.
-        lines: The last lines of that file.
-    """
-
-    rank: int
-    slower: float | None
-    log: str | None
-    lines: tuple[str, ...]
+    rank: int  # Of the job.
+    slower: float | None  # Its time over the median of all ranks, less one.
+    log: str | None  # The file that it wrote to last.
+    lines: tuple[str, ...]  # The last lines of that file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """The facts beside the state of a run.
+    """The facts beside the state of a run."""
 
-    Attributes:
-        queue: Where a run that waits for Slurm stands.
-        recent: Step, loss and tokens a second of the newest lines of metrics.
-        predicted_tokens_per_second: Of all ranks, by the plan.
-        memory: Of the worst rank.
-        slowest: The slowest rank, and what it printed last.
-    """
-
-    queue: Waiting | None
-    recent: tuple[JsonObject, ...]
-    predicted_tokens_per_second: float | None
-    memory: MemoryNow | None
-    slowest: Slowest | None
+    queue: Waiting | None  # Where a run that waits for Slurm stands.
+    recent: tuple[JsonObject, ...]  # Step, loss and tokens a second of the newest lines of metrics.
+    predicted_tokens_per_second: float | None  # Of all ranks, by the plan.
+    memory: MemoryNow | None  # Of the worst rank.
+    slowest: Slowest | None  # The slowest rank, and what it printed last.
 
     def as_dict(self) -> JsonObject:
         """The keys that it adds to a row of ``status --json``."""

@@ -25,17 +25,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """A run with the checkpoint that it starts from.
+    """A run with the checkpoint that it starts from."""
 
-    Attributes:
-        spec: The run; ``save.load`` is a checkpoint's folder where one was found.
-        errors: Why it cannot start from it.
-        said: What a word turned out to mean, in a sentence.
-    """
-
-    spec: RunSpec
-    errors: tuple[ConfigError, ...] = ()
-    said: tuple[str, ...] = ()
+    spec: RunSpec  # The run; ``save.load`` is a checkpoint's folder where one was found.
+    errors: tuple[ConfigError, ...] = ()  # Why it cannot start from it.
+    said: tuple[str, ...] = ()  # What a word turned out to mean, in a sentence.
 
 
 def resolved(spec: RunSpec, folder: Path) -> Loading:

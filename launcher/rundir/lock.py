@@ -43,18 +43,12 @@ _NOT_THE_RUN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A lock that has been read.
+    """A lock that has been read."""
 
-    Attributes:
-        path: Where it lies.
-        spec: The run.
-        content: All of it, as data.
-        losses: ``step``, ``loss`` and ``grad_norm`` of the first lines of metrics; none while the run has not ended.
-    """
-
-    path: Path
-    spec: RunSpec
-    content: Mapping[str, Any]
+    path: Path  # Where it lies.
+    spec: RunSpec  # The run.
+    content: Mapping[str, Any]  # All of it, as data.
+    # ``step``, ``loss`` and ``grad_norm`` of the first lines of metrics; none while the run has not ended.
     losses: tuple[Mapping[str, Any], ...]
 
 

@@ -59,19 +59,12 @@ _NO_SAMPLES = ("workers", "preview")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The data of a run, and its losses.
+    """The data of a run, and its losses."""
 
-    Attributes:
-        data: Its data and the length of its sequences, to be compared with others'.
-        tokens: Of a step; None where that is not known.
-        held_out: The last loss on held-out samples.
-        training: The mean over the last tenth of the logged steps.
-    """
-
-    data: str
-    tokens: int | None
-    held_out: float | None
-    training: float | None
+    data: str  # Its data and the length of its sequences, to be compared with others'.
+    tokens: int | None  # Of a step; None where that is not known.
+    held_out: float | None  # The last loss on held-out samples.
+    training: float | None  # The mean over the last tenth of the logged steps.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,17 +43,11 @@ _NOT_THERE, _LINK, _MODULE = b"000000", b"120000", b"160000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A repository beside its last commit.
+    """A repository beside its last commit."""
 
-    Attributes:
-        commit: That commit; ``(initial)`` where there is none yet.
-        changed: The names of tracked files that differ from it.
-        difference: How they do, as git writes it; None where none does.
-    """
-
-    commit: str
-    changed: tuple[str, ...]
-    difference: str | None
+    commit: str  # That commit; ``(initial)`` where there is none yet.
+    changed: tuple[str, ...]  # The names of tracked files that differ from it.
+    difference: str | None  # How they do, as git writes it; None where none does.
 
 
 def state(folder: Path) -> State | None:

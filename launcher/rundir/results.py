@@ -79,21 +79,13 @@ def second_half(found: Sequence[JsonObject], predicted: PredictedSpeed | None = 
 
 
 class PredictedSpeed(NamedTuple):
-    """The speed that the plan of a run predicts.
+    """The speed that the plan of a run predicts."""
 
-    Attributes:
-        tokens_per_second: Of all ranks together.
-        per_gpu: Of one GPU.
-        low: The lower end of the band around ``per_gpu``.
-        high: The upper end.
-        step_seconds: Of an optimizer step.
-    """
-
-    tokens_per_second: float
-    per_gpu: float
-    low: float
-    high: float
-    step_seconds: float
+    tokens_per_second: float  # Of all ranks together.
+    per_gpu: float  # Of one GPU.
+    low: float  # The lower end of the band around ``per_gpu``.
+    high: float  # The upper end.
+    step_seconds: float  # Of an optimizer step.
 
 
 def _is_of(row: JsonObject, predicted: PredictedSpeed) -> bool:
@@ -145,26 +137,17 @@ def measured(run: Path) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a run; None stands for a figure that is not known, or not yet.
+    """The progress of a run; None stands for a figure that is not known, or not yet."""
 
-    Attributes:
-        step: The newest step with a line of metrics.
-        steps: All that it is to do; None for a script of the user's own.
-        loss: Of the newest line.
-        tokens_per_second: Of the newest line, of all ranks together.
-        seconds_left: Until the last step at the speed of the newest lines, without evaluations and checkpoints; before
-            the first line at the speed that the plan predicts.
-        left_is: Where ``seconds_left`` is from; None where it is not known.
-        checkpoint_step: Step of the newest whole checkpoint.
-    """
-
-    step: int | None
-    steps: int | None
-    loss: float | None
-    tokens_per_second: float | None
+    step: int | None  # The newest step with a line of metrics.
+    steps: int | None  # All that it is to do; None for a script of the user's own.
+    loss: float | None  # Of the newest line.
+    tokens_per_second: float | None  # Of the newest line, of all ranks together.
+    # Until the last step at the speed of the newest lines, without evaluations and checkpoints; before the first line
+    # at the speed that the plan predicts.
     seconds_left: float | None
-    left_is: Literal["measured", "predicted"] | None
-    checkpoint_step: int | None
+    left_is: Literal["measured", "predicted"] | None  # Where ``seconds_left`` is from; None where it is not known.
+    checkpoint_step: int | None  # Step of the newest whole checkpoint.
 
 
 def read_progress(run: Path) -> Progress:

@@ -197,21 +197,13 @@ def _row(run: Path, found: _Judged) -> RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateByFiles:
-    """The state of a run by its files alone.
+    """The state of a run by its files alone."""
 
-    Attributes:
-        word: The state.
-        reason: Why it is so.
-        cause: The cause of an end; None is unknown.
-        content: ``state.json``, where there is one.
-        on_slurm: True if Slurm knows more.
-    """
-
-    word: State
-    reason: str | None
-    cause: str | None = None
-    content: JsonObject | None = None
-    on_slurm: bool = False
+    word: State  # The state.
+    reason: str | None  # Why it is so.
+    cause: str | None = None  # The cause of an end; None is unknown.
+    content: JsonObject | None = None  # ``state.json``, where there is one.
+    on_slurm: bool = False  # True if Slurm knows more.
 
 
 def may_live(run: Path) -> bool:

@@ -34,21 +34,13 @@ _NONE = ("", "(null)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """One job as Slurm describes it.
+    """One job as Slurm describes it."""
 
-    Attributes:
-        state: Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``.
-        reason: Why it waits or ended, in Slurm's word; empty where there is none.
-        exit_code: Of the batch script, as ``status:signal``; empty where unknown.
-        nodes: The nodes it has or had; empty where there are none.
-        start: When Slurm expects to start one that waits, as ``2026-11-22 16:05``; empty where it does not say.
-    """
-
-    state: str
-    reason: str = ""
-    exit_code: str = ""
-    nodes: str = ""
-    start: str = ""
+    state: str  # Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``.
+    reason: str = ""  # Why it waits or ended, in Slurm's word; empty where there is none.
+    exit_code: str = ""  # Of the batch script, as ``status:signal``; empty where unknown.
+    nodes: str = ""  # The nodes it has or had; empty where there are none.
+    start: str = ""  # When Slurm expects to start one that waits, as ``2026-11-22 16:05``; empty where it does not say.
 
 
 def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
@@ -72,19 +64,12 @@ def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The place of a job in the queue.
+    """The place of a job in the queue."""
 
-    Attributes:
-        partition: Where it waits.
-        place: Its place among the jobs that wait there, by priority: 1 is the next.
-        jobs: How many wait there.
-        start: When Slurm expects to start it, as ``2026-11-22 16:05``; empty where it does not say.
-    """
-
-    partition: str
-    place: int
-    jobs: int
-    start: str
+    partition: str  # Where it waits.
+    place: int  # Its place among the jobs that wait there, by priority: 1 is the next.
+    jobs: int  # How many wait there.
+    start: str  # When Slurm expects to start it, as ``2026-11-22 16:05``; empty where it does not say.
 
 
 def waiting(ids: Iterable[str]) -> dict[str, Waiting]:

@@ -17,17 +17,11 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The ends of a key's values, and the reason in words that follow a colon.
+    """The ends of a key's values, and the reason in words that follow a colon."""
 
-    Attributes:
-        most: The largest value; None where 64 bits are as good a bound as any.
-        why: The reason, or why there is none.
-        least: The smallest value but 0, where it is not the type's own.
-    """
-
-    most: float | None
-    why: str
-    least: float | None = None
+    most: float | None  # The largest value; None where 64 bits are as good a bound as any.
+    why: str  # The reason, or why there is none.
+    least: float | None = None  # The smallest value but 0, where it is not the type's own.
 
 
 _TABLE: tuple[tuple[str, Bound], ...] = (

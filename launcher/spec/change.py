@@ -16,19 +16,13 @@ split over more ranks, sequences split over more ranks."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One variant.
+    """One variant."""
 
-    Attributes:
-        overrides: To be typed.
-        spec: The run that they make.
-        cost: Its cost, in words.
-        stays: True where the cost is more than time, or time that the model of speed does not count: its words then
-            stand beside a predicted speed, and not in its place.
-    """
-
-    overrides: tuple[str, ...]
-    spec: RunSpec
-    cost: str
+    overrides: tuple[str, ...]  # To be typed.
+    spec: RunSpec  # The run that they make.
+    cost: str  # Its cost, in words.
+    # True where the cost is more than time, or time that the model of speed does not count: its words then stand beside
+    # a predicted speed, and not in its place.
     stays: bool = False
 
 

@@ -18,31 +18,20 @@ from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmPlace:
-    """This node's part in a Slurm job.
+    """This node's part in a Slurm job."""
 
-    Attributes:
-        job_id: As ``scontrol requeue`` takes it.
-        number: Of this node, counted from 0; the first alone writes the run's state.
-        attempt: Differs for every allocation of the job.
-        told_to_save: Set by the signal that comes before a time limit or a preemption.
-        told_to_end: Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
-        requeue: Puts the job back into the queue.
-        without: Why the job cannot do without nodes, asked before it is put back; None where it can.
-        exclude: Keeps the job, once it waits again, off nodes.
-        hosts: Slurm's names of the job's nodes, by their numbers.
-        seconds_left: How long the job may still run, if Slurm says so.
-    """
-
-    job_id: str
-    number: int
-    attempt: str
-    told_to_save: threading.Event
-    told_to_end: threading.Event
-    requeue: Callable[[], object] = field(repr=False)
-    seconds_left: Callable[[], float | None] = field(repr=False)
+    job_id: str  # As ``scontrol requeue`` takes it.
+    number: int  # Of this node, counted from 0; the first alone writes the run's state.
+    attempt: str  # Differs for every allocation of the job.
+    told_to_save: threading.Event  # Set by the signal that comes before a time limit or a preemption.
+    told_to_end: threading.Event  # Set by SIGTERM, with which Slurm ends a job; what follows is Slurm's to say.
+    requeue: Callable[[], object] = field(repr=False)  # Puts the job back into the queue.
+    seconds_left: Callable[[], float | None] = field(repr=False)  # How long the job may still run, if Slurm says so.
+    # Why the job cannot do without nodes, asked before it is put back; None where it can.
     without: Callable[[Sequence[str]], str | None] = field(repr=False, default=lambda _: None)
+    # Keeps the job, once it waits again, off nodes.
     exclude: Callable[[Sequence[str]], None] = field(repr=False, default=lambda _: None)
-    hosts: Sequence[str] = ()
+    hosts: Sequence[str] = ()  # Slurm's names of the job's nodes, by their numbers.
 
 
 def log_name(place: SlurmPlace | None) -> str:

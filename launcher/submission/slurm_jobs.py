@@ -202,15 +202,10 @@ def _without_job_variables() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One array.
+    """One array."""
 
-    Attributes:
-        at_once: How many of its jobs may run at once.
-        after: The index of the array that must have ended before; None where it waits for none.
-    """
-
-    at_once: int
-    after: int | None
+    at_once: int  # How many of its jobs may run at once.
+    after: int | None  # The index of the array that must have ended before; None where it waits for none.
 
 
 def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:

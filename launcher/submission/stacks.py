@@ -55,21 +55,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """One rank's state, stacks and collectives.
+    """One rank's state, stacks and collectives."""
 
-    Attributes:
-        state: Why the process cannot go on, where the kernel says so.
-        source: Where the stack is from: ``py-spy``, ``faulthandler``, or empty.
-        stack: The frames of its main thread as ``function (file:line)``, innermost first.
-        threads: The stacks of all its threads as they were printed.
-        collectives: The newest, oldest first; None where the rank gave no answer.
-    """
-
-    state: str | None = None
-    source: str = ""
-    stack: Sequence[str] = ()
-    threads: str = ""
-    collectives: Sequence[JsonObject] | None = None
+    state: str | None = None  # Why the process cannot go on, where the kernel says so.
+    source: str = ""  # Where the stack is from: ``py-spy``, ``faulthandler``, or empty.
+    stack: Sequence[str] = ()  # The frames of its main thread as ``function (file:line)``, innermost first.
+    threads: str = ""  # The stacks of all its threads as they were printed.
+    collectives: Sequence[JsonObject] | None = None  # The newest, oldest first; None where the rank gave no answer.
 
 
 def take_stacks(folder: Path, processes: Sequence[Rank], program: str) -> dict[int, RankStacks]:

@@ -151,23 +151,14 @@ def machine_text(run: RunSpec) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One layout and the result of its run.
+    """One layout and the result of its run."""
 
-    Attributes:
-        row: The point and its run.
-        directory: The run's folder; None where there is none.
-        layout: The layout as it was predicted.
-        tokens_per_second_per_gpu: Measured; None unless its run has finished.
-        step_seconds: As that.
-        counted: The steps that the speed is the median of.
-    """
-
-    row: outcomes.Row
-    directory: Path | None
-    layout: MeasuredLayout
-    tokens_per_second_per_gpu: float | None = None
-    step_seconds: float | None = None
-    counted: int = 0
+    row: outcomes.Row  # The point and its run.
+    directory: Path | None  # The run's folder; None where there is none.
+    layout: MeasuredLayout  # The layout as it was predicted.
+    tokens_per_second_per_gpu: float | None = None  # Measured; None unless its run has finished.
+    step_seconds: float | None = None  # As that.
+    counted: int = 0  # The steps that the speed is the median of.
 
     @property
     def state(self) -> str:

@@ -23,29 +23,20 @@ _FORMATS = ("parameters", "gradients", "reduce", "master")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of a sweep.
+    """One point of a sweep."""
 
-    Attributes:
-        id: Its number in the sweep, and the name of its run's folder.
-        overrides: Its own settings, beside the words that all points share.
-        verdict: The pre-flight's answer.
-        reason: Why it is left out; None where it is run.
-        predicted_bytes: The allocated peak of the worst rank; None for an invalid point.
-        needed_bytes: Bytes that its device must have, the figure of the verdict; None for an invalid point.
-        largest_pile: The pile with most of that rank's memory, with its bytes; None for an invalid point.
-        predicted_tokens_per_second_per_gpu: None where it is unknown, and of a point that does not fit.
-        layout: The last of its overrides, where these are the planner's choices for ``plan=best``.
-    """
-
-    id: str
-    overrides: tuple[str, ...]
-    verdict: VerdictName
-    reason: str | None = None
-    predicted_bytes: int | None = None
+    id: str  # Its number in the sweep, and the name of its run's folder.
+    overrides: tuple[str, ...]  # Its own settings, beside the words that all points share.
+    verdict: VerdictName  # The pre-flight's answer.
+    reason: str | None = None  # Why it is left out; None where it is run.
+    predicted_bytes: int | None = None  # The allocated peak of the worst rank; None for an invalid point.
+    # Bytes that its device must have, the figure of the verdict; None for an invalid point.
     needed_bytes: int | None = None
+    # The pile with most of that rank's memory, with its bytes; None for an invalid point.
     largest_pile: tuple[str, int] | None = None
+    # None where it is unknown, and of a point that does not fit.
     predicted_tokens_per_second_per_gpu: float | None = None
-    layout: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()  # The last of its overrides, where these are the planner's choices for ``plan=best``.
 
     @property
     def kept(self) -> bool:

@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A point that was proposed before.
+    """A point that was proposed before."""
 
-    Attributes:
-        overrides: Its own overrides.
-        loss: The loss of its run; None for a point that was left out, failed, or has not ended.
-        pending: True if it is still to come or running.
-    """
-
-    overrides: tuple[str, ...]
-    loss: float | None
-    pending: bool = False
+    overrides: tuple[str, ...]  # Its own overrides.
+    loss: float | None  # The loss of its run; None for a point that was left out, failed, or has not ended.
+    pending: bool = False  # True if it is still to come or running.
 
 
 def require() -> None:

@@ -28,27 +28,16 @@ _POINTS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Side:
-    """One run of a comparison.
+    """One run of a comparison."""
 
-    Attributes:
-        run: Its state and progress.
-        settings: Its specification, flat, without its name and what the machine had free.
-        tokens_per_step: The global batch in tokens; None where it is not known.
-        gpus: Its ranks.
-        curve: Step and loss of every line of metrics that has both.
-        trained: What it was trained on, and its losses.
-        speed: Tokens a second and GPU; measured is the median of the second half of the lines.
-        memory: Allocated peak of the worst rank in bytes.
-    """
-
-    run: RunState
-    settings: Mapping[str, Any]
-    tokens_per_step: int | None
-    gpus: int
-    curve: tuple[tuple[int, float], ...]
-    trained: Trained
-    speed: Pair[float]
-    memory: Pair[int]
+    run: RunState  # Its state and progress.
+    settings: Mapping[str, Any]  # Its specification, flat, without its name and what the machine had free.
+    tokens_per_step: int | None  # The global batch in tokens; None where it is not known.
+    gpus: int  # Its ranks.
+    curve: tuple[tuple[int, float], ...]  # Step and loss of every line of metrics that has both.
+    trained: Trained  # What it was trained on, and its losses.
+    speed: Pair[float]  # Tokens a second and GPU; measured is the median of the second half of the lines.
+    memory: Pair[int]  # Allocated peak of the worst rank in bytes.
 
     @property
     def steps(self) -> int | None:
@@ -63,21 +52,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs side by side.
+    """Runs side by side."""
 
-    Attributes:
-        sides: The runs, as they were named.
-        differences: Keys of settings whose values differ, with the value of each run.
-        at_steps: Steps, with the loss of each run there.
-        at_tokens: Numbers of tokens, with the loss of each run there; empty where a step has as many in all runs.
-        by: The loss that runs are ranked by.
-    """
-
-    sides: tuple[Side, ...]
-    differences: Mapping[str, tuple[Any, ...]]
-    at_steps: Mapping[int, tuple[float | None, ...]]
+    sides: tuple[Side, ...]  # The runs, as they were named.
+    differences: Mapping[str, tuple[Any, ...]]  # Keys of settings whose values differ, with the value of each run.
+    at_steps: Mapping[int, tuple[float | None, ...]]  # Steps, with the loss of each run there.
+    # Numbers of tokens, with the loss of each run there; empty where a step has as many in all runs.
     at_tokens: Mapping[int, tuple[float | None, ...]]
-    by: Basis
+    by: Basis  # The loss that runs are ranked by.
 
     @property
     def held_out(self) -> bool:

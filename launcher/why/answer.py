@@ -18,21 +18,13 @@ OTHER_PROCESSES = "other_processes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The place of an end in the run; None is unknown, or all of them.
+    """The place of an end in the run; None is unknown, or all of them."""
 
-    Attributes:
-        rank: Of the job.
-        phase: Of a step, as ``launch check`` names it, or ``evaluation``.
-        step: That was being done.
-        layer: The number of the block.
-        node: The name of the machine.
-    """
-
-    rank: int | None = None
-    phase: str | None = None
-    step: int | None = None
-    layer: int | None = None
-    node: str | None = None
+    rank: int | None = None  # Of the job.
+    phase: str | None = None  # Of a step, as ``launch check`` names it, or ``evaluation``.
+    step: int | None = None  # That was being done.
+    layer: int | None = None  # The number of the block.
+    node: str | None = None  # The name of the machine.
 
     @classmethod
     def of(cls, oom: OutOfMemory) -> Where:
@@ -42,36 +34,23 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A line of a file that says so.
+    """A line of a file that says so."""
 
-    Attributes:
-        file: Its path, below the run directory as from there.
-        line: Counted from 1; None where the file as a whole says it, or has no lines.
-        text: What stands there, in short.
-    """
-
-    file: str
-    line: int | None
-    text: str
+    file: str  # Its path, below the run directory as from there.
+    line: int | None  # Counted from 1; None where the file as a whole says it, or has no lines.
+    text: str  # What stands there, in short.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Something to do.
+    """Something to do."""
 
-    Attributes:
-        command: To paste.
-        overrides: The settings in it.
-        text: What it does, or costs.
-        peak_bytes: What the worst rank then needs, judged with the measured piles; None where that is no question.
-        speed: Its tokens a second over those of the run; None is unknown.
-    """
-
-    command: str
-    overrides: tuple[str, ...] = ()
-    text: str = ""
+    command: str  # To paste.
+    overrides: tuple[str, ...] = ()  # The settings in it.
+    text: str = ""  # What it does, or costs.
+    # What the worst rank then needs, judged with the measured piles; None where that is no question.
     peak_bytes: int | None = None
-    speed: float | None = None
+    speed: float | None = None  # Its tokens a second over those of the run; None is unknown.
 
     def as_dict(self) -> JsonObject:
         """A fix as ``launch check --json`` has it, with the line to paste."""

@@ -46,19 +46,13 @@ type Kind = Literal["grown", "other_processes", "fragmentation", "as_predicted",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPiles:
-    """The prediction for the moments at which a rank may have been.
+    """The prediction for the moments at which a rank may have been."""
 
-    Attributes:
-        piles: The most that each pile has at any of these moments, without what lies outside of torch's allocator.
-        terms: The terms of that stage that are alive at one of them.
-        moments: These moments.
-        total_bytes: The largest sum of piles at one of them.
-    """
-
+    # The most that each pile has at any of these moments, without what lies outside of torch's allocator.
     piles: Mapping[str, int]
-    terms: tuple[MemoryTerm, ...]
-    moments: Moments
-    total_bytes: int
+    terms: tuple[MemoryTerm, ...]  # The terms of that stage that are alive at one of them.
+    moments: Moments  # These moments.
+    total_bytes: int  # The largest sum of piles at one of them.
 
     def largest_term(self, pile: str) -> MemoryTerm | None:
         """The largest term of a pile: how it was predicted."""
@@ -134,21 +128,13 @@ def stage_of(spec: RunSpec, rank: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """PredictedPiles and measured piles of one moment.
+    """PredictedPiles and measured piles of one moment."""
 
-    Attributes:
-        kind: What explains the end.
-        pile: Which.
-        asked: The pile that the request was for.
-        rows: The piles, the request counted with its own.
-        predicted_bytes: The largest sum that was predicted for these moments.
-    """
-
-    kind: Kind
-    pile: str | None
-    asked: str | None
-    rows: tuple[PileRow, ...]
-    predicted_bytes: int
+    kind: Kind  # What explains the end.
+    pile: str | None  # Which.
+    asked: str | None  # The pile that the request was for.
+    rows: tuple[PileRow, ...]  # The piles, the request counted with its own.
+    predicted_bytes: int  # The largest sum that was predicted for these moments.
 
     @property
     def grown(self) -> tuple[PileRow, ...]:

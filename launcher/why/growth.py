@@ -31,27 +31,16 @@ _SMALLEST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A pile that grows on one rank.
+    """A pile that grows on one rank."""
 
-    Attributes:
-        rank: Of the job.
-        pile: Which grows most.
-        first: The first step that was looked at.
-        last: The last one.
-        grown_bytes: Between them.
-        total_bytes: The rank's highest peak in the last record.
-        capacity_bytes: What it may use; None is unknown.
-        longer: True if its micro-batches grew in tokens, too.
-    """
-
-    rank: int
-    pile: str
-    first: int
-    last: int
-    grown_bytes: int
-    total_bytes: int
-    capacity_bytes: int | None
-    longer: bool
+    rank: int  # Of the job.
+    pile: str  # Which grows most.
+    first: int  # The first step that was looked at.
+    last: int  # The last one.
+    grown_bytes: int  # Between them.
+    total_bytes: int  # The rank's highest peak in the last record.
+    capacity_bytes: int | None  # What it may use; None is unknown.
+    longer: bool  # True if its micro-batches grew in tokens, too.
 
     @property
     def bytes_a_step(self) -> float:

@@ -31,19 +31,12 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A run.
+    """A run."""
 
-    Attributes:
-        run: Its directory.
-        name: The word that finds it from here.
-        row: Its state.
-        takes: True of words that a resumed run takes.
-    """
-
-    run: Path
-    name: str
-    row: RunState
-    takes: Takes = field(default=lambda words: True)
+    run: Path  # Its directory.
+    name: str  # The word that finds it from here.
+    row: RunState  # Its state.
+    takes: Takes = field(default=lambda words: True)  # True of words that a resumed run takes.
 
     @cached_property
     def content(self) -> JsonObject:

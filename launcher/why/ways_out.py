@@ -69,19 +69,12 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """The differences of one run, as the memory model takes them (``launcher.estimate.memory.estimate.Adjusted``).
+    """The differences of one run, as the memory model takes them (``launcher.estimate.memory.estimate.Adjusted``)."""
 
-    Attributes:
-        ratios: Measured over predicted, of piles by size.
-        added: Bytes beside the prediction.
-        unusable_bytes: What the caching allocator had reserved and could not use, beyond what is predicted.
-        allocator: The allocator that this was measured with.
-    """
-
-    ratios: Mapping[str, Fraction]
-    added: tuple[Added, ...] = ()
-    unusable_bytes: int = 0
-    allocator: str = "default"
+    ratios: Mapping[str, Fraction]  # Measured over predicted, of piles by size.
+    added: tuple[Added, ...] = ()  # Bytes beside the prediction.
+    unusable_bytes: int = 0  # What the caching allocator had reserved and could not use, beyond what is predicted.
+    allocator: str = "default"  # The allocator that this was measured with.
 
     def __call__(self, rank: RankModel, terms: Sequence[MemoryTerm]) -> Sequence[MemoryTerm]:
         """The terms of a rank with the differences in them."""
@@ -101,17 +94,11 @@ def _term(each: Added) -> MemoryTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaysOut:
-    """Ways to go on.
+    """Ways to go on."""
 
-    Attributes:
-        ways: Those that a resumed run takes, the cheapest first.
-        untaken: The words of those that it does not take.
-        nearest: Where nothing fits, the change that comes nearest.
-    """
-
-    ways: tuple[Way, ...]
-    untaken: tuple[str, ...] = ()
-    nearest: Fix | None = None
+    ways: tuple[Way, ...]  # Those that a resumed run takes, the cheapest first.
+    untaken: tuple[str, ...] = ()  # The words of those that it does not take.
+    nearest: Fix | None = None  # Where nothing fits, the change that comes nearest.
 
 
 def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments, *, grows: bool) -> Carried:

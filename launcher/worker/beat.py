@@ -169,18 +169,12 @@ def _short(entry: JsonObject) -> JsonObject:
 
 @dataclass(slots=True)
 class Clock:
-    """The seconds that a rank's blocks take in forward passes; made before the engine, which hands it the blocks.
+    """The seconds that a rank's blocks take in forward passes; made before the engine, which hands it the blocks."""
 
-    Attributes:
-        on: False where nobody asks: alone there is nobody to compare with, and a trace runs on no device.
-        seconds: Taken since the last question.
-        began: The pass that runs now, on the CPU.
-        waiting: On a GPU the events around each pass that were not read yet.
-    """
-
-    on: bool = False
-    seconds: float = 0.0
-    began: float = 0.0
+    on: bool = False  # False where nobody asks: alone there is nobody to compare with, and a trace runs on no device.
+    seconds: float = 0.0  # Taken since the last question.
+    began: float = 0.0  # The pass that runs now, on the CPU.
+    # On a GPU the events around each pass that were not read yet.
     waiting: deque[tuple[Any, Any]] = field(default_factory=deque)
 
     def follow(self, blocks: Iterable[nn.Module], device: torch.device) -> None:

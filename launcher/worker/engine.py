@@ -21,26 +21,16 @@ from launcher.worker.memory.piles import Kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One rank of one run.
+    """One rank of one run."""
 
-    Attributes:
-        spec: The run.
-        directory: The run directory.
-        rank: This process among the ``world`` of the job.
-        device: Where this rank's tensors live.
-        memory: To be told of phases: ``context.memory.enter("backward")``.
-        beat: Tells the node what this rank does.
-        clock: Takes the time of the blocks that an engine gives it to follow.
-    """
-
-    spec: RunSpec
-    directory: Path
-    rank: int
+    spec: RunSpec  # The run.
+    directory: Path  # The run directory.
+    rank: int  # This process among the ``world`` of the job.
     world: int
-    device: torch.device
-    memory: MemoryTracker
-    beat: Beat = field(default_factory=Beat)
-    clock: Clock = field(default_factory=Clock)
+    device: torch.device  # Where this rank's tensors live.
+    memory: MemoryTracker  # To be told of phases: ``context.memory.enter("backward")``.
+    beat: Beat = field(default_factory=Beat)  # Tells the node what this rank does.
+    clock: Clock = field(default_factory=Clock)  # Takes the time of the blocks that an engine gives it to follow.
 
     @property
     def data_rank(self) -> int:
@@ -56,17 +46,11 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One optimizer step; tensors of one element, so that nobody waits for a device without need.
+    """One optimizer step; tensors of one element, so that nobody waits for a device without need."""
 
-    Attributes:
-        loss: The mean over the whole global batch, the same on all ranks.
-        grad_norm: The norm of all gradients before clipping, the same on all ranks.
-        learning_rate: The rate of this step.
-    """
-
-    loss: torch.Tensor
-    grad_norm: torch.Tensor
-    learning_rate: float
+    loss: torch.Tensor  # The mean over the whole global batch, the same on all ranks.
+    grad_norm: torch.Tensor  # The norm of all gradients before clipping, the same on all ranks.
+    learning_rate: float  # The rate of this step.
 
 
 class PendingSave(Protocol):

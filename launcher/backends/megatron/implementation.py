@@ -33,27 +33,16 @@ _KERNELS_FROM, _GROUPED_FROM = 8.0, 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """Choices of implementation that memory depends on beyond the settings.
+    """Choices of implementation that memory depends on beyond the settings."""
 
-    Attributes:
-        transformer_engine: True if the layers are Transformer Engine's, False if Megatron-core's own.
-        attention: cuDNN's fused kernel, flash-attn, or scores in full.
-        wide_softmax: True if attention's softmax is torch's own, in fp32.
-        grouped: True if the experts of a rank are one grouped matrix product.
-        attention_mask: True if batches bring an attention mask.
-        fused_gradients: True if gradients of weights are accumulated by the product that computes them.
-        deterministic: True if torch's algorithms are the deterministic ones.
-        deferred: Micro-batches whose gradient of the output projection waits for the end of the pipeline, at most.
-    """
-
-    transformer_engine: bool
-    attention: Attention
-    wide_softmax: bool
-    grouped: bool
-    attention_mask: bool
-    fused_gradients: bool
-    deterministic: bool
-    deferred: int
+    transformer_engine: bool  # True if the layers are Transformer Engine's, False if Megatron-core's own.
+    attention: Attention  # cuDNN's fused kernel, flash-attn, or scores in full.
+    wide_softmax: bool  # True if attention's softmax is torch's own, in fp32.
+    grouped: bool  # True if the experts of a rank are one grouped matrix product.
+    attention_mask: bool  # True if batches bring an attention mask.
+    fused_gradients: bool  # True if gradients of weights are accumulated by the product that computes them.
+    deterministic: bool  # True if torch's algorithms are the deterministic ones.
+    deferred: int  # Micro-batches whose gradient of the output projection waits for the end of the pipeline, at most.
 
 
 def implementation(spec: RunSpec) -> Implementation:

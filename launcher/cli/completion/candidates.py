@@ -27,17 +27,11 @@ _NEWEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Completer:
-    """The candidates for the last word of a command line, in a folder.
+    """The candidates for the last word of a command line, in a folder."""
 
-    Attributes:
-        vocabulary: Verbs, options, groups and keys (``launcher.cli.completion.vocabulary``).
-        conf: The folders of configuration, the user's first.
-        recipes: The folders of recipes, the user's first.
-    """
-
-    vocabulary: JsonObject
-    conf: Sequence[Path]
-    recipes: Sequence[Path]
+    vocabulary: JsonObject  # Verbs, options, groups and keys (``launcher.cli.completion.vocabulary``).
+    conf: Sequence[Path]  # The folders of configuration, the user's first.
+    recipes: Sequence[Path]  # The folders of recipes, the user's first.
 
     def complete(self, words: Sequence[str], last: str) -> list[Candidate]:
         """The candidates that begin with ``last``, which may be empty, behind ``words``."""

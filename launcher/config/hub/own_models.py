@@ -42,19 +42,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnModel:
-    """A model that a command line names by its folder, file or name on the Hub.
+    """A model that a command line names by its folder, file or name on the Hub."""
 
-    Attributes:
-        typed: As it was typed.
-        file: Its ``config.json``.
-        folder: The folder of its weights and tokenizer, as ``model.weights`` has it; None where a file was named.
-        content: The file in our words.
-    """
-
-    typed: str
-    file: Path
+    typed: str  # As it was typed.
+    file: Path  # Its ``config.json``.
+    # The folder of its weights and tokenizer, as ``model.weights`` has it; None where a file was named.
     folder: str | None
-    content: ModelFile
+    content: ModelFile  # The file in our words.
 
     def settings(self) -> Settings:
         """Values of the keys of ``model``."""

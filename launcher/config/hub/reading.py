@@ -23,15 +23,10 @@ _HEADS = ("ForCausalLM", "LMHeadModel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A ``config.json`` in our words.
+    """A ``config.json`` in our words."""
 
-    Attributes:
-        model: Values of the keys of ``model``.
-        imported: The same as overrides and as a recipe, and the list that each key of the file ends in.
-    """
-
-    model: Mapping[str, Any]
-    imported: Imported
+    model: Mapping[str, Any]  # Values of the keys of ``model``.
+    imported: Imported  # The same as overrides and as a recipe, and the list that each key of the file ends in.
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:

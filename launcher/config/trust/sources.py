@@ -43,17 +43,11 @@ _URL = re.compile(r"^\s*url\s*=\s*(.+?)\s*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file or folder with settings, and the settings in it that act.
+    """A file or folder with settings, and the settings in it that act."""
 
-    Attributes:
-        path: The recipe, the lock, the imported file, or the option of a group.
-        privileged: What needs the user's word.
-        written: True for a lock: ``launch`` writes them, and nobody by hand.
-    """
-
-    path: Path
-    privileged: Sequence[PrivilegedSetting]
-    written: bool = False
+    path: Path  # The recipe, the lock, the imported file, or the option of a group.
+    privileged: Sequence[PrivilegedSetting]  # What needs the user's word.
+    written: bool = False  # True for a lock: ``launch`` writes them, and nobody by hand.
 
 
 def needs_of_spec(spec: RunSpec) -> list[str]:

@@ -21,23 +21,17 @@ NAME = "trust.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """All that is recorded.
+    """All that is recorded."""
 
-    Attributes:
-        trusted: Hashes of files that the user has trusted, or that were written for them from their own words.
-        locks: Hashes of the locks of the user's own runs, without their losses.
-        foreign: Hashes of files from elsewhere, with where they are from.
-        places: Paths that files from elsewhere were written to, with where they are from.
-        marks: Marks of the code that files from elsewhere name (``PrivilegedSetting.mark``), with where it is from.
-        origins: Addresses of repositories that are trusted.
-    """
-
+    # Hashes of files that the user has trusted, or that were written for them from their own words.
     trusted: set[str] = field(default_factory=set)
-    locks: set[str] = field(default_factory=set)
-    foreign: dict[str, str] = field(default_factory=dict)
+    locks: set[str] = field(default_factory=set)  # Hashes of the locks of the user's own runs, without their losses.
+    foreign: dict[str, str] = field(default_factory=dict)  # Hashes of files from elsewhere, with where they are from.
+    # Paths that files from elsewhere were written to, with where they are from.
     places: dict[str, str] = field(default_factory=dict)
+    # Marks of the code that files from elsewhere name (``PrivilegedSetting.mark``), with where it is from.
     marks: dict[str, str] = field(default_factory=dict)
-    origins: set[str] = field(default_factory=set)
+    origins: set[str] = field(default_factory=set)  # Addresses of repositories that are trusted.
 
 
 def known() -> Known:

@@ -13,20 +13,14 @@ from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, MemoryTerm, Pil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The piles of one rank at one moment.
+    """The piles of one rank at one moment."""
 
-    Attributes:
-        phase: The phase of the moment.
-        stage: The pipeline stage of the rank.
-        piles: Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` is the share that the
-            stage's peak loses, taken of what is allocated here.
-        terms: What the piles but ``fragmentation`` are sums of.
-    """
-
-    phase: Phase
-    stage: int
+    phase: Phase  # The phase of the moment.
+    stage: int  # The pipeline stage of the rank.
+    # Bytes of each pile that is not empty, in the order of ``PILES``. ``fragmentation`` is the share that the stage's
+    # peak loses, taken of what is allocated here.
     piles: dict[Pile, int] = field(hash=False)
-    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # What the piles but ``fragmentation`` are sums of.
 
     @property
     def device_bytes(self) -> int:
@@ -49,15 +43,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """An estimate's peaks by pile.
+    """An estimate's peaks by pile."""
 
-    Attributes:
-        phases: One column a phase: its peak on the rank that is worst in it.
-        stages: One column a pipeline stage: its peak over all phases.
-    """
-
-    phases: tuple[Column, ...]
-    stages: tuple[Column, ...]
+    phases: tuple[Column, ...]  # One column a phase: its peak on the rank that is worst in it.
+    stages: tuple[Column, ...]  # One column a pipeline stage: its peak over all phases.
 
 
 def breakdown(ranks: Sequence[RankTerms], estimate: MemoryEstimate) -> Breakdown:

@@ -39,17 +39,11 @@ COMMUNICATORS_LIMIT_BYTES = 7300 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
-    """Shares of the allocated peak that the caching allocator adds.
+    """Shares of the allocated peak that the caching allocator adds."""
 
-    Attributes:
-        needed: Until it does not run out of memory, having freed its cached segments.
-        reserved: Until ``max_memory_reserved``, where memory is plenty.
-        source: Where the shares were seen.
-    """
-
-    needed: float
-    reserved: float
-    source: str
+    needed: float  # Until it does not run out of memory, having freed its cached segments.
+    reserved: float  # Until ``max_memory_reserved``, where memory is plenty.
+    source: str  # Where the shares were seen.
 
 
 ALLOCATORS = {

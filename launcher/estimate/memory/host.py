@@ -27,19 +27,12 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """Host bytes of one engine's processes beside their tensors.
+    """Host bytes of one engine's processes beside their tensors."""
 
-    Attributes:
-        rank_bytes: Private bytes of a rank.
-        reader_bytes: Private bytes of a process that reads data ahead for a rank.
-        node_bytes: Private bytes of what a node has once: the launcher's process and torchrun.
-        library_bytes: Pages of libraries, which a node's processes share.
-    """
-
-    rank_bytes: int
-    reader_bytes: int
-    node_bytes: int
-    library_bytes: int
+    rank_bytes: int  # Private bytes of a rank.
+    reader_bytes: int  # Private bytes of a process that reads data ahead for a rank.
+    node_bytes: int  # Private bytes of what a node has once: the launcher's process and torchrun.
+    library_bytes: int  # Pages of libraries, which a node's processes share.
 
 
 @cache

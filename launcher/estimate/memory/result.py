@@ -31,23 +31,14 @@ LEAST_ROWS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Quantiles of measured / predicted.
+    """Quantiles of measured / predicted."""
 
-    Attributes:
-        low: The lower one.
-        high: The upper one.
-        rows: The runs that they are of.
-        whose: The framework whose runs they are.
-        own: True if that is the framework that is judged.
-        runs_on: Else the engine that both run on, if they share one.
-    """
-
-    low: float
-    high: float
-    rows: int
-    whose: str
-    own: bool
-    runs_on: str | None = None
+    low: float  # The lower one.
+    high: float  # The upper one.
+    rows: int  # The runs that they are of.
+    whose: str  # The framework whose runs they are.
+    own: bool  # True if that is the framework that is judged.
+    runs_on: str | None = None  # Else the engine that both run on, if they share one.
 
 
 @cache
@@ -132,17 +123,11 @@ class ParameterCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host RAM of one node.
+    """Host RAM of one node."""
 
-    Attributes:
-        bytes_per_node: The sum of the terms.
-        capacity_bytes: ``None`` where it is unknown.
-        terms: What takes it.
-    """
-
-    bytes_per_node: int
-    capacity_bytes: int | None
-    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)
+    bytes_per_node: int  # The sum of the terms.
+    capacity_bytes: int | None  # ``None`` where it is unknown.
+    terms: tuple[MemoryTerm, ...] = field(default=(), hash=False)  # What takes it.
 
     @property
     def piles(self) -> dict[HostPile, tuple[MemoryTerm, ...]]:
@@ -176,42 +161,26 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The needs of a run of its device, host and disk.
+    """The needs of a run of its device, host and disk."""
 
-    Attributes:
-        peak: The peak of the worst rank.
-        outside_bytes: Context and communicators: what its device holds outside of torch's allocator.
-        moments: Bytes of the device that each moment needs, ``outside_bytes`` included, on the rank that needs most.
-        host: Host memory of a node.
-        disk: Checkpoints on disk.
-    """
-
-    peak: Peak
-    outside_bytes: int
+    peak: Peak  # The peak of the worst rank.
+    outside_bytes: int  # Context and communicators: what its device holds outside of torch's allocator.
+    # Bytes of the device that each moment needs, ``outside_bytes`` included, on the rank that needs most.
     moments: tuple[int, ...]
-    host: HostMemory
-    disk: DiskSpace
+    host: HostMemory  # Host memory of a node.
+    disk: DiskSpace  # Checkpoints on disk.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate(Needs):
-    """The answer of the memory model for one run.
+    """The answer of the memory model for one run."""
 
-    Attributes:
-        parameters: Parameter counts.
-        static_bytes: Allocated between two steps on the worst rank.
-        phases: The allocated peak of each phase, of the rank that is worst in it.
-        piles: The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
-        ranks: One rank of each pipeline stage.
-        band: The quantiles that the error band's ends are taken from.
-    """
-
-    parameters: ParameterCount
-    static_bytes: int
-    phases: dict[Phase, int] = field(hash=False)
-    piles: tuple[PileBytes, ...]
-    ranks: tuple[RankPeak, ...]
-    band: Band | None = None
+    parameters: ParameterCount  # Parameter counts.
+    static_bytes: int  # Allocated between two steps on the worst rank.
+    phases: dict[Phase, int] = field(hash=False)  # The allocated peak of each phase, of the rank that is worst in it.
+    piles: tuple[PileBytes, ...]  # The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
+    ranks: tuple[RankPeak, ...]  # One rank of each pipeline stage.
+    band: Band | None = None  # The quantiles that the error band's ends are taken from.
 
     @property
     def largest_pile(self) -> PileBytes:

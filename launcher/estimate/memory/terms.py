@@ -34,26 +34,16 @@ OUTSIDE_PILES: frozenset[Pile] = frozenset(("context", "communicators"))
 
 
 class MemoryTerm(NamedTuple):
-    """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them.
+    """Bytes of one pile on one rank; a tuple, since an estimate makes dozens of them."""
 
-    Attributes:
-        pile: The pile of the report (docs/contract/documents.md) that it is added to.
-        moments: When it is alive.
-        bytes: The value of the expression, and 0 where that is negative.
-        what: Words for it.
-        expression: The formula, over names.
-        values: The names' values on this rank.
-        source: Where the formula stands: a paper's equation, a file of the framework, a trace.
-        instant: Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
-    """
-
-    pile: Pile | HostPile
-    moments: Moments
-    bytes: int
-    what: str
-    expression: str
-    values: Mapping[str, Value]
-    source: str
+    pile: Pile | HostPile  # The pile of the report (docs/contract/documents.md) that it is added to.
+    moments: Moments  # When it is alive.
+    bytes: int  # The value of the expression, and 0 where that is negative.
+    what: str  # Words for it.
+    expression: str  # The formula, over names.
+    values: Mapping[str, Value]  # The names' values on this rank.
+    source: str  # Where the formula stands: a paper's equation, a file of the framework, a trace.
+    # Of terms with an instant, those of one instant at a time are alive; without one it is alive at all.
     instant: str = ""
 
     @property

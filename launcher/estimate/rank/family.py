@@ -22,27 +22,17 @@ from launcher.spec import ModelSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointNames:
-    """The names of a family's tensors in a Hugging Face folder, for what Megatron-core holds in other ways.
+    """The names of a family's tensors in a Hugging Face folder, for what Megatron-core holds in other ways."""
 
-    Attributes:
-        embedding: The token table.
-        positions: The table of learned positions; empty without one.
-        norm: The last norm.
-        head: The output projection.
-        block: A block, with a place for its number.
-        modules: Of the modules of a block that Megatron-core has one by one, by its names.
-        attention_inputs: The projections to queries, keys and values: three, or one that holds all of them.
-        mlp_inputs: The first projections of the MLP, the gate first.
-    """
-
-    embedding: str
-    positions: str
-    norm: str
-    head: str
-    block: str
-    modules: Mapping[str, str]
+    embedding: str  # The token table.
+    positions: str  # The table of learned positions; empty without one.
+    norm: str  # The last norm.
+    head: str  # The output projection.
+    block: str  # A block, with a place for its number.
+    modules: Mapping[str, str]  # Of the modules of a block that Megatron-core has one by one, by its names.
+    # The projections to queries, keys and values: three, or one that holds all of them.
     attention_inputs: tuple[str, ...]
-    mlp_inputs: tuple[str, ...]
+    mlp_inputs: tuple[str, ...]  # The first projections of the MLP, the gate first.
 
 
 def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
@@ -55,59 +45,42 @@ def _no_window(model: ModelSpec, layer: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTraits:
-    """Facts of all models of a family.
+    """Facts of all models of a family."""
 
-    Attributes:
-        adapter_targets: The linear layers of a block that an adapter may wrap.
-        attention_output: The weight of the output projection of attention, whose input attention keeps in any case.
-        experts: True if its models may have routed experts.
-        balances_experts: True if a bias of each expert balances them, which are scored by a sigmoid.
-        latent_attention: True if its attention is multi-head latent attention.
-        output_bias: True if attention's output projection has a bias where the projections to its inputs have.
-        keeps_embeddings: True if the forward pass keeps the embeddings as long as it runs.
-        transposed: True if its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
-        not_linear: The part of its blocks that something else than ``torch.nn.Linear`` computes, so that what replaces
-            linear layers cannot cut or pack it; None where all of it is.
-        names: The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
-        model_types: The ``model_type`` of each ``config.json`` that it reads.
-        mask: Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
-        window: Tokens that a block's attention sees at most; None where it sees all before.
-        by_model_type: True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
-    """
-
-    adapter_targets: tuple[str, ...] = ()
+    adapter_targets: tuple[str, ...] = ()  # The linear layers of a block that an adapter may wrap.
+    # The weight of the output projection of attention, whose input attention keeps in any case.
     attention_output: str = ""
-    experts: bool = False
-    balances_experts: bool = False
-    latent_attention: bool = False
+    experts: bool = False  # True if its models may have routed experts.
+    balances_experts: bool = False  # True if a bias of each expert balances them, which are scored by a sigmoid.
+    latent_attention: bool = False  # True if its attention is multi-head latent attention.
+    # True if attention's output projection has a bias where the projections to its inputs have.
     output_bias: bool = False
-    keeps_embeddings: bool = False
+    keeps_embeddings: bool = False  # True if the forward pass keeps the embeddings as long as it runs.
+    # True if its checkpoints hold projections by columns (``Conv1D``), not as ``torch.nn.Linear`` does.
     transposed: bool = False
+    # The part of its blocks that something else than ``torch.nn.Linear`` computes, so that what replaces linear layers
+    # cannot cut or pack it; None where all of it is.
     not_linear: str | None = "layers that the launcher does not know"
+    # The names of its tensors, where Megatron-LM's arguments describe it; None where they do not.
     names: CheckpointNames | None = None
-    model_types: tuple[str, ...] = ()
+    model_types: tuple[str, ...] = ()  # The ``model_type`` of each ``config.json`` that it reads.
+    # Bytes of the masks that blocks read, one for all sequences; 0 where attention needs none.
     mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
+    # Tokens that a block's attention sees at most; None where it sees all before.
     window: Callable[[ModelSpec, int], int | None] = _no_window
+    # True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     by_model_type: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersConfig:
-    """The configuration of a ``transformers`` model: its class by name, and what that is called with.
+    """The configuration of a ``transformers`` model: its class by name, and what that is called with."""
 
-    Attributes:
-        name: The class.
-        settings: Its arguments.
-        own_attention: True if it chooses among modules of its own by transformers' names of attention.
-        logits_factor: What the model multiplies its logits with.
-        logits_cap: The cap of its logits, beyond which a tanh bends them; None where there is none.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    own_attention: bool = False
-    logits_factor: float = 1.0
-    logits_cap: float | None = None
+    name: str  # The class.
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Its arguments.
+    own_attention: bool = False  # True if it chooses among modules of its own by transformers' names of attention.
+    logits_factor: float = 1.0  # What the model multiplies its logits with.
+    logits_cap: float | None = None  # The cap of its logits, beyond which a tanh bends them; None where there is none.
 
 
 class ConfigFile(Protocol):

@@ -12,29 +12,19 @@ from launcher.spec.values import Hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dtypes(Hashed):
-    """Number formats of the tensor classes of one run.
-
-    Attributes:
-        parameters: The parameters that the module holds between two steps.
-        compute: The matrix products of forward and backward.
-        gradients: Gradients as the backward pass hands them over.
-        accumulate: The buffer in which micro-batches and the optimizer meet the gradients.
-        master: A second, wider copy of the parameters for the optimizer; ``None`` where the parameters are that copy.
-        optimizer_states: Adam's two moments.
-        reduce: The collective that averages the gradients.
-        autocast: True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
-    """
+    """Number formats of the tensor classes of one run."""
 
     __hash__ = Hashed.__hash__
 
-    parameters: Dtype
-    compute: Dtype
-    gradients: Dtype
-    accumulate: Dtype
+    parameters: Dtype  # The parameters that the module holds between two steps.
+    compute: Dtype  # The matrix products of forward and backward.
+    gradients: Dtype  # Gradients as the backward pass hands them over.
+    accumulate: Dtype  # The buffer in which micro-batches and the optimizer meet the gradients.
+    # A second, wider copy of the parameters for the optimizer; ``None`` where the parameters are that copy.
     master: Dtype | None
-    optimizer_states: Dtype
-    reduce: Dtype
-    autocast: bool = False
+    optimizer_states: Dtype  # Adam's two moments.
+    reduce: Dtype  # The collective that averages the gradients.
+    autocast: bool = False  # True if ``torch.autocast`` casts each weight on use, in place of a cast of whole shards.
 
     def size(self, of: str) -> int:
         """Bytes of one element of the tensor class ``of``; 0 for a master copy that does not exist."""

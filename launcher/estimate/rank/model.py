@@ -30,54 +30,32 @@ and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKind:
-    """Equal blocks of one rank.
+    """Equal blocks of one rank."""
 
-    Attributes:
-        name: The family's word for them.
-        count: How many of them the rank holds.
-        elements: Elements of one.
-        saved_if_trained: Tensors that the forward pass of one saves for one micro-batch where all of it is trained.
-        saved: Tensors that it saves in this run.
-        backward_extra: Tensors that its backward pass adds at its peak.
-        first_norm_backward: Tensors alive at the end of its backward pass, in its first norm.
-    """
-
-    name: str
-    count: int
-    elements: WeightCounts
+    name: str  # The family's word for them.
+    count: int  # How many of them the rank holds.
+    elements: WeightCounts  # Elements of one.
+    # Tensors that the forward pass of one saves for one micro-batch where all of it is trained.
     saved_if_trained: tuple[SavedTensor, ...]
-    saved: tuple[SavedTensor, ...]
-    backward_extra: tuple[SavedTensor, ...]
-    first_norm_backward: tuple[SavedTensor, ...]
+    saved: tuple[SavedTensor, ...]  # Tensors that it saves in this run.
+    backward_extra: tuple[SavedTensor, ...]  # Tensors that its backward pass adds at its peak.
+    first_norm_backward: tuple[SavedTensor, ...]  # Tensors alive at the end of its backward pass, in its first norm.
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankModel:
-    """One rank of one pipeline stage, counted.
+    """One rank of one pipeline stage, counted."""
 
-    Attributes:
-        spec: The run.
-        view: The rank's shares.
-        dtypes: The number formats of the backend's meaning of the precision.
-        engine: The implementation that runs.
-        family: The family of the model.
-        blocks: The kinds of blocks that it holds.
-        after_blocks: Tensors saved after the last block, where the rank has the head.
-        counts: The elements of all of it.
-        tokens: Tokens of one micro-batch on this rank.
-        vocabulary: The padded vocabulary, whole.
-    """
-
-    spec: RunSpec
-    view: RankView
-    dtypes: Dtypes
-    engine: EngineTraits
-    family: Family
-    blocks: tuple[BlockKind, ...]
-    after_blocks: tuple[SavedTensor, ...]
-    counts: RankCounts
-    tokens: int
-    vocabulary: int
+    spec: RunSpec  # The run.
+    view: RankView  # The rank's shares.
+    dtypes: Dtypes  # The number formats of the backend's meaning of the precision.
+    engine: EngineTraits  # The implementation that runs.
+    family: Family  # The family of the model.
+    blocks: tuple[BlockKind, ...]  # The kinds of blocks that it holds.
+    after_blocks: tuple[SavedTensor, ...]  # Tensors saved after the last block, where the rank has the head.
+    counts: RankCounts  # The elements of all of it.
+    tokens: int  # Tokens of one micro-batch on this rank.
+    vocabulary: int  # The padded vocabulary, whole.
 
     @property
     def embedding(self) -> WeightCounts:

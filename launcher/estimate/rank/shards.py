@@ -28,42 +28,24 @@ DRAWN_ELEMENTS = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCounts:
-    """Counts of elements.
+    """Counts of elements."""
 
-    Attributes:
-        dense: Before sharding, without routed experts.
-        expert: Of routed experts, before sharding.
-        trained: Those of both that receive gradients; the rest is frozen.
-        quantised: Those of both that are held in 4 bits.
-        parameters: Of the shards of parameters.
-        quantised_parameters: Those of the shards that are held in 4 bits.
-        gradients: Of the shards of gradients.
-        optimizer: Of the shards that the optimizer steps.
-        factors: Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
-        largest: Of the largest weight, before sharding.
-        largest_trained: Of the largest weight that receives gradients.
-        last_trained: Of the last matrix that receives gradients, the first whose gradient exists.
-        drawn: Of the largest block of rows that the worker draws values for at once.
-        largest_quantised: Of the largest weight that is held in 4 bits.
-        largest_shard: Of the largest shard that the optimizer steps.
-        matrices: Of each matrix that receives gradients, in the order of the model, before sharding.
-    """
-
-    dense: int = 0
-    expert: int = 0
-    trained: int = 0
-    quantised: int = 0
-    parameters: int = 0
-    quantised_parameters: int = 0
-    gradients: int = 0
-    optimizer: int = 0
-    factors: int = 0
-    largest: int = 0
-    largest_trained: int = 0
-    last_trained: int = 0
-    drawn: int = 0
-    largest_quantised: int = 0
-    largest_shard: int = 0
+    dense: int = 0  # Before sharding, without routed experts.
+    expert: int = 0  # Of routed experts, before sharding.
+    trained: int = 0  # Those of both that receive gradients; the rest is frozen.
+    quantised: int = 0  # Those of both that are held in 4 bits.
+    parameters: int = 0  # Of the shards of parameters.
+    quantised_parameters: int = 0  # Those of the shards that are held in 4 bits.
+    gradients: int = 0  # Of the shards of gradients.
+    optimizer: int = 0  # Of the shards that the optimizer steps.
+    factors: int = 0  # Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
+    largest: int = 0  # Of the largest weight, before sharding.
+    largest_trained: int = 0  # Of the largest weight that receives gradients.
+    last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
+    drawn: int = 0  # Of the largest block of rows that the worker draws values for at once.
+    largest_quantised: int = 0  # Of the largest weight that is held in 4 bits.
+    largest_shard: int = 0  # Of the largest shard that the optimizer steps.
+    # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
 
     @property
@@ -110,29 +92,18 @@ _read = attrgetter(*_OF_SEVERAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule(Hashed):
-    """The rule that gives a rank's shard of a weight from its shape.
-
-    Attributes:
-        tensor: Its share of every split weight.
-        embedding: Its share of the token embedding.
-        experts: Its share of the routed experts of a layer.
-        expert_tensor: Its share of each of those experts.
-        states: Its shares of its dense parameters, their gradients and optimizer states.
-        expert_states: The same for its routed experts.
-        joined: True if one tensor holds all experts of a layer.
-        rows: True if shards are cut by rows of each tensor, False if from one flat buffer.
-    """
+    """The rule that gives a rank's shard of a weight from its shape."""
 
     __hash__ = Hashed.__hash__
 
-    tensor: Fraction
-    embedding: Fraction
-    experts: Fraction
-    expert_tensor: Fraction
-    states: StateShares
-    expert_states: StateShares
-    joined: bool
-    rows: bool
+    tensor: Fraction  # Its share of every split weight.
+    embedding: Fraction  # Its share of the token embedding.
+    experts: Fraction  # Its share of the routed experts of a layer.
+    expert_tensor: Fraction  # Its share of each of those experts.
+    states: StateShares  # Its shares of its dense parameters, their gradients and optimizer states.
+    expert_states: StateShares  # The same for its routed experts.
+    joined: bool  # True if one tensor holds all experts of a layer.
+    rows: bool  # True if shards are cut by rows of each tensor, False if from one flat buffer.
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:

@@ -22,27 +22,16 @@ from launcher.spec import ModelSpec, RunSpec
 
 
 class Cut(NamedTuple):
-    """All that the layers of each stage follow from.
+    """All that the layers of each stage follow from."""
 
-    Attributes:
-        layers: Of the model.
-        stages: Pipeline stages.
-        chunks: Model chunks of a stage.
-        first: Layers of the first stage, where it has a size by name.
-        last: Those of the last one.
-        embedding: 1 if the embedding counts for a layer, else 0.
-        loss: 1 if the loss does.
-        mirrored: True if each rank runs a stage and the mirrored one (DualPipe, arXiv:2412.19437).
-    """
-
-    layers: int
-    stages: int
-    chunks: int
-    first: int | None
-    last: int | None
-    embedding: int
-    loss: int
-    mirrored: bool
+    layers: int  # Of the model.
+    stages: int  # Pipeline stages.
+    chunks: int  # Model chunks of a stage.
+    first: int | None  # Layers of the first stage, where it has a size by name.
+    last: int | None  # Those of the last one.
+    embedding: int  # 1 if the embedding counts for a layer, else 0.
+    loss: int  # 1 if the loss does.
+    mirrored: bool  # True if each rank runs a stage and the mirrored one (DualPipe, arXiv:2412.19437).
 
     @property
     def counted(self) -> int:
@@ -56,21 +45,13 @@ class Cut(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """All that the micro-batches follow from that a stage holds at once.
+    """All that the micro-batches follow from that a stage holds at once."""
 
-    Attributes:
-        cut: The layers.
-        schedule: The order of the passes.
-        micro_batches: Of an optimizer step.
-        group: Micro-batches that an interleaved chunk takes in turn.
-        ahead: Chunks that are run ahead of the schedule.
-    """
-
-    cut: Cut
-    schedule: str
-    micro_batches: int
-    group: int
-    ahead: int
+    cut: Cut  # The layers.
+    schedule: str  # The order of the passes.
+    micro_batches: int  # Of an optimizer step.
+    group: int  # Micro-batches that an interleaved chunk takes in turn.
+    ahead: int  # Chunks that are run ahead of the schedule.
 
 
 def cut_of(spec: RunSpec) -> Cut:

@@ -15,25 +15,16 @@ type Part = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """One parameter tensor, or several equal ones.
+    """One parameter tensor, or several equal ones."""
 
-    Attributes:
-        name: As in the checkpoint of the model, without the layer's prefix.
-        shape: Rows first, as ``torch.nn.Linear`` holds it.
-        split: ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
-        copies: Number of equal tensors: the routed experts of a layer.
-        dimension: The dimension that tensor parallelism splits.
-        frozen: True if it is not trained.
-        quantised: True if it is held in 4 bits.
-    """
-
-    name: str
-    shape: tuple[int, ...]
+    name: str  # As in the checkpoint of the model, without the layer's prefix.
+    shape: tuple[int, ...]  # Rows first, as ``torch.nn.Linear`` holds it.
+    # ``replicated`` on every tensor-parallel rank, or split over the ``tensor`` or the ``expert`` ranks.
     split: Split = "replicated"
-    copies: int = 1
-    dimension: int = 0
-    frozen: bool = False
-    quantised: bool = False
+    copies: int = 1  # Number of equal tensors: the routed experts of a layer.
+    dimension: int = 0  # The dimension that tensor parallelism splits.
+    frozen: bool = False  # True if it is not trained.
+    quantised: bool = False  # True if it is held in 4 bits.
 
     @property
     def elements(self) -> int:
@@ -43,34 +34,21 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """A tensor that the forward pass of a block keeps for its backward pass.
+    """A tensor that the forward pass of a block keeps for its backward pass."""
 
-    Attributes:
-        name: Its name, for readers.
-        bytes: Bytes for one token.
-        share: Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by
-            Megatron's sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those
-            of one token sent to one expert.
-        part: The module that it belongs to, for selective recomputation.
-        kept_by_selective: True if per-operator selective checkpointing keeps it.
-        output_of: The linear layer whose output it is, where that matters.
-        in_forward_peak: True if it is alive at the peak of a forward pass that saves nothing.
-        last: True if the block's last operation made it.
-        readers: The modules whose weights' gradients are computed from it.
-        only_readers: True if nothing else needs it, so that it is not saved where those weights are frozen.
-        made: Bytes for one token while it is made, with all that it is made of; 0 where that is not looked at.
-        undone: Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
-    """
-
-    name: str
-    bytes: int
+    name: str  # Its name, for readers.
+    bytes: int  # Bytes for one token.
+    # Which ranks share it: ``token`` is whole on every tensor-parallel rank, ``residual`` is split by Megatron's
+    # sequence parallelism, ``tensor`` by tensor parallelism; the bytes of ``routed`` ones are those of one token sent
+    # to one expert.
     share: Share
-    part: Part
-    kept_by_selective: bool = False
-    output_of: str = ""
-    in_forward_peak: bool = True
-    last: bool = False
-    readers: tuple[str, ...] = ()
-    only_readers: bool = False
-    made: int = 0
+    part: Part  # The module that it belongs to, for selective recomputation.
+    kept_by_selective: bool = False  # True if per-operator selective checkpointing keeps it.
+    output_of: str = ""  # The linear layer whose output it is, where that matters.
+    in_forward_peak: bool = True  # True if it is alive at the peak of a forward pass that saves nothing.
+    last: bool = False  # True if the block's last operation made it.
+    readers: tuple[str, ...] = ()  # The modules whose weights' gradients are computed from it.
+    only_readers: bool = False  # True if nothing else needs it, so that it is not saved where those weights are frozen.
+    made: int = 0  # Bytes for one token while it is made, with all that it is made of; 0 where that is not looked at.
+    # Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
     undone: int = 0

@@ -34,39 +34,24 @@ _UNSHARDED = StateShares()
 
 
 class RankView(NamedTuple):
-    """One rank of one pipeline stage; a tuple, since the fold replaces a part of it in each of its steps.
+    """One rank of one pipeline stage; a tuple, since the fold replaces a part of it in each of its steps."""
 
-    Attributes:
-        stage: Its pipeline stage, from 0.
-        stages: Pipeline stages in all.
-        layers: Indices of the model's blocks that it runs.
-        embedding: True if it holds the token embedding.
-        head: True if it holds the last norm and the output projection, and computes the loss.
-        in_flight: Micro-batches whose activations of all its layers are held at once; a fraction with interleaving.
-        batch: Its share of the global batch.
-        tokens: Its share of the tokens of one sequence.
-        residual: The further share of the tokens in norms and in the residual stream (Megatron's sequence parallelism).
-        tensor: Its share of every split weight, of the heads and of the feed-forward width.
-        experts: Its share of the routed experts of a layer.
-        expert_tensor: Its share of each of those experts.
-        states: Its shares of its dense parameters, their gradients and optimizer states.
-        expert_states: The same for its routed experts, which have fewer data-parallel copies.
-    """
-
-    stage: int
-    stages: int
-    layers: tuple[int, ...]
-    embedding: bool
-    head: bool
+    stage: int  # Its pipeline stage, from 0.
+    stages: int  # Pipeline stages in all.
+    layers: tuple[int, ...]  # Indices of the model's blocks that it runs.
+    embedding: bool  # True if it holds the token embedding.
+    head: bool  # True if it holds the last norm and the output projection, and computes the loss.
+    # Micro-batches whose activations of all its layers are held at once; a fraction with interleaving.
     in_flight: Fraction
-    batch: Fraction
-    tokens: Fraction
+    batch: Fraction  # Its share of the global batch.
+    tokens: Fraction  # Its share of the tokens of one sequence.
+    # The further share of the tokens in norms and in the residual stream (Megatron's sequence parallelism).
     residual: Fraction
-    tensor: Fraction
-    experts: Fraction
-    expert_tensor: Fraction
-    states: StateShares
-    expert_states: StateShares
+    tensor: Fraction  # Its share of every split weight, of the heads and of the feed-forward width.
+    experts: Fraction  # Its share of the routed experts of a layer.
+    expert_tensor: Fraction  # Its share of each of those experts.
+    states: StateShares  # Its shares of its dense parameters, their gradients and optimizer states.
+    expert_states: StateShares  # The same for its routed experts, which have fewer data-parallel copies.
 
 
 @lru_cache(maxsize=1024)

@@ -52,19 +52,12 @@ _BACKWARD_PASSES = {"fused_softmax": 5, "unfused": 10}
 
 
 class Kernel(NamedTuple):
-    """The fused kernel of one card and head size.
+    """The fused kernel of one card and head size."""
 
-    Attributes:
-        start: Seconds before and after the work itself.
-        pair: Seconds of one multiprocessor for one query and key, for each element of the head.
-        tail: Share of a longest block in which not all multiprocessors have work.
-        byte: Seconds of a byte that is read or written.
-    """
-
-    start: float
-    pair: float
-    tail: float
-    byte: float
+    start: float  # Seconds before and after the work itself.
+    pair: float  # Seconds of one multiprocessor for one query and key, for each element of the head.
+    tail: float  # Share of a longest block in which not all multiprocessors have work.
+    byte: float  # Seconds of a byte that is read or written.
 
 
 class Sizes(NamedTuple):

@@ -23,22 +23,14 @@ LEAST_ROWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """The factor between measured and predicted speed that a prediction was multiplied with.
+    """The factor between measured and predicted speed that a prediction was multiplied with."""
 
-    Attributes:
-        value: Measured / predicted tokens a second, the median of ``rows`` runs.
-        low: The lower end of the band around the corrected prediction, as a factor.
-        high: The upper end.
-        rows: The measured runs that it is of; 0 where none was used.
-        whose: The framework and GPU, or the wider group, whose runs they are.
-        here: True if they are the user's own runs on this cluster, and not those of the shipped calibration.
-    """
-
-    value: float
-    low: float
-    high: float
-    rows: int
-    whose: str
+    value: float  # Measured / predicted tokens a second, the median of ``rows`` runs.
+    low: float  # The lower end of the band around the corrected prediction, as a factor.
+    high: float  # The upper end.
+    rows: int  # The measured runs that it is of; 0 where none was used.
+    whose: str  # The framework and GPU, or the wider group, whose runs they are.
+    # True if they are the user's own runs on this cluster, and not those of the shipped calibration.
     here: bool = False
 
 

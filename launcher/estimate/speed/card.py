@@ -14,29 +14,17 @@ MEMORY_SHARE = 0.80
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Card:
-    """One GPU; two of the same figures are one object (:func:`card_of`), so that caches find it by its identity.
+    """One GPU; two of the same figures are one object (:func:`card_of`), so that caches find it by its identity."""
 
-    Attributes:
-        name: The option of the group ``hardware`` whose figures these are.
-        capability: Its compute capability; a GPU that torch gives none counts by its formats.
-        cores: Streaming multiprocessors, or compute units.
-        fp32: Peak of fp32, in FLOP/s.
-        fp16: Dense peak of the matrix units in fp16, in FLOP/s.
-        bf16: That in bf16; of a GPU without that format fp32's.
-        fp8: That in fp8; None without that format.
-        memory_bandwidth: Bytes a second of its memory.
-        pcie_bandwidth: Bytes a second from the host, one way.
-    """
-
-    name: str
-    capability: float
-    cores: int
-    fp32: float
-    fp16: float
-    bf16: float
-    fp8: float | None
-    memory_bandwidth: float
-    pcie_bandwidth: float
+    name: str  # The option of the group ``hardware`` whose figures these are.
+    capability: float  # Its compute capability; a GPU that torch gives none counts by its formats.
+    cores: int  # Streaming multiprocessors, or compute units.
+    fp32: float  # Peak of fp32, in FLOP/s.
+    fp16: float  # Dense peak of the matrix units in fp16, in FLOP/s.
+    bf16: float  # That in bf16; of a GPU without that format fp32's.
+    fp8: float | None  # That in fp8; None without that format.
+    memory_bandwidth: float  # Bytes a second of its memory.
+    pcie_bandwidth: float  # Bytes a second from the host, one way.
 
     def peak(self, dtype: Dtype) -> float:
         """Dense peak of a format, in FLOP/s; fp8 where the card has it, else bf16's."""

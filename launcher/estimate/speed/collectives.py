@@ -54,19 +54,12 @@ XGMI_NODE = 0.04
 
 
 class Table(NamedTuple):
-    """The collectives of one card, measured.
+    """The collectives of one card, measured."""
 
-    Attributes:
-        least: Bytes of the first size; each further one is twice as large.
-        link_bandwidth: Bytes/s of one GPU of that card, one way.
-        ranks: The counts of ranks that were measured, rising.
-        times: Binary logarithms of seconds by size, by kind and ranks.
-    """
-
-    least: float
-    link_bandwidth: float
-    ranks: list[int]
-    times: dict[tuple[str, int], list[float]]
+    least: float  # Bytes of the first size; each further one is twice as large.
+    link_bandwidth: float  # Bytes/s of one GPU of that card, one way.
+    ranks: list[int]  # The counts of ranks that were measured, rising.
+    times: dict[tuple[str, int], list[float]]  # Binary logarithms of seconds by size, by kind and ranks.
 
 
 @lru_cache(maxsize=65536)

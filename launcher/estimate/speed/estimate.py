@@ -54,25 +54,15 @@ class Backend(Protocol):
 
 
 class Timed(NamedTuple):
-    """A run whose stages are timed.
+    """A run whose stages are timed."""
 
-    Attributes:
-        execution: How the engine executes a step.
-        engine: The implementation that runs.
-        dtypes: The number formats.
-        card: The GPU.
-        network: Its links.
-        view: One rank of the first stage.
-        line: The stages of the pipeline.
-    """
-
-    execution: Execution
-    engine: EngineTraits
-    dtypes: Dtypes
-    card: Card
-    network: Network
-    view: RankView
-    line: Line
+    execution: Execution  # How the engine executes a step.
+    engine: EngineTraits  # The implementation that runs.
+    dtypes: Dtypes  # The number formats.
+    card: Card  # The GPU.
+    network: Network  # Its links.
+    view: RankView  # One rank of the first stage.
+    line: Line  # The stages of the pipeline.
 
 
 class Step(NamedTuple):

@@ -50,33 +50,20 @@ read 2 bytes and write the rows and the columns in 1 each.
 
 
 class Kernel(NamedTuple):
-    """The products of one card in one format.
+    """The products of one card in one format."""
 
-    Attributes:
-        start: Seconds before and after the work itself.
-        depth: What the loop over ``k`` costs besides, in steps of ``k``: it fills and drains the pipeline.
-        split_depth: The same of adding up the parts of a split ``k``.
-        smooth: Share of the last wave's idle time that the library fills.
-        cores: Multiprocessors.
-        tiles: Height, width, and seconds that one wave of such tiles takes for a step of ``k``.
-        split: Seconds of a wave of split tiles for a step of ``k``.
-        byte: Seconds of a byte that is read or written.
-        operand: Bytes of an element of both operands.
-        result: Bytes of an element of the result.
-        cast: Bytes moved for each element of the first operand to bring it into the format.
-    """
-
-    start: float
-    depth: float
-    split_depth: float
-    smooth: float
-    cores: int
+    start: float  # Seconds before and after the work itself.
+    depth: float  # What the loop over ``k`` costs besides, in steps of ``k``: it fills and drains the pipeline.
+    split_depth: float  # The same of adding up the parts of a split ``k``.
+    smooth: float  # Share of the last wave's idle time that the library fills.
+    cores: int  # Multiprocessors.
+    # Height, width, and seconds that one wave of such tiles takes for a step of ``k``.
     tiles: tuple[tuple[int, int, float], ...]
-    split: float
-    byte: float
-    operand: int
-    result: int
-    cast: float
+    split: float  # Seconds of a wave of split tiles for a step of ``k``.
+    byte: float  # Seconds of a byte that is read or written.
+    operand: int  # Bytes of an element of both operands.
+    result: int  # Bytes of an element of the result.
+    cast: float  # Bytes moved for each element of the first operand to bring it into the format.
 
 
 @lru_cache(maxsize=65536)

@@ -24,21 +24,13 @@ CONSTANTS = Path(__file__).with_name("grouped.json")
 
 
 class Kernel(NamedTuple):
-    """The grouped products of one card in one format.
+    """The grouped products of one card in one format."""
 
-    Attributes:
-        one: Those of one product, of which the tiles, the start and the sizes of elements are taken.
-        ratio: Throughput of a wave relative to it.
-        depth: What the loop over ``k`` costs besides, in steps of ``k``.
-        smooth: Share of the last wave's idle time that is filled.
-        byte: Seconds of a byte that is read or written.
-    """
-
-    one: gemm.Kernel
-    ratio: float
-    depth: float
-    smooth: float
-    byte: float
+    one: gemm.Kernel  # Those of one product, of which the tiles, the start and the sizes of elements are taken.
+    ratio: float  # Throughput of a wave relative to it.
+    depth: float  # What the loop over ``k`` costs besides, in steps of ``k``.
+    smooth: float  # Share of the last wave's idle time that is filled.
+    byte: float  # Seconds of a byte that is read or written.
 
 
 @lru_cache(maxsize=16384)

@@ -19,15 +19,10 @@ _LARGEST_NODE = 16
 
 
 class Group(NamedTuple):
-    """The ranks of one collective.
+    """The ranks of one collective."""
 
-    Attributes:
-        ranks: All of them.
-        inside: Those of them that share one domain, NVLink's or a node; 1: each is on a node of its own.
-    """
-
-    ranks: int
-    inside: int
+    ranks: int  # All of them.
+    inside: int  # Those of them that share one domain, NVLink's or a node; 1: each is on a node of its own.
 
     @property
     def domains(self) -> int:
@@ -36,25 +31,18 @@ class Group(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The links that the time of a collective depends on.
+    """The links that the time of a collective depends on."""
 
-    Attributes:
-        links: The measured table that its links resemble: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200),
-            or ``xgmi`` for the constants of AMD's.
-        link_bandwidth: Bytes/s of one GPU, one way, to the others of its domain.
-        link_gpus: GPUs of one such domain.
-        gpus_per_node: GPUs of one node.
-        network_bandwidth: Bytes/s of one GPU's share of its node's network, one way; None is unknown.
-        pcie_bandwidth: Bytes/s, one way, by which GPUs of one node talk that share no domain; None is unknown.
-        network_latency: Seconds of one step of a ring between nodes, by any protocol; None is InfiniBand's.
-    """
-
+    # The measured table that its links resemble: ``nvlink3`` (A100), ``nvlink4`` (H100), ``nvlink5`` (B200), or
+    # ``xgmi`` for the constants of AMD's.
     links: str
-    link_bandwidth: float
-    link_gpus: int
-    gpus_per_node: int
-    network_bandwidth: float | None
+    link_bandwidth: float  # Bytes/s of one GPU, one way, to the others of its domain.
+    link_gpus: int  # GPUs of one such domain.
+    gpus_per_node: int  # GPUs of one node.
+    network_bandwidth: float | None  # Bytes/s of one GPU's share of its node's network, one way; None is unknown.
+    # Bytes/s, one way, by which GPUs of one node talk that share no domain; None is unknown.
     pcie_bandwidth: float | None = None
+    # Seconds of one step of a ring between nodes, by any protocol; None is InfiniBand's.
     network_latency: float | None = None
 
     @property

@@ -7,39 +7,22 @@ from typing import NamedTuple
 
 
 class Pass(NamedTuple):
-    """One pass, or several one after the other.
+    """One pass, or several one after the other."""
 
-    Attributes:
-        products: Seconds of matrix products, and of grouped ones.
-        product_flops: Their FLOPs.
-        attention: Seconds of attention.
-        attention_flops: Its FLOPs; of a causal mask half of all.
-        moved: Bytes of memory that everything else reads and writes.
-        memory: Its seconds.
-        loss: Seconds of the loss over the vocabulary, its products left out.
-        tensor: Seconds of collectives among tensor parallel ranks.
-        tensor_bytes: Their bytes.
-        context: Seconds of traffic among the ranks of one sequence, beyond what attention hides.
-        context_bytes: Its bytes.
-        expert: Seconds of the exchange of tokens with experts.
-        expert_bytes: Its bytes.
-        launches: Kernels that the host starts.
-    """
-
-    products: float = 0.0
-    product_flops: float = 0.0
-    attention: float = 0.0
-    attention_flops: float = 0.0
-    moved: float = 0.0
-    memory: float = 0.0
-    loss: float = 0.0
-    tensor: float = 0.0
-    tensor_bytes: float = 0.0
-    context: float = 0.0
-    context_bytes: float = 0.0
-    expert: float = 0.0
-    expert_bytes: float = 0.0
-    launches: float = 0.0
+    products: float = 0.0  # Seconds of matrix products, and of grouped ones.
+    product_flops: float = 0.0  # Their FLOPs.
+    attention: float = 0.0  # Seconds of attention.
+    attention_flops: float = 0.0  # Its FLOPs; of a causal mask half of all.
+    moved: float = 0.0  # Bytes of memory that everything else reads and writes.
+    memory: float = 0.0  # Its seconds.
+    loss: float = 0.0  # Seconds of the loss over the vocabulary, its products left out.
+    tensor: float = 0.0  # Seconds of collectives among tensor parallel ranks.
+    tensor_bytes: float = 0.0  # Their bytes.
+    context: float = 0.0  # Seconds of traffic among the ranks of one sequence, beyond what attention hides.
+    context_bytes: float = 0.0  # Its bytes.
+    expert: float = 0.0  # Seconds of the exchange of tokens with experts.
+    expert_bytes: float = 0.0  # Its bytes.
+    launches: float = 0.0  # Kernels that the host starts.
 
     def plus(self, other: Pass) -> Pass:
         """Both, one after the other."""

@@ -19,25 +19,15 @@ type Part = Literal["attention", "up_projection", "mlp", "experts"]
 
 
 class Product(NamedTuple):
-    """One product of a block, before it is split.
+    """One product of a block, before it is split."""
 
-    Attributes:
-        outputs: Columns of its result.
-        inputs: Rows of its weight.
-        split: The side that tensor parallel ranks share: 0 the outputs, 1 the inputs, None neither.
-        experts: Routed experts of the layer that have one each; 0 for a product of all tokens.
-        trained: True if its weight gets a gradient.
-        activated: True if it reads the MLP's activation.
-        part: The module that it belongs to, for selective recomputation.
-    """
-
-    outputs: int
-    inputs: int
-    split: int | None
-    experts: int
-    trained: bool
-    activated: bool
-    part: Part
+    outputs: int  # Columns of its result.
+    inputs: int  # Rows of its weight.
+    split: int | None  # The side that tensor parallel ranks share: 0 the outputs, 1 the inputs, None neither.
+    experts: int  # Routed experts of the layer that have one each; 0 for a product of all tokens.
+    trained: bool  # True if its weight gets a gradient.
+    activated: bool  # True if it reads the MLP's activation.
+    part: Part  # The module that it belongs to, for selective recomputation.
 
 
 @lru_cache(maxsize=1024)

@@ -27,19 +27,12 @@ class Pass(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A pass with its time, in seconds from the step's start.
+    """A pass with its time, in seconds from the step's start."""
 
-    Attributes:
-        what: The pass.
-        start: Its start.
-        end: Its end.
-        sent: The moment at which what it sends onwards has arrived; its end, where nothing is sent.
-    """
-
-    what: Pass
-    start: float
-    end: float
-    sent: float
+    what: Pass  # The pass.
+    start: float  # Its start.
+    end: float  # Its end.
+    sent: float  # The moment at which what it sends onwards has arrived; its end, where nothing is sent.
 
 
 type Timeline = tuple[tuple[Timed, ...], ...]

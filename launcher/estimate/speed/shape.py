@@ -15,47 +15,26 @@ from launcher.spec.values import Dtype
 
 
 class Shape(NamedTuple):
-    """One rank's part of one micro-batch.
+    """One rank's part of one micro-batch."""
 
-    Attributes:
-        sequences: Sequences of the micro-batch.
-        queries: Tokens of one of them on this rank, heads split over Ulysses ranks counted by tokens.
-        keys: Tokens of a whole sequence.
-        tensor: Tensor parallel ranks.
-        split_sequence: True if the residual stream is split over them (Megatron's sequence parallelism).
-        context: Context parallel ranks.
-        ulysses: Ulysses ranks.
-        expert: Expert parallel ranks.
-        expert_tensor: Ranks that share each routed expert.
-        dtype: The compute format.
-        size: Bytes of its elements.
-        residual_size: Bytes of an element of the residual stream.
-        megatron: True if Megatron-core's modules run.
-        autocast: True if each linear casts its weight and input.
-        scores: True if attention stores its scores.
-        execution: How the engine executes it.
-        card: The GPU.
-        network: Its links.
-    """
-
-    sequences: int
-    queries: int
-    keys: int
-    tensor: int
-    split_sequence: bool
-    context: int
-    ulysses: int
-    expert: int
-    expert_tensor: int
-    dtype: Dtype
-    size: int
-    residual_size: int
-    megatron: bool
-    autocast: bool
-    scores: bool
-    execution: Execution
-    card: Card
-    network: Network
+    sequences: int  # Sequences of the micro-batch.
+    queries: int  # Tokens of one of them on this rank, heads split over Ulysses ranks counted by tokens.
+    keys: int  # Tokens of a whole sequence.
+    tensor: int  # Tensor parallel ranks.
+    split_sequence: bool  # True if the residual stream is split over them (Megatron's sequence parallelism).
+    context: int  # Context parallel ranks.
+    ulysses: int  # Ulysses ranks.
+    expert: int  # Expert parallel ranks.
+    expert_tensor: int  # Ranks that share each routed expert.
+    dtype: Dtype  # The compute format.
+    size: int  # Bytes of its elements.
+    residual_size: int  # Bytes of an element of the residual stream.
+    megatron: bool  # True if Megatron-core's modules run.
+    autocast: bool  # True if each linear casts its weight and input.
+    scores: bool  # True if attention stores its scores.
+    execution: Execution  # How the engine executes it.
+    card: Card  # The GPU.
+    network: Network  # Its links.
 
     @property
     def tokens(self) -> int:

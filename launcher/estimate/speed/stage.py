@@ -33,27 +33,16 @@ _IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1), 
 
 
 class LineKey(NamedTuple):
-    """All that the passes of the stages depend on beside the shape of a rank's micro-batch.
+    """All that the passes of the stages depend on beside the shape of a rank's micro-batch."""
 
-    Attributes:
-        family: The family of the model.
-        model: The model.
-        adapter: The adapter.
-        cut: The layers of each stage.
-        engine: The implementation that runs.
-        checkpointing: Of the activations.
-        chunked: True if the loss runs over pieces of the sequence.
-        stride: GPUs from a rank to the same one of the next stage.
-    """
-
-    family: Family
-    model: ModelSpec
-    adapter: AdapterSpec
-    cut: Cut
-    engine: EngineTraits
-    checkpointing: CheckpointingSpec
-    chunked: bool
-    stride: int
+    family: Family  # The family of the model.
+    model: ModelSpec  # The model.
+    adapter: AdapterSpec  # The adapter.
+    cut: Cut  # The layers of each stage.
+    engine: EngineTraits  # The implementation that runs.
+    checkpointing: CheckpointingSpec  # Of the activations.
+    chunked: bool  # True if the loss runs over pieces of the sequence.
+    stride: int  # GPUs from a rank to the same one of the next stage.
 
 
 class Stage(NamedTuple):

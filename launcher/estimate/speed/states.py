@@ -75,21 +75,13 @@ def data_parallel(
 
 
 class _Part(NamedTuple):
-    """Parameters of a rank that the same ranks share: the dense ones, or the routed experts.
+    """Parameters of a rank that the same ranks share: the dense ones, or the routed experts."""
 
-    Attributes:
-        words: The ranks, in words.
-        elements: Before sharding.
-        trained: Those of them that get gradients.
-        group: The ranks that share their states.
-        copies: The ranks that hold the same shard (HSDP).
-    """
-
-    words: str
-    elements: float
-    trained: float
-    group: Group
-    copies: Group
+    words: str  # The ranks, in words.
+    elements: float  # Before sharding.
+    trained: float  # Those of them that get gradients.
+    group: Group  # The ranks that share their states.
+    copies: Group  # The ranks that hold the same shard (HSDP).
 
 
 class _Traffic(NamedTuple):

@@ -25,29 +25,17 @@ type Number = int | float
 
 
 class SpeedTerm(NamedTuple):
-    """Seconds of one part of a step on one rank.
+    """Seconds of one part of a step on one rank."""
 
-    Attributes:
-        part: The part that it is added to.
-        seconds: The value of the expression.
-        exposed_seconds: What of it the step waits for.
-        what: Words for it.
-        expression: The formula, over names.
-        values: The names' values.
-        source: Where the formula or the measured table stands.
-        bytes: Bytes that one rank moves in the step, where it is traffic.
-        group: The ranks that it is among, in words.
-    """
-
-    part: StepPart
-    seconds: float
-    exposed_seconds: float
-    what: str
-    expression: str
-    values: Mapping[str, Number]
-    source: str
-    bytes: float = 0.0
-    group: str = ""
+    part: StepPart  # The part that it is added to.
+    seconds: float  # The value of the expression.
+    exposed_seconds: float  # What of it the step waits for.
+    what: str  # Words for it.
+    expression: str  # The formula, over names.
+    values: Mapping[str, Number]  # The names' values.
+    source: str  # Where the formula or the measured table stands.
+    bytes: float = 0.0  # Bytes that one rank moves in the step, where it is traffic.
+    group: str = ""  # The ranks that it is among, in words.
 
     @property
     def formula(self) -> str:

@@ -32,23 +32,15 @@ _SHOWN = 40
 
 @dataclass(slots=True)
 class Reading:
-    """Findings so far.
+    """Findings so far."""
 
-    Attributes:
-        path: The file, for messages.
-        ledger: Where each key ends.
-        choose: Chosen groups.
-        settings: Keys of the run and their values.
-        errors: Values that DeepSpeed refuses, and that no run follows from.
-        notes: Sentences about the file beside its keys.
-    """
-
-    path: str
-    ledger: Ledger
-    choose: dict[str, str] = field(default_factory=dict)
-    settings: Settings = field(default_factory=dict)
+    path: str  # The file, for messages.
+    ledger: Ledger  # Where each key ends.
+    choose: dict[str, str] = field(default_factory=dict)  # Chosen groups.
+    settings: Settings = field(default_factory=dict)  # Keys of the run and their values.
+    # Values that DeepSpeed refuses, and that no run follows from.
     errors: list[ConfigError] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # Sentences about the file beside its keys.
 
     def value(self, key: str) -> Any:
         """The value of a key; None where it is absent, null or left open: ``auto``, ``???``."""

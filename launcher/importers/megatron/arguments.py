@@ -18,17 +18,11 @@ _DIGITS = 30
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument as it was spelt, without its dashes; ``True`` where it has no value.
+    """One argument as it was spelt, without its dashes; ``True`` where it has no value."""
 
-    Attributes:
-        spelling: As typed, without the dashes before it.
-        value: Numbers and truth from text, a list of several words; ``$NAME`` stands for what has no value.
-        words: The words that follow the name, as they are typed.
-    """
-
-    spelling: str
-    value: Any
-    words: tuple[str, ...] = ()
+    spelling: str  # As typed, without the dashes before it.
+    value: Any  # Numbers and truth from text, a list of several words; ``$NAME`` stands for what has no value.
+    words: tuple[str, ...] = ()  # The words that follow the name, as they are typed.
 
 
 type Arguments = dict[str, Argument]
@@ -36,26 +30,19 @@ type Arguments = dict[str, Argument]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """An argument list.
+    """An argument list."""
 
-    Attributes:
-        arguments: Those of the training program, by name with dashes (the last of each wins).
-        launcher_arguments: Those of torchrun and of what else starts the program, by name with dashes.
-        program: The training program's file or module, where the text names one.
-        not_understood: Sentences: variables without a value, words that belong to no argument.
-        unset: The variables without a value that an argument holds, by the argument's name.
-        not_given: Flags of a YAML or JSON file that are ``false`` or ``null``, as typed, with that value.
-        other_keys: Further keys of a YAML or JSON file, by dotted path.
-        errors: Why this is no argument list of one run, where its words could be read: a variable decides.
-    """
-
-    arguments: Arguments
+    arguments: Arguments  # Those of the training program, by name with dashes (the last of each wins).
+    # Those of torchrun and of what else starts the program, by name with dashes.
     launcher_arguments: Arguments = field(default_factory=dict)
-    program: str | None = None
-    not_understood: tuple[str, ...] = ()
+    program: str | None = None  # The training program's file or module, where the text names one.
+    not_understood: tuple[str, ...] = ()  # Sentences: variables without a value, words that belong to no argument.
+    # The variables without a value that an argument holds, by the argument's name.
     unset: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Flags of a YAML or JSON file that are ``false`` or ``null``, as typed, with that value.
     not_given: Mapping[str, Any] = field(default_factory=dict)
-    other_keys: Mapping[str, Any] = field(default_factory=dict)
+    other_keys: Mapping[str, Any] = field(default_factory=dict)  # Further keys of a YAML or JSON file, by dotted path.
+    # Why this is no argument list of one run, where its words could be read: a variable decides.
     errors: tuple[ConfigError, ...] = ()
 
 

@@ -62,17 +62,11 @@ LAUNCHER = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The words of one training, with marks.
+    """The words of one training, with marks."""
 
-    Attributes:
-        words: The training program's.
-        launch: Those before it, of its launcher.
-        program: Its file or module, where it is known.
-    """
-
-    words: tuple[str, ...]
-    launch: tuple[str, ...] = ()
-    program: str | None = None
+    words: tuple[str, ...]  # The training program's.
+    launch: tuple[str, ...] = ()  # Those before it, of its launcher.
+    program: str | None = None  # Its file or module, where it is known.
 
 
 def trains(words: tuple[str, ...]) -> bool:

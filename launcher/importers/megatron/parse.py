@@ -131,17 +131,11 @@ def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[Confi
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """The content of a YAML or JSON file.
+    """The content of a YAML or JSON file."""
 
-    Attributes:
-        flags: Values by flag as typed, or the words of a list.
-        other: Further keys by dotted path.
-        variables: Values of ``ENV_VARS``, which the arguments may hold.
-    """
-
-    flags: Mapping[str, Any] | list[str]
-    other: Mapping[str, Any] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Any] | list[str]  # Values by flag as typed, or the words of a list.
+    other: Mapping[str, Any] = field(default_factory=dict)  # Further keys by dotted path.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Values of ``ENV_VARS``, which the arguments may hold.
 
 
 def _load(text: str, path: str) -> _Data:

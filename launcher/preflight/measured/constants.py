@@ -58,19 +58,12 @@ class Key(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The measured runs of one key.
+    """The measured runs of one key."""
 
-    Attributes:
-        value: The median of their ratios.
-        deviation: The standard deviation of the logarithms of the ratios over it.
-        runs: The runs, one of each layout.
-        nodes: The nodes of the largest.
-    """
-
-    value: float
-    deviation: float
-    runs: int
-    nodes: int
+    value: float  # The median of their ratios.
+    deviation: float  # The standard deviation of the logarithms of the ratios over it.
+    runs: int  # The runs, one of each layout.
+    nodes: int  # The nodes of the largest.
 
 
 def of_rows(rows: Iterable[Row]) -> dict[Key, Own]:
@@ -164,20 +157,13 @@ def banded(own: Own, shipped: Constant, whose: str) -> Constant:
 
 
 class Storage(NamedTuple):
-    """The speed of storage in measured runs.
+    """The speed of storage in measured runs."""
 
-    Attributes:
-        bandwidth: Bytes/s from the begin of a checkpoint until it is whole.
-        blocking: Share of that time for which training waited while the rest was written beside it; None where no run
-            wrote so.
-        runs: The runs.
-        nodes: Nodes of each of them.
-    """
-
-    bandwidth: float
+    bandwidth: float  # Bytes/s from the begin of a checkpoint until it is whole.
+    # Share of that time for which training waited while the rest was written beside it; None where no run wrote so.
     blocking: float | None
-    runs: int
-    nodes: int
+    runs: int  # The runs.
+    nodes: int  # Nodes of each of them.
 
 
 def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: int) -> Storage | None:

@@ -80,97 +80,54 @@ _WORDS: Mapping[Any, str] = {bool: "true or false", type(None): "null", Mapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRun:
-    """The prediction recorded with a run.
+    """The prediction recorded with a run."""
 
-    Attributes:
-        tokens_per_second_per_gpu: As it was told; None where it was unknown, as on a CPU.
-        uncorrected: The same before any measured constant.
-        allocated_bytes: The peak of one rank.
-        needed_bytes: Those with which the allocator does not run out.
-        reserved_bytes: Those that the allocator would keep.
-    """
-
-    tokens_per_second_per_gpu: _Amount = None
-    uncorrected: _Amount = None
-    allocated_bytes: _Bytes = None
-    needed_bytes: _Bytes = None
-    reserved_bytes: _Bytes = None
+    tokens_per_second_per_gpu: _Amount = None  # As it was told; None where it was unknown, as on a CPU.
+    uncorrected: _Amount = None  # The same before any measured constant.
+    allocated_bytes: _Bytes = None  # The peak of one rank.
+    needed_bytes: _Bytes = None  # Those with which the allocator does not run out.
+    reserved_bytes: _Bytes = None  # Those that the allocator would keep.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """The measured speed, memory and saves of a run.
+    """The measured speed, memory and saves of a run."""
 
-    Attributes:
-        tokens_per_second_per_gpu: The median of the second half of its lines, which knows no warm-up.
-        steps: The steps that this is of.
-        allocated_bytes: The peak of the worst rank.
-        reserved_bytes: What its allocator kept.
-        checkpoint_bytes: Of a checkpoint.
-        save_seconds: From its begin until it was whole, the median of its checkpoints.
-        blocking_seconds: Those of them for which training waited; None where it waited for all.
-    """
-
-    tokens_per_second_per_gpu: _Amount = None
-    steps: _Count = 0
-    allocated_bytes: _Bytes = None
-    reserved_bytes: _Bytes = None
-    checkpoint_bytes: _Bytes = None
-    save_seconds: _Amount = None
-    blocking_seconds: _Amount = None
+    tokens_per_second_per_gpu: _Amount = None  # The median of the second half of its lines, which knows no warm-up.
+    steps: _Count = 0  # The steps that this is of.
+    allocated_bytes: _Bytes = None  # The peak of the worst rank.
+    reserved_bytes: _Bytes = None  # What its allocator kept.
+    checkpoint_bytes: _Bytes = None  # Of a checkpoint.
+    save_seconds: _Amount = None  # From its begin until it was whole, the median of its checkpoints.
+    blocking_seconds: _Amount = None  # Those of them for which training waited; None where it waited for all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measured run.
+    """One measured run."""
 
-    Attributes:
-        id: The run's name, as ``launch status`` shows it.
-        directory: Its folder, by which it is told from others of this name.
-        date: When it had finished, in UTC.
-        hardware: The card that it was predicted for, an option of the group ``hardware``.
-        title: The device that ran it.
-        device: ``cuda`` or ``cpu``.
-        nodes: Its nodes.
-        gpus: All of its ranks.
-        cluster: ``local`` or ``slurm``.
-        link_bandwidth: Of its prediction: bytes/s between the GPUs of a node.
-        network_bandwidth: Bytes/s of a GPU's share of the network.
-        network_latency: Seconds of a step of a ring between nodes.
-        framework: The engine, by its name in ``launcher/estimate/speed/calibration.json``.
-        versions: Versions of the packages that ran it.
-        calibration: The shipped calibration beside which its prediction was made; None where none was made.
-        spec_hash: The run's hash.
-        model: The model's name.
-        experts: True if it has experts.
-        layout: The layout in words; runs of equal words are one layout.
-        predicted: Its prediction.
-        measured: What was measured.
-        left_out: Why its speed is in no constant; None where it may be.
-    """
-
-    id: _Text
-    directory: _Text
-    date: _Text
-    hardware: _Text
-    title: _Text
-    device: _Text
-    nodes: _Count
-    gpus: _Count
-    cluster: _Text
-    link_bandwidth: _Amount
-    network_bandwidth: _Amount
-    network_latency: _Amount
-    framework: _Text
-    versions: _Versions = field(default_factory=dict)
-    calibration: _Text | None
-    spec_hash: _Text
-    model: _Text
-    experts: bool
-    layout: _Text
-    predicted: PredictedRun
-    measured: MeasuredRun
-    left_out: _Text | None = None
+    id: _Text  # The run's name, as ``launch status`` shows it.
+    directory: _Text  # Its folder, by which it is told from others of this name.
+    date: _Text  # When it had finished, in UTC.
+    hardware: _Text  # The card that it was predicted for, an option of the group ``hardware``.
+    title: _Text  # The device that ran it.
+    device: _Text  # ``cuda`` or ``cpu``.
+    nodes: _Count  # Its nodes.
+    gpus: _Count  # All of its ranks.
+    cluster: _Text  # ``local`` or ``slurm``.
+    link_bandwidth: _Amount  # Of its prediction: bytes/s between the GPUs of a node.
+    network_bandwidth: _Amount  # Bytes/s of a GPU's share of the network.
+    network_latency: _Amount  # Seconds of a step of a ring between nodes.
+    framework: _Text  # The engine, by its name in ``launcher/estimate/speed/calibration.json``.
+    versions: _Versions = field(default_factory=dict)  # Versions of the packages that ran it.
+    calibration: _Text | None  # The shipped calibration beside which its prediction was made; None where none was made.
+    spec_hash: _Text  # The run's hash.
+    model: _Text  # The model's name.
+    experts: bool  # True if it has experts.
+    layout: _Text  # The layout in words; runs of equal words are one layout.
+    predicted: PredictedRun  # Its prediction.
+    measured: MeasuredRun  # What was measured.
+    left_out: _Text | None = None  # Why its speed is in no constant; None where it may be.
 
     @property
     def ratio(self) -> float | None:
@@ -214,17 +171,11 @@ def read(line: bytes) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The rows of a file.
+    """The rows of a file."""
 
-    Attributes:
-        path: The file.
-        rows: One of each run, the newest last.
-        unreadable: Lines that are no rows, with the reason of each.
-    """
-
-    path: Path
-    rows: tuple[Row, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    path: Path  # The file.
+    rows: tuple[Row, ...] = ()  # One of each run, the newest last.
+    unreadable: tuple[str, ...] = ()  # Lines that are no rows, with the reason of each.
 
 
 def load(path: Path) -> Content:

@@ -60,17 +60,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """A step of a pipeline.
+    """A step of a pipeline."""
 
-    Attributes:
-        rows: The bars of each stage, without gaps from 0 to the end.
-        end: Seconds of the whole.
-        gap: The time that is left out of the drawing; None where all of it is drawn.
-    """
-
-    rows: tuple[tuple[Bar, ...], ...]
-    end: float
-    gap: tuple[float, float] | None
+    rows: tuple[tuple[Bar, ...], ...]  # The bars of each stage, without gaps from 0 to the end.
+    end: float  # Seconds of the whole.
+    gap: tuple[float, float] | None  # The time that is left out of the drawing; None where all of it is drawn.
 
 
 def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:

@@ -51,21 +51,13 @@ def seconds_text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a step.
+    """A part of a step."""
 
-    Attributes:
-        name: As in :data:`COLOURS`.
-        exposed: Seconds that the step waits for it.
-        hidden: Seconds of it that run behind something else.
-        formula: How they were computed.
-        source: Where that stands.
-    """
-
-    name: str
-    exposed: float
-    hidden: float
-    formula: str
-    source: str
+    name: str  # As in :data:`COLOURS`.
+    exposed: float  # Seconds that the step waits for it.
+    hidden: float  # Seconds of it that run behind something else.
+    formula: str  # How they were computed.
+    source: str  # Where that stands.
 
 
 def step_parts(speed: SpeedEstimate) -> list[Part]:

@@ -108,17 +108,11 @@ def _broken(rows: Sequence[JsonObject]) -> Iterator[Html]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The metrics of one of several runs.
+    """The metrics of one of several runs."""
 
-    Attributes:
-        name: The run's name in the legend.
-        tokens_per_step: None where it is not known.
-        points: Step and value of each metric that it has, by step.
-    """
-
-    name: str
-    tokens_per_step: int | None
-    points: Mapping[str, Sequence[tuple[float, float]]]
+    name: str  # The run's name in the legend.
+    tokens_per_step: int | None  # None where it is not known.
+    points: Mapping[str, Sequence[tuple[float, float]]]  # Step and value of each metric that it has, by step.
 
 
 def read(run: Path, name: str, tokens_per_step: int | None) -> Curve:

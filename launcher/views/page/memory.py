@@ -28,21 +28,13 @@ _RANKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
-    """A phase of a step.
+    """A phase of a step."""
 
-    Attributes:
-        phase: Its name in records.
-        column: Its piles by this version's prediction; None where there is none.
-        peak: Its measured piles on the fullest rank; None where they were not told apart.
-        sizes: The whole peak, predicted beside measured.
-        moved: True if this version would predict another peak than the plan.
-    """
-
-    phase: str
-    column: Column | None
-    peak: PhaseMemory | None
-    sizes: Pair[int]
-    moved: bool
+    phase: str  # Its name in records.
+    column: Column | None  # Its piles by this version's prediction; None where there is none.
+    peak: PhaseMemory | None  # Its measured piles on the fullest rank; None where they were not told apart.
+    sizes: Pair[int]  # The whole peak, predicted beside measured.
+    moved: bool  # True if this version would predict another peak than the plan.
 
     @property
     def name(self) -> str:

@@ -35,37 +35,21 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """The readable contents of a run's folder.
+    """The readable contents of a run's folder."""
 
-    Attributes:
-        folder: The run directory.
-        state: Its state and progress.
-        spec: Its specification; None where this version cannot read it.
-        settings: ``spec.json`` as it is.
-        plan: ``plan.json``.
-        job: ``job.json``.
-        rows: Lines of metrics.
-        events: What befell it.
-        memory: Lines of ``memory.jsonl``.
-        measured: Peaks by phase of ``memory.json``.
-        ran_out: ``oom.json``.
-        predicted: Piles by phase; None where they cannot be computed.
-        damage: Sentences about files that cannot be read.
-    """
-
-    folder: Path
-    state: RunState
-    spec: RunSpec | None
-    settings: JsonObject
-    plan: JsonObject
-    job: JsonObject
-    rows: tuple[JsonObject, ...]
-    events: tuple[JsonObject, ...]
-    memory: tuple[MemoryRecord, ...]
-    measured: Mapping[str, int]
-    ran_out: OutOfMemory | None
-    predicted: Predicted | None
-    damage: tuple[str, ...]
+    folder: Path  # The run directory.
+    state: RunState  # Its state and progress.
+    spec: RunSpec | None  # Its specification; None where this version cannot read it.
+    settings: JsonObject  # ``spec.json`` as it is.
+    plan: JsonObject  # ``plan.json``.
+    job: JsonObject  # ``job.json``.
+    rows: tuple[JsonObject, ...]  # Lines of metrics.
+    events: tuple[JsonObject, ...]  # What befell it.
+    memory: tuple[MemoryRecord, ...]  # Lines of ``memory.jsonl``.
+    measured: Mapping[str, int]  # Peaks by phase of ``memory.json``.
+    ran_out: OutOfMemory | None  # ``oom.json``.
+    predicted: Predicted | None  # Piles by phase; None where they cannot be computed.
+    damage: tuple[str, ...]  # Sentences about files that cannot be read.
 
     @property
     def is_script(self) -> bool:

@@ -45,27 +45,16 @@ _SLOW = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of the job.
+    """One try of the job."""
 
-    Attributes:
-        number: Counted from 1.
-        waiting: When it was submitted, or put back into the queue; None is not known.
-        begun: When its first node had it.
-        trained: When its ranks were started.
-        stepped: When its first step began, by its first line of metrics.
-        ended: When it ended; None while it runs, and where nobody has written it.
-        nodes: Its nodes.
-        events: What befell it.
-    """
-
-    number: int
-    waiting: float | None = None
-    begun: float | None = None
-    trained: float | None = None
-    stepped: float | None = None
-    ended: float | None = None
-    nodes: tuple[str, ...] = ()
-    events: tuple[JsonObject, ...] = field(default=())
+    number: int  # Counted from 1.
+    waiting: float | None = None  # When it was submitted, or put back into the queue; None is not known.
+    begun: float | None = None  # When its first node had it.
+    trained: float | None = None  # When its ranks were started.
+    stepped: float | None = None  # When its first step began, by its first line of metrics.
+    ended: float | None = None  # When it ended; None while it runs, and where nobody has written it.
+    nodes: tuple[str, ...] = ()  # Its nodes.
+    events: tuple[JsonObject, ...] = field(default=())  # What befell it.
 
     @property
     def name(self) -> str:

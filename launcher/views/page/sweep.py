@@ -33,29 +33,18 @@ _REASONS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The points of a sweep so far, with the numbers that its page has of each.
+    """The points of a sweep so far, with the numbers that its page has of each."""
 
-    Attributes:
-        directory: Of the sweep.
-        words: Its command line, as typed; None in a record without it.
-        measures: True where the points are layouts whose speed is the question.
-        rows: The points.
-        axes: Settings that differ between points, with the value of each point as typed.
-        fixed: Settings that points name and that are the same in all.
-        speeds: Tokens a second and GPU of each point.
-        sizes: Allocated peak of the worst rank of each point, in ``unit``.
-        unit: GiB, or MiB where all is small: one for all points, so that they are compared by the eye.
-    """
-
-    directory: Path
-    words: tuple[str, ...] | None
-    measures: bool
-    rows: tuple[outcomes.Row, ...]
+    directory: Path  # Of the sweep.
+    words: tuple[str, ...] | None  # Its command line, as typed; None in a record without it.
+    measures: bool  # True where the points are layouts whose speed is the question.
+    rows: tuple[outcomes.Row, ...]  # The points.
+    # Settings that differ between points, with the value of each point as typed.
     axes: Mapping[str, tuple[str | None, ...]]
-    fixed: Mapping[str, str]
-    speeds: tuple[Pair[float], ...]
-    sizes: tuple[Pair[float], ...]
-    unit: str
+    fixed: Mapping[str, str]  # Settings that points name and that are the same in all.
+    speeds: tuple[Pair[float], ...]  # Tokens a second and GPU of each point.
+    sizes: tuple[Pair[float], ...]  # Allocated peak of the worst rank of each point, in ``unit``.
+    unit: str  # GiB, or MiB where all is small: one for all points, so that they are compared by the eye.
 
     @property
     def best(self) -> outcomes.Row | None:

@@ -53,23 +53,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The assignment of samples to steps and ranks.
+    """The assignment of samples to steps and ranks."""
 
-    Attributes:
-        size: Samples of one epoch.
-        shuffle: True for another order than the corpus's own.
-        data_rank: This rank among the ``data_ranks`` that see different samples.
-        start: The place at which the run has started, or gone on.
-    """
-
-    size: int
+    size: int  # Samples of one epoch.
     seed: int
-    shuffle: bool
+    shuffle: bool  # True for another order than the corpus's own.
     global_batch_size: int
     micro_batch_size: int
-    data_rank: int
+    data_rank: int  # This rank among the ``data_ranks`` that see different samples.
     data_ranks: int
-    start: Position = Position()
+    start: Position = Position()  # The place at which the run has started, or gone on.
 
     def positions(self, step: int) -> list[list[int]]:
         """Places in the endless stream of samples, a list a micro-batch.

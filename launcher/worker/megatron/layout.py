@@ -25,17 +25,11 @@ type Key = tuple[str, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of a tensor of the Hugging Face model, and the elements of this rank that hold it.
+    """A region of a tensor of the Hugging Face model, and the elements of this rank that hold it."""
 
-    Attributes:
-        name: The tensor's name in ``transformers``.
-        region: One slice for each dimension.
-        view: Elements of a Megatron parameter in the order of the region, possibly in another shape.
-    """
-
-    name: str
-    region: Region
-    view: torch.Tensor
+    name: str  # The tensor's name in ``transformers``.
+    region: Region  # One slice for each dimension.
+    view: torch.Tensor  # Elements of a Megatron parameter in the order of the region, possibly in another shape.
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -38,17 +38,11 @@ type Heard = Callable[[Phase], None]
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """Memory measured since the last sample was taken.
+    """Memory measured since the last sample was taken."""
 
-    Attributes:
-        phases: The peak of each phase.
-        static: Piles between two steps; None where no step was measured.
-        reserved_bytes: The peak that the caching allocator has reserved; None on the CPU.
-    """
-
-    phases: dict[str, PhaseMemory] = field(default_factory=dict)
-    static: dict[str, int] | None = None
-    reserved_bytes: int | None = None
+    phases: dict[str, PhaseMemory] = field(default_factory=dict)  # The peak of each phase.
+    static: dict[str, int] | None = None  # Piles between two steps; None where no step was measured.
+    reserved_bytes: int | None = None  # The peak that the caching allocator has reserved; None on the CPU.
 
 
 class MemoryTracker:

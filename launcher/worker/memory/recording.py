@@ -17,22 +17,14 @@ from launcher.estimate.memory.terms import Pile
 
 @dataclass(slots=True, kw_only=True)
 class Allocation:
-    """One allocation.
+    """One allocation."""
 
-    Attributes:
-        bytes: As the allocator hands them out.
-        stream: The stream whose memory pool it comes from; 0 is the default stream.
-        operation: Name of the operation that allocated it.
-        pile: Its purpose; known for certain only once it has been used.
-        shape: Of the first tensor in it; None where it was only resized.
-        layer: The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
-    """
-
-    bytes: int
-    stream: int
-    operation: str
-    pile: Pile
-    shape: tuple[int, ...] | None = None
+    bytes: int  # As the allocator hands them out.
+    stream: int  # The stream whose memory pool it comes from; 0 is the default stream.
+    operation: str  # Name of the operation that allocated it.
+    pile: Pile  # Its purpose; known for certain only once it has been used.
+    shape: tuple[int, ...] | None = None  # Of the first tensor in it; None where it was only resized.
+    # The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
     layer: int | None = None
 
 

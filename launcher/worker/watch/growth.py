@@ -29,23 +29,16 @@ type Where = Literal["device", "rank", "node"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One thing that grows.
+    """One thing that grows."""
 
-    Attributes:
-        where: On the rank's device, in the rank's part of host memory, or on its node.
-        pile: The pile of the device; empty elsewhere.
-        peak: True if the pile grows at its peak alone and not between steps.
-        full_at: The step at which the place is full; None where its size is unknown.
-        tokens: Of the micro-batch in the first and the newest sample, where that grew, too.
-    """
-
-    where: Where
-    pile: str = ""
-    peak: bool = False
+    where: Where  # On the rank's device, in the rank's part of host memory, or on its node.
+    pile: str = ""  # The pile of the device; empty elsewhere.
+    peak: bool = False  # True if the pile grows at its peak alone and not between steps.
     bytes_per_step: int
-    full_at: int | None
+    full_at: int | None  # The step at which the place is full; None where its size is unknown.
     rank: int
     node: str
+    # Of the micro-batch in the first and the newest sample, where that grew, too.
     tokens: tuple[int, int] | None = None
 
     def matters(self, steps: int) -> bool:

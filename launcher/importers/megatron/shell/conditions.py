@@ -23,19 +23,12 @@ _OF_FILES = {f"-{letter}" for letter in "abcdefghkprstuwxGLNOS"}
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The answer of a command or a test.
+    """The answer of a command or a test."""
 
-    Attributes:
-        value: None where it is not known.
-        names: Of what is not known in it (``marks``).
-        assumed: True if the answer holds only where variables without a value are empty.
-        hints: Values with which its variables are compared, as ``NAME=VALUE``.
-    """
-
-    value: bool | None
-    names: tuple[str, ...] = ()
-    assumed: bool = False
-    hints: tuple[str, ...] = ()
+    value: bool | None  # None where it is not known.
+    names: tuple[str, ...] = ()  # Of what is not known in it (``marks``).
+    assumed: bool = False  # True if the answer holds only where variables without a value are empty.
+    hints: tuple[str, ...] = ()  # Values with which its variables are compared, as ``NAME=VALUE``.
 
     def negated(self) -> Truth:
         """The other answer."""

@@ -23,55 +23,34 @@ _SETUP = ("activate", "conda", "profile", "bashrc", "setvars", "modules", "venv"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that the script would start.
+    """A program that the script would start."""
 
-    Attributes:
-        line: Where it stands.
-        words: Its words, with marks.
-        decisions: The decisions under which it is started.
-        loops: Names and values of the loops around it.
-    """
-
-    line: int
-    words: tuple[str, ...]
-    decisions: tuple[int, ...] = ()
-    loops: tuple[tuple[str, str], ...] = ()
+    line: int  # Where it stands.
+    words: tuple[str, ...]  # Its words, with marks.
+    decisions: tuple[int, ...] = ()  # The decisions under which it is started.
+    loops: tuple[tuple[str, str], ...] = ()  # Names and values of the loops around it.
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A condition that is not known.
+    """A condition that is not known."""
 
-    Attributes:
-        line: Where it stands.
-        names: The variables that decide it; none where the machine does.
-        hints: Values with which they are compared, as ``NAME=VALUE``.
-        flags: Arguments in the values that it decides.
-    """
-
-    line: int
-    names: tuple[str, ...]
-    hints: tuple[str, ...]
-    flags: tuple[str, ...] = ()
+    line: int  # Where it stands.
+    names: tuple[str, ...]  # The variables that decide it; none where the machine does.
+    hints: tuple[str, ...]  # Values with which they are compared, as ``NAME=VALUE``.
+    flags: tuple[str, ...] = ()  # Arguments in the values that it decides.
 
 
 @dataclass(slots=True)
 class Script:
-    """The outcome of a script.
+    """The outcome of a script."""
 
-    Attributes:
-        commands: Programs that it would start, in order; those that only look or tell are not among them.
-        decisions: Conditions that are not known, by the numbers in marks.
-        not_read: Lines and names of files that it reads in.
-        ended: The line of the ``exit`` that ends it, if one does.
-        variables: Its variables in the end.
-    """
-
+    # Programs that it would start, in order; those that only look or tell are not among them.
     commands: list[Command] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    not_read: list[tuple[int, str]] = field(default_factory=list)
-    ended: int | None = None
-    variables: Mapping[str, object] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)  # Conditions that are not known, by the numbers in marks.
+    not_read: list[tuple[int, str]] = field(default_factory=list)  # Lines and names of files that it reads in.
+    ended: int | None = None  # The line of the ``exit`` that ends it, if one does.
+    variables: Mapping[str, object] = field(default_factory=dict)  # Its variables in the end.
 
 
 class Follower(ABC):

@@ -26,17 +26,12 @@ _STATEMENT = 30
 
 @dataclass(slots=True)
 class State:
-    """Values are never changed in place, so that a copy of the mappings is a copy of the state.
-
-    Attributes:
-        positional: ``$1`` and so on; None where nobody has given them.
-        flow: Where statements are left: ``exit``, ``return``, ``break``, ``continue``.
-    """
+    """Values are never changed in place, so that a copy of the mappings is a copy of the state."""
 
     variables: dict[str, Value] = field(default_factory=dict)
-    positional: tuple[str, ...] | None = None
+    positional: tuple[str, ...] | None = None  # ``$1`` and so on; None where nobody has given them.
     functions: dict[str, Statement] = field(default_factory=dict)
-    flow: str = ""
+    flow: str = ""  # Where statements are left: ``exit``, ``return``, ``break``, ``continue``.
 
     def copy(self) -> State:
         """The same state, which can go another way."""
