@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.actions.importing import Foreign, read, variables_of
@@ -11,6 +11,7 @@ from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memo
 from launcher.actions.trust_gate import careful_validator, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.preflight.assess_here import Judging
 from launcher.views.check import Check

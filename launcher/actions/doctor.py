@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.config.request import request
 from launcher.config.trust import sources as trust

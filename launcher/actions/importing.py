@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.frozen import dataclass
 from launcher.config import open_values
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from launcher.actions import layout_search
@@ -16,6 +16,7 @@ from launcher.actions.plan_requests import MeasureRequest, PlanRequest
 from launcher.actions.requests import own_measurements
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.planner import document, largest, length, planning, wording
 from launcher.planner.judge import Preflight

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher.actions.requests import JudgeRequest
+from launcher.base.frozen import dataclass
 from launcher.planner import length
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launcher.actions.requests import JudgeRequest, compose_run, judge_run, own_measurements
 from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
+from launcher.base.frozen import dataclass
 from launcher.preflight import assess, job_python
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging

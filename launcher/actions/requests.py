@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.config import choices, synonyms
 from launcher.config.catalog import Catalog

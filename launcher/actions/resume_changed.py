@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from launcher.actions.requests import folder, judge_run
 from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, SubmitError
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override

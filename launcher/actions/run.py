@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from launcher.actions.trust_gate import require_trust
 from launcher.actions.waiting import checking
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors, DoesNotFit, JobFailed
+from launcher.base.frozen import dataclass
 from launcher.base.process import Process
 from launcher.base.terminal import say, width
 from launcher.data import token_folder

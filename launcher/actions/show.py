@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
 
 from launcher.actions.requests import compose_run, folder, judge_run, own_measurements
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.config.request import CommandLine
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json

@@ -14,7 +14,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from launcher.actions.trust_gate import require_trust
 from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory import estimate
 from launcher.estimate.rank.engine import Execution
 from launcher.job.job import Job

@@ -9,9 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from launcher.base.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

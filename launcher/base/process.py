@@ -11,9 +11,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
+
+from launcher.base.frozen import dataclass
 
 _PROC = Path("/proc")
 _BOOT_ID = _PROC / "sys" / "kernel" / "random" / "boot_id"

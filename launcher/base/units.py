@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from launcher.base.frozen import dataclass
 
 KIB = 2**10
 MIB = 2**20

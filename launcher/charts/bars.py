@@ -7,9 +7,10 @@ what it is under the pointer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.charts.library import LIMIT, coloured, nominal, quantitative
 
 LEAST_WIDTH = 960

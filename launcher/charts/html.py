@@ -7,8 +7,8 @@ so that nothing of them can become markup by being forgotten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import in_html
 
 _VOID = frozenset({"input", "meta", "br"})

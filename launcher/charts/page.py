@@ -11,11 +11,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.charts import library
 from launcher.charts.html import Html, details, tag
 from launcher.charts.library import DARK, LIGHT

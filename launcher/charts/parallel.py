@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 
 type Value = str | float | None
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.charts.html import Html, joined, tag
 
 type Cell = str | float | None

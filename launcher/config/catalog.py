@@ -10,12 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from launcher.base import cache, files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.package import __version__, shipped
 from launcher.config import safe_yaml
 from launcher.spec.parse import closest

@@ -14,7 +14,6 @@ import re
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from launcher.base import cache, secret
 from launcher.base.errors import ComposeError, ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.package import __version__
 from launcher.config import safe_yaml
 from launcher.config.catalog import PRESETS, PRIMARY, Catalog

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from launcher.base import registry, secret
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.config import choices, open_values, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.base.files import any_json
+from launcher.base.frozen import dataclass
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.training import DataSpec
 

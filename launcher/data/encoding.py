@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import batched, islice
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.data.chat import conversation, conversations, empty
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written

@@ -16,11 +16,12 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import batched
 from typing import Any, Protocol
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.data.chat import Conversation
 from launcher.data.template import Template, Written, is_shipped, plain, template, ways_out
 from launcher.data.unusable import PackageMissing, Unusable

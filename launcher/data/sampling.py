@@ -12,10 +12,10 @@ import io
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files as regular
+from launcher.base.frozen import dataclass
 from launcher.data import arrow_rows, documents, formats, json_rows
 from launcher.data.formats import Kind, Row
 from launcher.data.opening import errors_named, holds_at_most, is_compressed, opened

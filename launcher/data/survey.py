@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from launcher.base.frozen import dataclass
 from launcher.data.unusable import BadRows, Unusable
 
 

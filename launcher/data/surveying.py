@@ -12,10 +12,11 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.base import files as regular
+from launcher.base.frozen import dataclass
 from launcher.data import documents, formats, sampling
 from launcher.data.files import check_token_type
 from launcher.data.opening import errors_named

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base import package
 from launcher.base.files import JsonObject, load_json, read_text
+from launcher.base.frozen import dataclass
 from launcher.data.chat import Conversation
 from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
 from launcher.spec.training import DataSpec

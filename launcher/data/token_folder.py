@@ -13,13 +13,14 @@ import itertools
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from launcher.base import cache, files, typed, units
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.data.unusable import SKIP, BadRows
 from launcher.spec import RunSpec
 from launcher.spec.training import DataSpec

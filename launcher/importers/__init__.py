@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.config.ledger import UNKNOWN, Imported, Ledger, LeftOut, Said
 
 __all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said", "refuse_other"]

@@ -9,10 +9,10 @@ clock for all processes of a machine.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files
+from launcher.base.frozen import dataclass
 
 FOLDER = "LAUNCH_BEATS"
 """The variable that names the folder to the ranks of a node."""

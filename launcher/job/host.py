@@ -11,11 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import machine
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.job.memory import HostMemory
 
 _PROC = Path("/proc")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from launcher.base.frozen import dataclass
 
 RUN = "{run}"
 """Stands for the run directory in argv, environment and files until it is known."""

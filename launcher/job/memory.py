@@ -18,12 +18,13 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.base import files, typed
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
 
 RECORDS = "memory.jsonl"

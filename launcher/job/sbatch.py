@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import seconds_of
 from launcher.spec import ClusterSpec
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 OLDEST = {

@@ -9,8 +9,8 @@ at all does. What is typed stays as it is typed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import LayoutJudge

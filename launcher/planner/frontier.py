@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from launcher.base.frozen import dataclass
 from launcher.planner.judge import Preflight
 from launcher.planner.parallel_search import Progress
 from launcher.planner.planning import plan

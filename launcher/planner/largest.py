@@ -9,10 +9,11 @@ candidate anew, so that a longer sequence leaves the tokens of a step as they ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.planner import feasibility

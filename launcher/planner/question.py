@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.base import machine, registry
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.config import recipes
 from launcher.config.axes import Axis, read_axes
 from launcher.config.catalog import PRESETS, Catalog

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict

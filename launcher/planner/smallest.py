@@ -18,10 +18,11 @@ precision, the sequence, the training.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.units import duration
 from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import unknown

@@ -21,12 +21,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from launcher import backends
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.speed.network import network_of
 from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, MemorySavings, Settings

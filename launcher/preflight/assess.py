@@ -9,12 +9,13 @@ same rules and by the smaller estimate ``needs``. The answer is also the documen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launcher import backends
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.estimate import families
 from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms

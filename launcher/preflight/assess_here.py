@@ -6,10 +6,11 @@ A single run and every point of a sweep are judged here, so that what is said of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.data import look
 from launcher.job import versions
 from launcher.preflight import data, evidence, fixes, job_python, saving

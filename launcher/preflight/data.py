@@ -7,12 +7,12 @@ before it builds its model. Where a package lacks, nothing was looked at, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.data import look
 from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable

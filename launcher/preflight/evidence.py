@@ -12,13 +12,14 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from launcher.base import files, typed
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.spec import RunSpec
 

@@ -8,10 +8,11 @@ verdict: the measured runs that its ends are taken from.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from launcher.base.files import JsonObject
 from launcher.base.formula import names_in
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory import device
 from launcher.estimate.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.estimate.memory.moments import MOMENTS

@@ -12,11 +12,11 @@ are tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Protocol
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import compared
 from launcher.estimate.memory.moments import MOMENTS
 from launcher.preflight.changes import ANOTHER_TRAINING, ELSEWHERE, GIVES_UP, NEIGHBOURS, OF_PASSES, ON_DISK

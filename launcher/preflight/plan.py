@@ -5,11 +5,12 @@ The dry run is the run minus its last call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import backends
 from launcher.base.errors import ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.job import run_script, torchrun
 from launcher.job.job import RUN, Job
 from launcher.preflight.assess import Assessment

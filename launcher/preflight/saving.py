@@ -8,13 +8,13 @@ that a margin which no storage could keep is found even then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.base.machine import disk_free
 from launcher.base.units import gib
 from launcher.estimate.memory.result import DiskSpace

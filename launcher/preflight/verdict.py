@@ -9,11 +9,11 @@ each moment of a step: a change that helps at any such moment may be half of an 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from launcher import backends
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate, Needs
 from launcher.spec import RunSpec

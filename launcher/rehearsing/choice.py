@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.spec import RunSpec
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil
 from pathlib import Path
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory import device
 from launcher.estimate.memory.breakdown import allocated_piles
 from launcher.estimate.memory.estimate import RankTerms, rank_terms

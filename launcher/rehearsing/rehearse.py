@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from launcher.base import machine
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.units import duration, gib
 from launcher.estimate.memory.host import processes_of
 from launcher.estimate.memory.result import MemoryEstimate

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
 from launcher.job.memory import PileRow
 from launcher.preflight.evidence import Evidence, Measured

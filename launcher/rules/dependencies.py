@@ -9,13 +9,13 @@ sweep over the companion may pass through states in which it is idle.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import compress
 from operator import ne
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 type Test = Callable[[RunSpec], bool]

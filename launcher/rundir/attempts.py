@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from launcher.base import files, typed
+from launcher.base.frozen import dataclass
 from launcher.rundir import contents
 
 FILE = "attempts.json"

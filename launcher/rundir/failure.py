@@ -15,12 +15,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from launcher.base import files
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import gib, request
 from launcher.job.events import FailureKind
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out

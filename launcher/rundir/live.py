@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files, typed
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.job import memory
 from launcher.job.memory import MemoryRecord
 from launcher.rundir import contents, output, results

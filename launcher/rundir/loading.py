@@ -8,12 +8,13 @@ for a Slurm job, whose nodes may see it, and the worker looks there before it re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.preflight import stored
 from launcher.rundir import contents, run_names, signature
 from launcher.saved import checkpoints

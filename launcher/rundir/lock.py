@@ -14,7 +14,6 @@ import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from launcher.base import files, machine, secret, terminal
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.config import open_values, safe_yaml
 from launcher.config.overrides import Override
 from launcher.config.trust import sources as trust

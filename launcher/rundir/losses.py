@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.rundir import contents, results
 from launcher.spec.parse import parse
 

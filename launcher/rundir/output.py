@@ -12,12 +12,12 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.base import files, secret
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.rundir import contents, home, state
 from launcher.slurm.states import NO_STEP
 

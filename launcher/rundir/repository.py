@@ -18,10 +18,10 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files
+from launcher.base.frozen import dataclass
 
 _NOTHING_ELSE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}

@@ -10,13 +10,13 @@ import contextlib
 import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.rundir import contents
 from launcher.saved import checkpoints
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.base import files, secret
 from launcher.base.errors import SubmitError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.rundir import contents, failure, health, home, keeper, output, results, run_names, state
 from launcher.rundir.results import Progress

@@ -15,13 +15,14 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, LauncherError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 STATE = "state.json"

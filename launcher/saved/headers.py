@@ -11,11 +11,11 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base.files import any_json, load_json, opened
+from launcher.base.frozen import dataclass
 
 type Shapes = Mapping[str, tuple[int, ...]]
 

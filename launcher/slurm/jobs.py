@@ -17,9 +17,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from launcher.base.errors import SubmitError
+from launcher.base.frozen import dataclass
 from launcher.slurm.client import SlurmRefused, ask
 
 _MOST_AT_ONCE = 500

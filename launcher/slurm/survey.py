@@ -13,12 +13,12 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import seconds_of
 from launcher.slurm import script
 from launcher.slurm.client import SlurmRefused, ask

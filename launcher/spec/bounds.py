@@ -9,7 +9,8 @@ the line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from launcher.base.frozen import dataclass
 
 LONGEST_NAME = 200
 """Bytes: Linux takes 255 for a folder (limits.h, NAME_MAX), and a record is written under a longer name first."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.spec import edit
 from launcher.spec.run import RunSpec
 

@@ -1,9 +1,9 @@
 """The keys of ``hardware`` and ``cluster``: one device and its node, and where the job runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Device, Hashed, Natural, NonNegative, Positive
 
 HOPPER, BLACKWELL = 9.0, 10.0

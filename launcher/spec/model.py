@@ -1,9 +1,10 @@
 """The keys of ``model``, ``adapter``, ``backend``, ``parallel`` and ``zero``: the model, its engine and its layout."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Hashed, Natural, NonNegative, Offload, Positive, Probability, Range, Small
 
 SCRIPTS_OWN = "what the script builds"

@@ -8,11 +8,12 @@ degrees do not divide, because rules read them to say so; where that would be a 
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from launcher.base.frozen import dataclass
 from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
 from launcher.spec.training import (

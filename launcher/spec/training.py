@@ -1,8 +1,8 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.spec.values import Count, Dtype, Factor, Hashed, Natural, NonNegative, Positive, Probability, Small
 
 

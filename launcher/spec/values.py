@@ -1,10 +1,12 @@
 """The kinds of values that keys of a specification take: ranges, number formats, devices; groups with a kept hash."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Literal
+
+from launcher.base.frozen import dataclass
 
 
 class Hashed:

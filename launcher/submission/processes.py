@@ -8,10 +8,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.process import children, marked
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 

@@ -19,12 +19,12 @@ import itertools
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import SubmitError
+from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.rundir import attempts, run_names, state, status
 from launcher.slurm import client, jobs, precheck, script

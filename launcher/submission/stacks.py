@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base import process as processes
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.job import beat
 from launcher.job.beat import Beat
 

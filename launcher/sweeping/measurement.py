@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from launcher.base import typed
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.machine import Machine
 from launcher.base.units import gib, rounded
 from launcher.config.axes import Axes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.rundir import contents, losses, results, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path, PurePath
 
 from launcher import backends
 from launcher.base import typed
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.preflight.verdict import VerdictName
 from launcher.rundir import contents, state
 from launcher.spec import RunSpec

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.machine import Machine
 from launcher.base.units import gib
 from launcher.config import synonyms

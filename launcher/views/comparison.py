@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base import typed
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
 from launcher.charts.lines import evenly
 from launcher.rundir import contents, lock, losses, results, status

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import wrapped
 from launcher.base.units import GIB, MIB, Pair, duration, gib, rounded
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out

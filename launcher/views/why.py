@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import visible, wrapped
 from launcher.base.units import gib
 from launcher.job.memory import PileRow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.job.memory import OutOfMemory, PileRow
 
 type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]

@@ -9,10 +9,11 @@ than anything deviates, all went as predicted, and the pile is the one that was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory import device
 from launcher.estimate.memory.breakdown import allocated_piles
 from launcher.estimate.memory.estimate import RankTerms

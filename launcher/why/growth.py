@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import typed
+from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.job.memory import MemoryRecord, OutOfMemory, records
 from launcher.why.comparison import WITHIN, Comparison

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launcher.base import files, secret
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import visible
 from launcher.rundir import contents, failure, output, run_names, status
 from launcher.rundir.failure import Failure

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.estimate.memory.moments import ALWAYS, MOMENTS, TRAINING, Moments

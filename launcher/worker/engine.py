@@ -7,12 +7,13 @@ errors. An engine owns the model, its sharding, the optimizer and the files insi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec
 from launcher.worker.beat import Beat, Clock
 from launcher.worker.memory import MemoryTracker

@@ -15,7 +15,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +23,7 @@ import torch.distributed as dist
 
 from launcher.base import package
 from launcher.base.files import load_json, write_atomically
+from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult

@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -32,6 +31,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.base import machine, secret
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json, write_atomically
+from launcher.base.frozen import dataclass
 from launcher.data import token_folder
 from launcher.data.look import look
 from launcher.job.events import FailureKind

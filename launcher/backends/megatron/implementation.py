@@ -8,9 +8,9 @@ read by the overheads, the traits of the engine and the argument list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import RunSpec
 from launcher.spec.hardware import HOPPER

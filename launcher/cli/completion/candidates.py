@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 
 type Candidate = tuple[str, str]
 

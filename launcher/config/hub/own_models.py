@@ -10,12 +10,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.frozen import dataclass
 from launcher.config import left_out, recipes
 from launcher.config.catalog import Catalog
 from launcher.config.hub import reading as hugging_face

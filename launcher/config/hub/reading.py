@@ -6,12 +6,12 @@ The family says which keys it reads and what they are here; this module finds it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.config.hub import keys
 from launcher.config.hub import model_types as types
 from launcher.config.hub.file import Config

@@ -11,12 +11,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.config import safe_yaml
 from launcher.config.catalog import yaml_files
 from launcher.config.hub import repository as hub

@@ -18,12 +18,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.package import shipped
 from launcher.config.trust import privileged_settings
 from launcher.config.trust import store as trust_store

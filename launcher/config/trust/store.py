@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 
 NAME = "trust.jsonl"
 

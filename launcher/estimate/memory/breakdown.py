@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.estimate import RankTerms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Phase
 from launcher.estimate.memory.result import MemoryEstimate, RankPeak

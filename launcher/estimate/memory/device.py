@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import KIB, MIB
 from launcher.estimate.memory.moments import ALWAYS
 from launcher.estimate.memory.terms import MemoryTerm, term

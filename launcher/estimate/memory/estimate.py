@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Protocol
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory import activations, device, host, logits, scores, states
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band

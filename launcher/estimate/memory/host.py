@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import ALWAYS
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term

@@ -6,10 +6,11 @@ adds what is shown: piles, phases, stages and parameter counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, get_args
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import Phase
 from launcher.estimate.memory.terms import HostPile, MemoryTerm, Pile
 

@@ -8,10 +8,11 @@ kept in caches by these arguments, and that is why models, families and rules ar
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.shards import ShardRule, WeightCounts, counts_of, total

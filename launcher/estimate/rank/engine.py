@@ -6,11 +6,12 @@ feature by feature, by the backend, with the framework's own documents as the so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
+from launcher.base.frozen import dataclass
 from launcher.spec.values import Hashed
 
 

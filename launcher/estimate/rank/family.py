@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Protocol
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import DTYPE_BYTES
 from launcher.spec import Dtype, PrecisionSpec
 from launcher.spec.values import Hashed

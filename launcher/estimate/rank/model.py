@@ -8,11 +8,12 @@ looks up a family or a strategy again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import lcm
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits

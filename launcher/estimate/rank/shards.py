@@ -9,7 +9,7 @@ often; groups are joined by sums, maxima and, where order matters, one after the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
@@ -17,6 +17,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Weight
 from launcher.estimate.rank.view import ONE, RankView, StateShares, rounded_up

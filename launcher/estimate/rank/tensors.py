@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
+
+from launcher.base.frozen import dataclass
 
 type Split = Literal["replicated", "tensor", "expert"]
 type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]

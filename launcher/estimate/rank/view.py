@@ -8,11 +8,11 @@ all ranks add up to the batch and the sequence, and sizes are rounded where elem
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec
 from launcher.spec.values import Hashed
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 

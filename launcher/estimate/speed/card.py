@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from launcher.base.frozen import dataclass
 from launcher.spec import HardwareSpec
 from launcher.spec.values import Dtype
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.speed import calibration
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)

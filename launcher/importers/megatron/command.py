@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from launcher.base.errors import ConfigError
+from launcher.base.frozen import dataclass
 from launcher.importers.megatron.arguments import names_in
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.follower import Command, Decision, Script

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.config import safe_yaml
 from launcher.config.ledger import leaves
 from launcher.importers.megatron.arguments import Parsed, check_numbers

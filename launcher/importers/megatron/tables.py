@@ -8,8 +8,8 @@ lowers memory is kept, so that an estimate without it is on the safe side. A nam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.importers.megatron.arguments import ByName, names_in, names_table
 
 KEPT = names_in("""

@@ -15,13 +15,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from launcher.base import files, typed
 from launcher.base.errors import SubmitError, unreadable
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 
 MOST_ROWS = 2000
 """Rows that are read, the newest: some hundred milliseconds at most."""

@@ -7,10 +7,11 @@ since names of models and paths are the user's or a recipe's. Its colours can be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import in_html
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate, Peak

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from launcher import backends
+from launcher.base.frozen import dataclass
 from launcher.charts.bars import Piece, bars
 from launcher.charts.page import Chart
 from launcher.estimate.speed import schedule

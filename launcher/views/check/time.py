@@ -6,9 +6,9 @@ Only what the step waits for has a length: the bars end where the step ends. Wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import rounded
 from launcher.charts.bars import Piece, bars
 from launcher.estimate.speed.result import SpeedEstimate, name_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.charts.html import Html, table, tag
 from launcher.charts.lines import MOST, curves, evenly, thinned
 from launcher.charts.page import Chart, Section

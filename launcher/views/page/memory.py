@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher.base import typed
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import Pair, gib
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, table, tag

@@ -7,12 +7,12 @@ shows what there is, and a sentence stands in the place of what is missing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import typed
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.breakdown import Breakdown
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job import events

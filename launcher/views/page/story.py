@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from launcher.base import files, typed
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.base.units import duration
 from launcher.charts.bars import Piece, bars
 from launcher.charts.html import Cell, Html, details, table, tag

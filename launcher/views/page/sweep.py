@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.base import secret
+from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
 from launcher.charts import parallel, table
 from launcher.charts.html import Html, items, joined, tag

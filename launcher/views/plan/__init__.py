@@ -7,9 +7,10 @@ since names of models and paths are the user's or a recipe's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from launcher.base.frozen import dataclass
 from launcher.base.terminal import in_html
 from launcher.base.units import gib, rounded
 from launcher.planner import document, result, slower_because, wording

@@ -16,7 +16,6 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.data import token_folder
 from launcher.data.files import files_of
 from launcher.data.prepare import prepared

@@ -9,7 +9,6 @@ mapped, not read, since every rank opens all of them; ids are compared with the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.base.errors import DataError
+from launcher.base.frozen import dataclass
 from launcher.data.token_folder import ENDS, TOKENS, TRAINED
 from launcher.worker import marks
 from launcher.worker.data.order import mixed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from launcher.base.frozen import dataclass
 
 _ROUNDS = 4  # Of the Feistel network: four are a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).
 _MASK = (1 << 64) - 1

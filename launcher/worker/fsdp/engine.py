@@ -14,7 +14,6 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from launcher.backends.fsdp.traits import dtypes
+from launcher.base.frozen import dataclass
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import pipeline, reading, sharding

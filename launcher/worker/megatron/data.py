@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from megatron.core.datasets.indexed_dataset import _IndexWriter
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch.utils.data import Dataset
 
+from launcher.base.frozen import dataclass
 from launcher.worker import marks
 from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus, TokenFiles

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
 from torch import nn
 
+from launcher.base.frozen import dataclass
 from launcher.estimate import families
 from launcher.spec import ModelSpec
 

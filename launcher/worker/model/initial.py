@@ -12,7 +12,6 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from launcher.base.frozen import dataclass
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Of one block of rows, which a rank holds beside its shard while it draws values.

@@ -11,13 +11,14 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from launcher.base import machine
+from launcher.base.frozen import dataclass
 from launcher.job import versions
 from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.spec import RunSpec

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
 from launcher.estimate.memory.terms import PILES
 from launcher.worker.memory.recording import Candidate, Moment, Recording
 from launcher.worker.trace import allocator

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from launcher.base.frozen import dataclass
 from launcher.base.units import MIB, gib
 from launcher.job.memory import MemoryRecord
 

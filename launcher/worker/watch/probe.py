@@ -18,13 +18,13 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from launcher.base import machine
+from launcher.base.frozen import dataclass
 from launcher.worker import NodeFault, process
 from launcher.worker.engine import Context
 

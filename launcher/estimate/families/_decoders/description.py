@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from launcher.base.frozen import dataclass
 
 type Bias = bool | str
 """True or false, or the key of the class's configuration that says so."""

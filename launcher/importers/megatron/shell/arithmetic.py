@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.importers.megatron.shell import marks, patterns
 from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.tree import DEEPEST, ShellError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from launcher.base.frozen import dataclass
 from launcher.importers.megatron.shell import marks, quoting
 from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.parser import parse
