@@ -29,11 +29,8 @@ from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.views.pairs import summary_table
 
-_RANK_0 = "logs/ranks/*/attempt_*/0"
-"""Torchrun's folder of what rank 0 prints, in each of its attempts."""
-
-_POLL_S = 0.2
-"""Seconds between two looks at a run: short beside what a person notices."""
+_RANK_0 = "logs/ranks/*/attempt_*/0"  # Torchrun's folder of what rank 0 prints, in each of its attempts.
+_POLL_S = 0.2  # Seconds between two looks at a run: short beside what a person notices.
 
 type Show = Callable[[list[JsonObject] | None], None]
 """Takes new lines of metrics, and None at the end."""

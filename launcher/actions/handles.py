@@ -25,11 +25,8 @@ from launcher.views.why import Explained
 if TYPE_CHECKING:
     import pandas
 
-_POLL_S = 0.3
-"""Seconds between two looks at the run's file, which costs next to nothing."""
-
-_ASK_S = 15
-"""Seconds between questions to Slurm, which alone may know of a job's end."""
+_POLL_S = 0.3  # Seconds between two looks at the run's file, which costs next to nothing.
+_ASK_S = 15  # Seconds between questions to Slurm, which alone may know of a job's end.
 
 
 class Run:

@@ -27,8 +27,7 @@ from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
-_OFTEN_S = 0.1
-"""Seconds between two looks at what has been found."""
+_OFTEN_S = 0.1  # Seconds between two looks at what has been found.
 
 
 def search_interruptibly(question: Question, judge: LayoutJudge) -> Plan:

@@ -31,8 +31,7 @@ from launcher.views.plan import sentences
 clock = time.monotonic
 """Seconds, by which the time of a whole command is measured."""
 
-_ROUNDS = 4
-"""Searches at most: each leaves out what the engines' validators refuse of the one before."""
+_ROUNDS = 4  # Searches at most: each leaves out what the engines' validators refuse of the one before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,17 +36,10 @@ if TYPE_CHECKING:
 _TOGETHER = 16
 """Points that a process takes at a time: enough to make the way to it short, few enough to share them out evenly."""
 
-_PROCESSES = 16
-"""The most processes: each takes the memory of an interpreter."""
-
-_CHUNK = 1 << 16
-"""Bytes of one read: what a pipe of Linux holds (pipe(7))."""
-
-_LONGEST = 200
-"""Letters of a line in a message."""
-
-_look = look.Remembered()
-"""Many points share their data, which are looked at once."""
+_PROCESSES = 16  # The most processes: each takes the memory of an interpreter.
+_CHUNK = 1 << 16  # Bytes of one read: what a pipe of Linux holds (pipe(7)).
+_LONGEST = 200  # Letters of a line in a message.
+_look = look.Remembered()  # Many points share their data, which are looked at once.
 
 type Answer = tuple[VerdictName, str]
 """The verdict, and the answer's line of JSON."""

@@ -44,11 +44,8 @@ from launcher.spec.edit import changed
 from launcher.submission import interrupts
 from launcher.submission.submit import forget, submit
 
-_POLL_S = 0.1
-"""Seconds between two looks at the metrics of a run that is verified."""
-
-_SHOWN = 12
-"""Differences that are shown before the rest is counted, so that they stay on one screen."""
+_POLL_S = 0.1  # Seconds between two looks at the metrics of a run that is verified.
+_SHOWN = 12  # Differences that are shown before the rest is counted, so that they stay on one screen.
 
 
 def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:

@@ -31,8 +31,7 @@ from launcher.spec import ClusterSpec, RunSpec
 
 type Engine = Literal["formula", "trace"]
 
-_PARTIAL = "run.partial=true"
-"""The word that ``--partial`` stands for: a run that goes on with it is recorded with it."""
+_PARTIAL = "run.partial=true"  # The word that ``--partial`` stands for: a run that goes on with it is recorded with it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,7 @@ _SCHEDULED = {"train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule
 class _Changed:
     before: RunSpec
     after: RunSpec
-    words: tuple[str, ...]
-    """The words as typed, and those that follow from them to keep the training the same."""
+    words: tuple[str, ...]  # The words as typed, and those that follow from them to keep the training the same.
 
 
 def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:

@@ -51,8 +51,7 @@ from launcher.views.pairs import summary_table
 if TYPE_CHECKING:
     from launcher.data.encoding import Preview
 
-_POLL_S = 0.1
-"""Seconds between two looks at a rank in the foreground."""
+_POLL_S = 0.1  # Seconds between two looks at a rank in the foreground.
 
 _FILES = {"save.load", "model.weights", "data.path", "data.column", "data.source", "data.tokenizer"}
 """Settings that name files; where they alone are wrong, obstacles of this machine are errors beside them."""

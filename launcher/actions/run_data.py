@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from launcher.data.encoding import Preview, Token
     from launcher.data.token_folder import TokenFolder
 
-_MOMENT_S = 1.0
-"""Seconds before the bar is shown: what is done by then needs none."""
+_MOMENT_S = 1.0  # Seconds before the bar is shown: what is done by then needs none.
 
 
 def token_root(spec: RunSpec) -> Path:
@@ -91,8 +90,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[int, str], None]]:
 
 
 _TRAINED = ("black on green", "black on bright_green")
-_READ = ("white on grey23", "white on grey37")
-"""Styles of neighbouring tokens, by turns."""
+_READ = ("white on grey23", "white on grey37")  # Styles of neighbouring tokens, by turns.
 
 
 def read_previews(spec: RunSpec) -> list[Preview]:

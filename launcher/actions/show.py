@@ -16,8 +16,7 @@ from launcher.preflight.plan import Plan, plan
 from launcher.rundir.record import directory_of
 from launcher.submission.slurm_jobs import sbatch_text
 
-_NAME = "{name}"
-"""Stands for the last part of the run directory, which is the job's name."""
+_NAME = "{name}"  # Stands for the last part of the run directory, which is the job's name.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

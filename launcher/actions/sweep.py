@@ -47,8 +47,7 @@ from launcher.sweeping.sweep import Sweep
 from launcher.views import sweep_table
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
-_UNLUCKY = 200
-"""Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted."""
+_UNLUCKY = 200  # Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

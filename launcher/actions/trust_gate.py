@@ -24,8 +24,7 @@ from launcher.spec import RunSpec
 if TYPE_CHECKING:
     from launcher.config.trust.sources import Source
 
-_LOADS = ("spec", "yaml-cfg")
-"""Arguments of Megatron-LM that load what they name, also where that is a number."""
+_LOADS = ("spec", "yaml-cfg")  # Arguments of Megatron-LM that load what they name, also where that is a number.
 
 
 def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source] = ()) -> None:

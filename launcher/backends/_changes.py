@@ -8,8 +8,7 @@ from typing import Literal
 from launcher.spec import ParallelSpec, RunSpec
 from launcher.spec.change import Change, same_batch, set_to
 
-_NODE = 8
-"""GPUs of the usual node."""
+_NODE = 8  # GPUs of the usual node.
 
 _FEWEST_TOKENS = 4096
 """Tokens of a sequence that a rank keeps at least: with fewer, messages take longer than the attention they hide in."""

@@ -28,8 +28,7 @@ _GLUED = ("PASSWD", "PASSWORD", "PASSPHRASE", "PASS", "PWD", "PW")
 """Ends of a part in capitals that make the name a secret's: ``PGPASS``, ``SSHPASS``, ``MYSQL_PWD``, ``BINDPW``."""
 
 _NOT_GLUED = frozenset({"ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS", "SURPASS", "TRESPASS", "LOWPASS", "HIGHPASS"})
-_FOLDERS = frozenset({"PWD", "OLDPWD"})
-"""Whole names of variables in which a shell keeps folders."""
+_FOLDERS = frozenset({"PWD", "OLDPWD"})  # Whole names of variables in which a shell keeps folders.
 
 _KEEPERS = frozenset({"API", "ACCESS", "AUTH", "PRIVATE", "CLIENT", "SIGNING", "ENCRYPTION"})
 """Parts in front of KEY or TOKEN that leave no other meaning."""
@@ -54,11 +53,8 @@ def _form(title: str, variable: str, marks: str, pattern: str) -> Form:
     return Form(title, variable, tuple(marks.split()), rf"(?<![A-Za-z0-9]){pattern}")
 
 
-_GIVEN = r"(?![\\\"']*[$`<{(%*\s])"
-"""What follows is said, and no reference to another place."""
-
-_OPEN = rf"[\\\"']*{_GIVEN}"
-"""The quotes of a value, escaped or not, that is said."""
+_GIVEN = r"(?![\\\"']*[$`<{(%*\s])"  # What follows is said, and no reference to another place.
+_OPEN = rf"[\\\"']*{_GIVEN}"  # The quotes of a value, escaped or not, that is said.
 
 # The forms that their issuers document: docs.github.com lists most of them under "Supported secret scanning patterns",
 # and detect-secrets 1.5.0 and gitleaks 8 look for the same. Lengths are less than those, since issuers change them.
@@ -129,8 +125,7 @@ FORMS = (
     ),
 )
 
-_SHORT = 4096
-"""Characters of a text whose answer is kept: settings and words, and no files."""
+_SHORT = 4096  # Characters of a text whose answer is kept: settings and words, and no files.
 
 _NAMED = (
     r"(?<![\w.$-])(?P<flag>--?)?(?P<name>[A-Za-z][\w.-]*)(?P<quote>[\"']?)"

@@ -29,8 +29,7 @@ from typing import (
 type Reader = Callable[[Any], tuple[bool, Any]]
 """Reads a value: True if it is of the type, and the value as that type has it."""
 
-_MOST = 1 << 63
-"""Whole numbers beyond are no count, size, process id or step."""
+_MOST = 1 << 63  # Whole numbers beyond are no count, size, process id or step.
 
 
 class Scalars(NamedTuple):
@@ -57,8 +56,7 @@ class Fault(NamedTuple):
 
     path: str
     found: object
-    kind: Any
-    """The type; None where the key is missing."""
+    kind: Any  # The type; None where the key is missing.
 
 
 class Unfit(ValueError):

@@ -65,8 +65,7 @@ def seconds_of(text: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-_SAME = 1
-"""Percent by which two speeds may differ and count as the same: the model is not as exact as that."""
+_SAME = 1  # Percent by which two speeds may differ and count as the same: the model is not as exact as that.
 
 
 @lru_cache(maxsize=1024)

@@ -16,8 +16,7 @@ from launcher.charts.library import LIMIT, coloured, nominal, quantitative
 LEAST_WIDTH = 960
 """Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
 
-_LETTER = 6.4
-"""Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take."""
+_LETTER = 6.4  # Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take.
 _ROW, _PAIR, _AROUND = 30, 50, 20
 """Pixels of a row, of one with two bars, and of what is around them."""
 

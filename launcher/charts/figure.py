@@ -14,10 +14,8 @@ from launcher.charts.page import Chart
 
 _SUFFIXES = (".png", ".svg", ".html")
 
-_WIDTH = 980
-"""Pixels of a picture's charts."""
-_COLUMNS = 150
-"""Letters of a line above them."""
+_WIDTH = 980  # Pixels of a picture's charts.
+_COLUMNS = 150  # Letters of a line above them.
 
 
 def check_path(path: Path) -> None:

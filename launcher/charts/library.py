@@ -81,8 +81,7 @@ EXTRA = "report"
 
 _CLIP = re.compile(r"\bclip\d+\b")
 
-_SCALE = 1.5
-"""Pixels of a PNG for each of the drawing's, for sharp text on screens of today."""
+_SCALE = 1.5  # Pixels of a PNG for each of the drawing's, for sharp text on screens of today.
 
 
 def require(option: str, path: Path) -> None:

@@ -15,8 +15,7 @@ from launcher.charts.library import CATEGORIES, DASHES, LEGEND, coloured, nomina
 MOST = 2000
 """Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small."""
 
-_HEIGHT = 220
-"""Pixels of a chart of curves."""
+_HEIGHT = 220  # Pixels of a chart of curves.
 
 _BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 """The selection by which ``page.js`` zooms."""
@@ -24,8 +23,7 @@ _BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 _STEPS: JsonObject = {"axis": {"tickMinStep": 1}, "scale": {"zero": False, "nice": False}}
 """An axis of whole numbers that begins with the first of them."""
 
-_FEW = 40
-"""Steps up to which each of an area is marked by a point."""
+_FEW = 40  # Steps up to which each of an area is marked by a point.
 
 
 def curves(

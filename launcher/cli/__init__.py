@@ -52,8 +52,7 @@ _OF_THE_SYSTEM = frozenset((
 ))  # fmt: skip
 """Errors of the system whose cause is a path as typed, a disk, a permission or a limit, and not a fault of ours."""
 
-_LONGEST = 200
-"""Letters of a path in a message."""
+_LONGEST = 200  # Letters of a path in a message.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,8 +27,7 @@ _OF_ONE_RUN = {
 }
 """Options that only a single run reads, and the ways to the same with several."""
 
-_KEPT_AS = {"--from": "lock", "--set": "variables"}
-"""Where the parser keeps an option that is no attribute's name."""
+_KEPT_AS = {"--from": "lock", "--set": "variables"}  # Where the parser keeps an option that is no attribute's name.
 
 
 _SHARED: Mapping[str, JsonObject] = {

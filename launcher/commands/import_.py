@@ -30,8 +30,7 @@ from launcher.importers import Imported, LeftOut
 from launcher.preflight.assess import invalid_as_json
 from launcher.views.check.text import errors_as_text
 
-_LISTED = 5
-"""Keys without an effect that are shown each with its reason; more are named alone."""
+_LISTED = 5  # Keys without an effect that are shown each with its reason; more are named alone.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,7 @@ from launcher.rundir import contents, health, output, results, state, status
 from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
 
-_POLL_S = 0.3
-"""Seconds between two looks at the files of a run that is followed."""
+_POLL_S = 0.3  # Seconds between two looks at the files of a run that is followed.
 
 _ASK_S = {"local": 2, "slurm": 15}
 """Seconds between two questions for its state: a controller should not be asked three times a second."""

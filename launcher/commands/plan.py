@@ -35,8 +35,7 @@ from launcher.views.plan import table
 
 _WIDEST = 120
 
-_WORTH_SAYING_S = 1.0
-"""Seconds behind the answer from which on the time of the whole command is said, too."""
+_WORTH_SAYING_S = 1.0  # Seconds behind the answer from which on the time of the whole command is said, too.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

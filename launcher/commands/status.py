@@ -19,8 +19,7 @@ from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status
 from launcher.views.runs import by_place, table
 
-_NEWEST = 20
-"""Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines."""
+_NEWEST = 20  # Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,8 +28,7 @@ PRESETS = "parallel"
 
 _BASE = "_base.yaml"
 
-_DEEPEST = 3
-"""Folders below a configuration folder; an option lies in one."""
+_DEEPEST = 3  # Folders below a configuration folder; an option lies in one.
 
 _TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
 _KEY = re.compile(r"([\w-]+):")

@@ -43,8 +43,7 @@ class Interval:
 _folders: list[str] = []
 """The user's folders of the composition in progress: Hydra takes a plugin's class, not an instance with state."""
 
-_one_at_a_time = threading.Lock()
-"""Hydra's state is the process's, and a program may check in several threads."""
+_one_at_a_time = threading.Lock()  # Hydra's state is the process's, and a program may check in several threads.
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
@@ -237,8 +236,7 @@ def value_of(override: Override) -> object:
     return value if plain else OverridesParser.create().parse_override(override.hydra).value()
 
 
-_LARGE = re.compile(r"^(\d{6,})\.0$")
-"""A count as Hydra writes 1e8 again."""
+_LARGE = re.compile(r"^(\d{6,})\.0$")  # A count as Hydra writes 1e8 again.
 
 
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:

@@ -20,8 +20,7 @@ NO_EFFECT = "no effect: "
 _SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(?: \(with ([a-z_]+=\w+)\))?")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")
-_LONGEST = 100
-"""Characters of a value in a message."""
+_LONGEST = 100  # Characters of a value in a message.
 
 
 def _mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:

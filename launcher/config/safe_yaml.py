@@ -22,8 +22,7 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 """Numbers to base 60 of YAML 1.1 (yaml.org/type/int, yaml.org/type/float), without quotes."""
 
 _IS_BASE_60 = "is a number to base 60 in YAML 1.1: quote it where it is text"
-_LONGEST = 40
-"""Characters of a number; those of a float with all of its digits are 24."""
+_LONGEST = 40  # Characters of a number; those of a float with all of its digits are 24.
 
 
 def load(path: Path) -> object:

@@ -19,11 +19,8 @@ from launcher.spec.training import DataSpec
 
 type Message = Mapping[str, Any]
 
-_LISTS = ("messages", "conversations", "conversation")
-"""Columns of lists of messages."""
-
-_TURNS = ({"role", "content"}, {"from", "value"})
-"""Keys of a message."""
+_LISTS = ("messages", "conversations", "conversation")  # Columns of lists of messages.
+_TURNS = ({"role", "content"}, {"from", "value"})  # Keys of a message.
 
 PAIRS = (
     ("prompt", "completion"),
@@ -59,8 +56,7 @@ _ROLES = {
 """A role as data sets write it, and as chat templates do."""
 
 _ASSISTANT = "assistant"
-_UNSET = "text"
-"""The default of ``data.column``, which belongs to text: a row of messages seldom has it."""
+_UNSET = "text"  # The default of ``data.column``, which belongs to text: a row of messages seldom has it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from launcher.spec import DataSpec
 SIZE = 1 << 18
 """Bytes that are read at once; pieces of 16 KiB are encoded at two thirds of the speed, larger ones no faster."""
 
-_LONGEST = 64 * SIZE
-"""Characters without any space after which a piece is cut all the same."""
+_LONGEST = 64 * SIZE  # Characters without any space after which a piece is cut all the same.
 
 
 class Unfinished(str):

@@ -23,8 +23,7 @@ from launcher.data.tokenizer import Pieces, Tokenizer, tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec.training import DataSpec
 
-_BATCH = 256
-"""Conversations that are tokenised at once, on all cores."""
+_BATCH = 256  # Conversations that are tokenised at once, on all cores.
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ SECONDS = 5
 MEMORY = 4 << 30
 """Bytes of the process: the largest row that is read has 256 MiB, and Python's text takes up to four times that."""
 
-_AT_ONCE = 256
-"""Conversations that are sent together."""
+_AT_ONCE = 256  # Conversations that are sent together.
 
 type Outcome = Written | Unusable
 

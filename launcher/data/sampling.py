@@ -24,8 +24,7 @@ from launcher.data.unusable import BadRows, Unusable
 WHOLE = 4 << 20
 """Bytes of data that are read as a whole."""
 
-_UNPACKED = 4 * WHOLE
-"""Bytes that they may be once they are decompressed."""
+_UNPACKED = 4 * WHOLE  # Bytes that they may be once they are decompressed.
 
 FILES = 64
 """Files, and places in them, that are looked at of larger data."""
@@ -37,8 +36,7 @@ _STARTS, _STARTED = 4, 1 << 21
 
 _SHORT = 1 << 12
 _COUNTED = 1 << 28
-_SEEKABLE = ("text", "jsonl")
-"""Kinds in which a row can be found from any place: behind the next end of line."""
+_SEEKABLE = ("text", "jsonl")  # Kinds in which a row can be found from any place: behind the next end of line.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from launcher.data.tokenizer import Bytes, count_tokens, quick_tokenizer
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 from launcher.spec import DataSpec
 
-_TOKENISED = 1 << 19
-"""Characters that are tokenised, which a tokenizer does with some millions a second."""
+_TOKENISED = 1 << 19  # Characters that are tokenised, which a tokenizer does with some millions a second.
 
 _PIECE = 1 << 14
 _IDS = 1 << 14

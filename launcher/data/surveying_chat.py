@@ -14,8 +14,7 @@ from launcher.data.tokenizer import quick_tokenizer
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
 
-_ENCODED = 1 << 19
-"""Characters of rows that are written by the template and tokenised."""
+_ENCODED = 1 << 19  # Characters of rows that are written by the template and tokenised.
 
 
 def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows) -> Survey:

@@ -33,8 +33,7 @@ MILESTONES: frozenset[Milestone] = frozenset(get_args(Milestone.__value__))
 """``queued``: submitted; ``running``: the job's first node has it; ``start``: the ranks are started, on the ``nodes``;
 ``save``: a checkpoint has its name, after so many ``seconds``; ``end``: the attempt has, with the run's ``state``."""
 
-_END_BYTES = 1 << 18
-"""Some thousand lines: of a longer file only the end is read."""
+_END_BYTES = 1 << 18  # Some thousand lines: of a longer file only the end is read.
 
 
 def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool = False, **facts: object) -> None:

@@ -21,8 +21,7 @@ MAIL_TYPES = ("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND"
               "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS")  # fmt: skip
 """sbatch(1), ``--mail-type``."""
 
-_USUAL = "END,FAIL"
-"""When mail is sent to an address that is given alone; Slurm itself would send none."""
+_USUAL = "END,FAIL"  # When mail is sent to an address that is given alone; Slurm itself would send none.
 
 _ADDRESS = re.compile(r"[\w.+-]+(@[\w-]+(\.[\w-]+)*)?")
 

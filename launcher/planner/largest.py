@@ -37,8 +37,7 @@ KEYS = {"micro_batch": (MICRO_BATCH, "train.gradient_accumulation"), "sequence":
 _SHORTEST, _LONGEST = 8, 22
 """Tokens of the sequences that are tried, as powers of two; no model is known of that takes more than the last."""
 
-_TOLD = 2
-"""Larger candidates that are told with the reason why nothing fits."""
+_TOLD = 2  # Larger candidates that are told with the reason why nothing fits.
 
 type Asking = Callable[[Sequence[str]], Question]
 """Reads the words of the question with further ones behind them."""

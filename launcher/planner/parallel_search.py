@@ -16,8 +16,7 @@ from launcher.planner.judge import LayoutJudge
 from launcher.planner.search import Found, OpenedDegrees, Search
 from launcher.planner.space import Space
 
-_FEW = 400
-"""Degrees that one processor is done with in about the time in which a second process has started."""
+_FEW = 400  # Degrees that one processor is done with in about the time in which a second process has started.
 
 type Progress = Callable[[Found], None]
 """Told what has been found so far, often."""

@@ -27,8 +27,7 @@ from launcher.planner.result import Assumption
 from launcher.spec import RunSpec
 from launcher.spec.edit import value_at
 
-_NODE = 8
-"""GPUs of the usual node."""
+_NODE = 8  # GPUs of the usual node.
 
 _SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
 """Groups that a layout may choose an option of."""

@@ -34,8 +34,7 @@ START_S = 600
 UNKNOWN_S = 1800
 """Seconds allowed for a run whose speed is not predicted, as on a CPU."""
 
-_GROUPS = ("data", "save", "tracking")
-"""Groups of which a short run takes nothing that is said."""
+_GROUPS = ("data", "save", "tracking")  # Groups of which a short run takes nothing that is said.
 
 _SETTINGS: tuple[tuple[str, object], ...] = (
     ("train.eval_every", None),

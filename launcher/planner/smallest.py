@@ -42,8 +42,7 @@ MOST_NODES, MOST_IN_TIME = 2**10, 2**14
 """Nodes of the largest cluster that is looked at: for memory alone, where more of them no longer help, and for time,
 with 131,072 GPUs in nodes of eight more than any that is known of."""
 
-_STEPS = 8
-"""Sizes between a power of two and the next."""
+_STEPS = 8  # Sizes between a power of two and the next.
 
 _PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
 """Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""

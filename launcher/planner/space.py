@@ -33,8 +33,7 @@ from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, Memory
 from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
-_FEWEST_TOKENS = 1024
-"""Tokens of a sequence that a rank keeps at least."""
+_FEWEST_TOKENS = 1024  # Tokens of a sequence that a rank keeps at least.
 
 _LARGEST_MICRO_BATCH = 128
 

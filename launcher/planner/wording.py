@@ -10,8 +10,7 @@ from launcher.spec import RunSpec
 BETWEEN = " · "
 """Stands between two parts of a layout."""
 
-_COPIES = "DDP"
-"""The engine that keeps whole copies, as its name says."""
+_COPIES = "DDP"  # The engine that keeps whole copies, as its name says.
 
 
 def engine(spec: RunSpec) -> str:

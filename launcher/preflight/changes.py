@@ -18,8 +18,7 @@ from launcher import backends
 from launcher.spec import PrecisionSpec, RunSpec, edit
 from launcher.spec.change import Change, Neighbour, batches, same_batch, set_to
 
-_NODE = 8
-"""GPUs of the usual node."""
+_NODE = 8  # GPUs of the usual node.
 
 _FP32 = PrecisionSpec(
     name="fp32",

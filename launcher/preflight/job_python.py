@@ -26,14 +26,9 @@ type Asking = Callable[[RunSpec], Environment | None]
 ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 
 _KIND, _ON_NODES = "python", "python-of-nodes"
-_TIMEOUT_S = 20
-"""Seconds for a Python's answer; on a cold network file system the start of one takes most of them."""
-
-_OLDEST_PYTHON = (3, 12)
-"""As ``requires-python`` of ``pyproject.toml`` has it."""
-
-_PACKAGES = (package.NAME, "bitsandbytes", *versions.OLDEST)
-"""Packages of which a Python is asked the versions."""
+_TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
+_OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
+_PACKAGES = (package.NAME, "bitsandbytes", *versions.OLDEST)  # Packages of which a Python is asked the versions.
 
 _PROGRAM = """
 import json, sys

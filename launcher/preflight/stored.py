@@ -19,8 +19,7 @@ from launcher.saved.headers import Shapes
 from launcher.spec import ModelSpec, RunSpec, edit
 
 _SHOWN = 3
-_IN_NETWORK = "model.network."
-"""The prefix of a tensor's name in the checkpoints of the worker."""
+_IN_NETWORK = "model.network."  # The prefix of a tensor's name in the checkpoints of the worker.
 
 
 def weights(spec: RunSpec) -> Iterator[ConfigError]:

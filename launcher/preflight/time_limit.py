@@ -16,8 +16,7 @@ from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.saving import Saves
 from launcher.spec import RunSpec
 
-_ROUND_MIN = 10
-"""Minutes to which a limit that is proposed is rounded up."""
+_ROUND_MIN = 10  # Minutes to which a limit that is proposed is rounded up.
 
 
 def remarks(spec: RunSpec, speed: SpeedEstimate | None, saves: Saves) -> Iterator[ConfigError]:

@@ -25,8 +25,7 @@ MOST_OF_ANY: Mapping[Device, int] = {"cpu": 2**46, "cuda": 2**40}
 """Bytes that no rank has, for where its memory is unknown: 64 TiB are the most of one machine (HPE Superdome Flex), and
 a TiB is three times the largest card of ``conf/hardware``."""
 
-_CROWDED = 0.5
-"""Share of the device that whole copies of the model states may take before DDP gets a warning."""
+_CROWDED = 0.5  # Share of the device that whole copies of the model states may take before DDP gets a warning.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ STRAIGHT = 0.02
 """By which the line through two depths may miss the whole model, by the estimate, and still decide: twice the 1% by
 which a rehearsed rank may differ from the same rank of the real run."""
 
-_COMMUNICATORS = "communicators"
-"""A pile that a rank has in the run and not alone."""
+_COMMUNICATORS = "communicators"  # A pile that a rank has in the run and not alone.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

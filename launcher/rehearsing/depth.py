@@ -24,11 +24,8 @@ _FIRST = (4, 8, 16, 32, 3, 2, 1)
 """Layers of a rank from which on its memory may be linear in them, in the order in which they are tried: from four on
 it is, but for buckets of a fixed size, which take more; fewer are for a device that holds no more."""
 
-_APART = 2
-"""Layers between the two depths."""
-
-_RECOMPUTED = 4 / 3
-"""Forward, backward and forward again over forward and backward, whose FLOPs are as 1 to 2."""
+_APART = 2  # Layers between the two depths.
+_RECOMPUTED = 4 / 3  # Forward, backward and forward again over forward and backward, whose FLOPs are as 1 to 2.
 
 
 def layers_of(spec: RunSpec, stage: int) -> int:

@@ -23,8 +23,7 @@ from launcher.rehearsing.process import Rehearse
 from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
-_QUICK_FLOPS = 1e11
-"""Of all steps: seconds on any processor, so that its speed need not be tried."""
+_QUICK_FLOPS = 1e11  # Of all steps: seconds on any processor, so that its speed need not be tried.
 
 _PATIENCE = 0.5
 """Share of the time that the products of matrices may take by the forecast: other operations take time, too."""
@@ -200,8 +199,7 @@ def _needs(phases: Sequence[Phase], said: PredictedRank) -> tuple[int, int]:
     return least + said.communicators_bytes, used + said.communicators_bytes
 
 
-_QUEUED = "cluster=slurm"
-"""A GPU of the queue rehearses what this machine cannot."""
+_QUEUED = "cluster=slurm"  # A GPU of the queue rehearses what this machine cannot.
 
 
 class _Depths:

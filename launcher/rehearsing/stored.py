@@ -14,8 +14,7 @@ from launcher.preflight import evidence
 from launcher.rehearsing.result import Rehearsal
 from launcher.spec import RunSpec
 
-_KEPT = 3
-"""Rehearsals of one run whose files stay, the newest: each holds a specification and a log."""
+_KEPT = 3  # Rehearsals of one run whose files stay, the newest: each holds a specification and a log.
 
 
 def new_folder(spec: RunSpec) -> Path:

@@ -13,8 +13,7 @@ from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import closest
 
-_BYTES = 256
-"""Ids of the byte tokenizer: one for each value of a byte."""
+_BYTES = 256  # Ids of the byte tokenizer: one for each value of a byte.
 
 
 _AMPERE, _LARGEST_HEAD = 8.0, 256

@@ -107,8 +107,7 @@ def _note(run: Path, changes: Sequence[Change], *, words: Sequence[str], step: i
 
 
 _FREE_OF_MODEL = ("model.attention", "model.dropout", "model.trust_remote_code")
-_FREE_OF_DATA = ("data.workers", "data.path")
-"""Where the same data lie now: the worker compares the samples."""
+_FREE_OF_DATA = ("data.workers", "data.path")  # Where the same data lie now: the worker compares the samples.
 
 _ADAPTER = {
     "adapter.alpha": "what the adapter has learnt is scaled by it",

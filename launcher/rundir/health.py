@@ -22,11 +22,8 @@ from launcher.rundir import failure
 from launcher.rundir.state import State
 
 _FOLDER = Path("logs", "hangs")
-_STAYS = ("restart", "rollback", "bad_rows")
-"""Kinds of events that hold until a run's end, and after it."""
-
-_NAMED = 3
-"""Ranks that a sentence names; the others are counted, and stand in the file."""
+_STAYS = ("restart", "rollback", "bad_rows")  # Kinds of events that hold until a run's end, and after it.
+_NAMED = 3  # Ranks that a sentence names; the others are counted, and stand in the file.
 
 
 def part(directory: Path, step: int, node: int) -> Path:

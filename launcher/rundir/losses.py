@@ -53,8 +53,7 @@ def _row(content: Mapping[str, Any]) -> JsonObject:
 MEAN = "mean of the last tenth of the logged steps"
 """What the loss of training of a run is, which single lines scatter around."""
 
-_NO_SAMPLES = ("workers", "preview")
-"""Keys of ``data`` that change no sample."""
+_NO_SAMPLES = ("workers", "preview")  # Keys of ``data`` that change no sample.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

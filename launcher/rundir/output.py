@@ -44,8 +44,7 @@ _NOTE = re.compile(r"^(\[rank\d+\]:)?\[[IWEF]\d{4} ")
 _LOST = re.compile(r"Connection (closed|reset|refused)|connection was (closed|reset)|Broken pipe|recvBytes failed")
 """Words of gloo, NCCL and the system about a peer that is gone."""
 
-_LONGEST = 300
-"""Characters that one line of a reason may have."""
+_LONGEST = 300  # Characters that one line of a reason may have.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,7 @@ _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIO
 
 _TIMEOUT_S = 10
 
-_MOST_BYTES = 1 << 26
-"""Of a larger changed file the difference holds size and time: a launch does not read terabytes."""
+_MOST_BYTES = 1 << 26  # Of a larger changed file the difference holds size and time: a launch does not read terabytes.
 
 _ENTRY = re.compile(
     rb"(?P<tag>\S) (?P<mode>\d{6}) (?P<name>[0-9a-f]+) (?P<stage>\d)\t(?P<path>[^\0]+)\0"

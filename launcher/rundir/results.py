@@ -22,8 +22,7 @@ from launcher.saved import checkpoints
 
 METRICS = "metrics.jsonl"
 _END_BYTES = 65536
-_RECENT = 20
-"""Lines over which the speed of a step is taken, for the time that is left."""
+_RECENT = 20  # Lines over which the speed of a step is taken, for the time that is left.
 
 BETWEEN = "between steps"
 """The phase of the state that stays from step to step."""
@@ -36,8 +35,7 @@ _SHOWN = (
 )
 """Keys of a line of metrics that a person is shown, with their names and forms."""
 
-_ROUNDED = 0.1
-"""Tokens a second: more than what is lost where a prediction is written with one decimal."""
+_ROUNDED = 0.1  # Tokens a second: more than what is lost where a prediction is written with one decimal.
 
 
 def steps(run: Path) -> list[JsonObject]:

@@ -82,8 +82,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-_LIST_BYTES = 1 << 18
-"""Thousands of runs; a longer list loses those that are gone."""
+_LIST_BYTES = 1 << 18  # Thousands of runs; a longer list loses those that are gone.
 
 
 class Ambiguous(LookupError):

@@ -20,11 +20,8 @@ from launcher.rundir.state import SWEEP
 _ALWAYS = ("home.json", "job.json", "plan.json", "spec.json", SWEEP)
 """``home.json`` says which path the job's words are rid of, and ``plan.json`` whether the run was forced."""
 
-_HASH = 64
-"""Characters of a SHA-256, at the begin of each line of the list."""
-
-_LIST_BYTES = 1 << 19
-"""Thousands of records; a longer list loses those that are gone."""
+_HASH = 64  # Characters of a SHA-256, at the begin of each line of the list.
+_LIST_BYTES = 1 << 19  # Thousands of records; a longer list loses those that are gone.
 
 
 def digest(record: Path) -> str:

@@ -40,8 +40,7 @@ PAUSED = Path("logs", "saving_paused.json")
 
 _STEP = re.compile(r"step-(\d{8,})")
 _ITERATION = re.compile(r"iter_(\d{7,})")
-_SHOWN = 8
-"""Checkpoints that a message offers; the newest of a run with many."""
+_SHOWN = 8  # Checkpoints that a message offers; the newest of a run with many.
 
 type FindRun = Callable[[str], Path | None]
 """From a run's name or id to its directory; None where there is no such run."""

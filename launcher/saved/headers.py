@@ -21,8 +21,7 @@ type Shapes = Mapping[str, tuple[int, ...]]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 METADATA = ".metadata"
-_LONGEST = 100 * 2**20
-"""Bytes of a header, at most; safetensors itself refuses longer ones."""
+_LONGEST = 100 * 2**20  # Bytes of a header, at most; safetensors itself refuses longer ones.
 
 
 class Unreadable(Exception):

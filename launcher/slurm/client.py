@@ -14,8 +14,7 @@ _TIMEOUT_S = 60
 
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect")
 _UNKNOWN = "Could not establish a configuration source"
-_BETWEEN_S = 0.5
-"""Seconds between two tries while the controller is away."""
+_BETWEEN_S = 0.5  # Seconds between two tries while the controller is away.
 
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 """Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""

@@ -22,8 +22,7 @@ from launcher.base.errors import SubmitError
 from launcher.base.frozen import dataclass
 from launcher.slurm.client import SlurmRefused, ask
 
-_MOST_AT_ONCE = 500
-"""Job ids in one command line."""
+_MOST_AT_ONCE = 500  # Job ids in one command line.
 
 
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")

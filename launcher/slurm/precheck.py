@@ -38,15 +38,13 @@ _REFUSALS = {
 _LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "dependency", "licenses")
 """Keys without which Slurm takes its own default, or asks for nothing."""
 
-_WAYS = 4
-"""Accounts or qualities of service that a message names."""
+_WAYS = 4  # Accounts or qualities of service that a message names.
 
 _UNAVAILABLE = "Requested node configuration is not available"
 """sbatch's words for nodes that are too small, and for those that have not answered yet."""
 
 _BETWEEN_S = 0.5
-_IN_MEMORY = ("tmpfs", "ramfs")
-"""File systems as stat(1) names them that no other machine sees."""
+_IN_MEMORY = ("tmpfs", "ramfs")  # File systems as stat(1) names them that no other machine sees.
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:

@@ -85,8 +85,7 @@ _ENDED: dict[str, tuple[str, EndCause]] = {
 NO_STEP = "srun: error: (Unable to create step|Application launch failed)"
 """Pattern of srun's messages that Slurm has not started any program on the nodes."""
 
-_NO_OUTPUT = "0:53"
-"""``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53)."""
+_NO_OUTPUT = "0:53"  # ``slurmstepd`` could not open the job's output file (``ESLURMD_...``, shown as signal 53).
 
 
 def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCause | None]:

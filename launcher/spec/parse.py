@@ -123,8 +123,7 @@ class _Field(NamedTuple):
     key: str
     kind: Any
     default: Any
-    reader: Reader | None
-    """None for a group of keys."""
+    reader: Reader | None  # None for a group of keys.
 
 
 @cache
@@ -239,8 +238,7 @@ def _anything(value: Any) -> tuple[bool, Any]:
     return not any(map(CONTROL.search, texts(value))), _plain(value)
 
 
-_TYPED = Scalars(whole=_integer, number=_number, text=_name, anything=_anything)
-"""Values as people type them."""
+_TYPED = Scalars(whole=_integer, number=_number, text=_name, anything=_anything)  # Values as people type them.
 
 
 def texts(value: object) -> Iterator[str]:

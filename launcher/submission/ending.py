@@ -26,8 +26,7 @@ _HEARD_S = 5.0
 
 _POLL_S = 0.1
 
-_MOST_FAILURES = 2
-"""Of one node; then the job is put back without it."""
+_MOST_FAILURES = 2  # Of one node; then the job is put back without it.
 
 
 def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str | None:

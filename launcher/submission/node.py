@@ -27,17 +27,13 @@ from launcher.submission import ending, hanging, preparing, processes
 from launcher.submission.killing import Killing
 from launcher.submission.processes import SlurmPlace
 
-_POLL_S = 0.1
-"""Seconds between two looks at the agent."""
-
-_REMIND_S = 2.0
-"""Between two signals to ranks that may not have installed a handler yet."""
+_POLL_S = 0.1  # Seconds between two looks at the agent.
+_REMIND_S = 2.0  # Between two signals to ranks that may not have installed a handler yet.
 
 _GRACE_S = 20.0
 """Seconds in which ranks find out by themselves that another has failed; one that hangs, or is stopped, does not."""
 
-_LOOK_S = 2.0
-"""Between two looks at whether the job has begun again elsewhere."""
+_LOOK_S = 2.0  # Between two looks at whether the job has begun again elsewhere.
 
 
 def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: SlurmPlace | None = None) -> None:

@@ -21,8 +21,7 @@ from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
 _POLL_S = 0.1
-_LOOK_S = 1.0
-"""Seconds between two looks at a file system that nodes share."""
+_LOOK_S = 1.0  # Seconds between two looks at a file system that nodes share.
 
 _UNSEEN_S = 60.0
 """Seconds after which a folder that another node has written is seen on any file system that nodes share."""

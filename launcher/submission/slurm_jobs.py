@@ -35,11 +35,8 @@ from launcher.submission.node_task import NodeTask
 _ARRAY_SIZE = 1000
 """Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
 
-_FOREVER_MIN = 60 * 24 * 365
-"""Submitit ends a task after its time limit; one without a limit gets a year."""
-
-_PATIENCE_S = 20
-"""Seconds that a submission waits for a controller that is being restarted."""
+_FOREVER_MIN = 60 * 24 * 365  # Submitit ends a task after its time limit; one without a limit gets a year.
+_PATIENCE_S = 20  # Seconds that a submission waits for a controller that is being restarted.
 
 
 class NoJob(SubmitError):

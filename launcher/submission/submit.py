@@ -34,8 +34,7 @@ from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts, slurm_jobs
 from launcher.submission.node_task import NodeTask
 
-_FOREVER_MIN = 60 * 24 * 365
-"""Submitit ends a local job after its time limit, two minutes unless it is given one."""
+_FOREVER_MIN = 60 * 24 * 365  # Submitit ends a local job after its time limit, two minutes unless it is given one.
 
 
 def submit(directory: Path, spec: RunSpec) -> str:

@@ -16,8 +16,7 @@ from launcher.preflight.verdict import VerdictName
 from launcher.rundir import contents, state
 from launcher.spec import RunSpec
 
-_NAMED = 4
-"""Points, or values of them, that a sentence names before it counts the rest, so that it stays one line."""
+_NAMED = 4  # Points, or values of them, that a sentence names before it counts the rest, so that it stays one line.
 
 _FORMATS = ("parameters", "gradients", "reduce", "master")
 

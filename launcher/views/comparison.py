@@ -22,8 +22,7 @@ from launcher.rundir import contents, lock, losses, results, status
 from launcher.rundir.losses import Basis, Trained
 from launcher.rundir.status import RunState
 
-_POINTS = 6
-"""Steps, and numbers of tokens, at which losses are compared."""
+_POINTS = 6  # Steps, and numbers of tokens, at which losses are compared.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -18,11 +18,8 @@ from launcher.views.comparison import Comparison, Side, lowest
 type Line = tuple[str, Sequence[str]]
 """A name and a cell for every run."""
 
-_LONGEST = 28
-"""Characters of a cell; the whole value is in ``--json``."""
-
-_FOLLOWERS = 3
-"""More settings of one group than this that differ together with its option are counted, not listed."""
+_LONGEST = 28  # Characters of a cell; the whole value is in ``--json``.
+_FOLLOWERS = 3  # More settings of one group than this that differ together with its option are counted, not listed.
 
 
 def text(found: Comparison, width: int) -> str:

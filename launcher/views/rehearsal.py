@@ -24,8 +24,7 @@ _WORDS: dict[Measured, str] = {
 
 _COUNTERS = ("allocated", "needed", "reserved", "device")
 
-_BENT = 0.01
-"""Difference of the estimate from its own line through two depths from which on it is said."""
+_BENT = 0.01  # Difference of the estimate from its own line through two depths from which on it is said.
 
 _STANDS_IN = (
     "A processor stood in for {}: allocated bytes with its kernels, beside the estimate for these kernels. It says"

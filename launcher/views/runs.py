@@ -20,8 +20,7 @@ from launcher.slurm.jobs import Waiting
 
 _BARS = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "━", "┄"
-_HEAD = 10
-"""Columns of a line's name."""
+_HEAD = 10  # Columns of a line's name.
 
 _LETTERS: Mapping[Pile, str] = dict(zip(PILES, "PGOMALRDTWCNF", strict=True))
 """A letter for each pile in the bar of the memory: colours alone would not tell them apart."""

@@ -12,8 +12,7 @@ from launcher.job.memory import PileRow
 from launcher.views import pairs
 from launcher.why.answer import Answer
 
-_SMALLEST = 0.005
-"""Share of the largest pile below which one is not shown."""
+_SMALLEST = 0.005  # Share of the largest pile below which one is not shown.
 
 _INDENT = "      "
 

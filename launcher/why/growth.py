@@ -25,8 +25,7 @@ _RISES = 0.8
 """Share of the ways from one record to the next that lead up, of what grows: a bucket that is filled by turns does not.
 """
 
-_SMALLEST = 0.01
-"""Growth in the whole series over what was alive at its start, of what is worth a word."""
+_SMALLEST = 0.01  # Growth in the whole series over what was alive at its start, of what is worth a word.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

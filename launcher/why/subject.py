@@ -22,8 +22,7 @@ from launcher.why import comparison
 from launcher.why.answer import Answer, Cause, Evidence, Way
 from launcher.why.ways_out import Takes, resume
 
-_EXIT = 1
-"""Of an agent whose exit status nobody has noted: that of a rank that failed."""
+_EXIT = 1  # Of an agent whose exit status nobody has noted: that of a rank that failed.
 
 _LONGEST = 200
 _MOST_BYTES = 1 << 26

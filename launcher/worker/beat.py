@@ -118,8 +118,7 @@ def start() -> Beat:
         return Beat()
 
 
-_files: list[Any] = []
-"""The signal handler writes into the descriptor, so its file must stay open."""
+_files: list[Any] = []  # The signal handler writes into the descriptor, so its file must stay open.
 
 
 def _mapped(folder: Path, rank: int) -> memoryview:

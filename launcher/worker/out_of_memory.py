@@ -55,8 +55,7 @@ def watched(context: Context) -> Iterator[None]:
         yield
 
 
-_watches: list[_Watch] = []
-"""The watch of this process: an error is reported where nobody knows the rank's context."""
+_watches: list[_Watch] = []  # The watch of this process: an error is reported where nobody knows the rank's context.
 
 
 def write(directory: Path, error: BaseException) -> None:

@@ -31,8 +31,7 @@ __all__ = [
 
 _FILE = "ds_config.json"
 
-_SMALLER_BUCKET = 50_000_000
-"""Elements: a tenth of DeepSpeed's default."""
+_SMALLER_BUCKET = 50_000_000  # Elements: a tenth of DeepSpeed's default.
 
 _SETTINGS = (
     "zero.reduce_bucket_size",

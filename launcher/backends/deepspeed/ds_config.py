@@ -20,14 +20,12 @@ _BUFFER_STEP = 2**20
 """NVMe buffers are whole multiples of this many elements, so that their bytes keep the alignment of direct I/O."""
 
 _PARAMETER_BUFFERS = 5
-_OPTIMIZER_BUFFERS = 4
-"""DeepSpeed's own defaults, runtime/zero/offload_config.py: ``buffer_count`` of either kind."""
+_OPTIMIZER_BUFFERS = 4  # DeepSpeed's own defaults, runtime/zero/offload_config.py: ``buffer_count`` of either kind.
 
 _COLUMNS = r".*\.(self_attn\.[qkv]_proj|mlp\.(gate|up)_proj)\.weight$"
 _ROWS = r".*\.(self_attn\.o_proj|mlp\.down_proj)\.weight$"
 _HEAD = r".*lm_head\.weight$"
-_HEAD_NORMS = r".*\.self_attn\.[qk]_norm\.weight$"
-"""Names of weights and how AutoTP cuts them."""
+_HEAD_NORMS = r".*\.self_attn\.[qk]_norm\.weight$"  # Names of weights and how AutoTP cuts them.
 
 
 def build(spec: RunSpec) -> JsonObject:

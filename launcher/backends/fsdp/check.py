@@ -30,8 +30,7 @@ _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_ca
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
 """Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
 
-_NF4_BLOCK = 64
-"""Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3)."""
+_NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3).
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -140,5 +140,4 @@ def _router(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("model.topk_group", model.topk_group, rule, ["parallel=fsdp"])
 
 
-_BEST_OF_GROUP = 2
-"""Experts whose scores add up to that of their group (arXiv:2412.19437, section 2.1.2)."""
+_BEST_OF_GROUP = 2  # Experts whose scores add up to that of their group (arXiv:2412.19437, section 2.1.2).

@@ -24,8 +24,7 @@ _SPECIAL = {"": frozenset(" \t\"'\\$`&|;<>()*?[]{}!#~"), '"': frozenset('"\\$`')
 _NEVER = {"": "", '"': "!", "'": "'"}
 """The letter that nothing takes its meaning from within that quote: a name with it is not offered there."""
 
-_LONGEST = 60
-"""Characters of a description."""
+_LONGEST = 60  # Characters of a description.
 
 
 def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:

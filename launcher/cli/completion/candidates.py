@@ -18,11 +18,8 @@ from launcher.base.frozen import dataclass
 type Candidate = tuple[str, str]
 
 _TOP = {"--help": "verbs, groups and their options", "--version": "the version"}
-_WITH_A_LAYOUT = ("run", "check", "show", "prepare")
-"""Verbs that take ``plan=best``."""
-
-_NEWEST = 200
-"""Runs that are offered, the newest first."""
+_WITH_A_LAYOUT = ("run", "check", "show", "prepare")  # Verbs that take ``plan=best``.
+_NEWEST = 200  # Runs that are offered, the newest first.
 
 
 @dataclass(frozen=True, slots=True)

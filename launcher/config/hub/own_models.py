@@ -33,11 +33,8 @@ BASE = "_base"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _UNREAD_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth", "*.gguf")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
-_DIGITS = 12
-"""Digits of a hash or revision in ``model.source``."""
-
-_SHOWN = 3
-"""Ways out in one message."""
+_DIGITS = 12  # Digits of a hash or revision in ``model.source``.
+_SHOWN = 3  # Ways out in one message.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

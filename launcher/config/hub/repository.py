@@ -22,8 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PATIENCE_S = 15.0
 """Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
 
-_REQUEST_S = 5.0
-"""Seconds for each of the two requests within it."""
+_REQUEST_S = 5.0  # Seconds for each of the two requests within it.
 
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")

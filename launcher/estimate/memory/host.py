@@ -19,8 +19,7 @@ from launcher.spec import ClusterSpec, RunSpec
 MEASURED = Path(__file__).with_name("processes.json")
 """Written by ``python -m benchmarks.host_memory``."""
 
-_AHEAD = 2
-"""Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``)."""
+_AHEAD = 2  # Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``).
 
 _ID_BYTES = 8
 

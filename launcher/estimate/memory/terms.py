@@ -100,8 +100,7 @@ def term(
     return _MADE(MemoryTerm, (pile, alive, size if size > 0 else 0, what, expression, values, source, ""))
 
 
-_MADE = tuple.__new__
-"""Makes a :class:`MemoryTerm` in a third of the time of its own call; an estimate makes dozens."""
+_MADE = tuple.__new__  # Makes a :class:`MemoryTerm` in a third of the time of its own call; an estimate makes dozens.
 
 
 def fullest(terms: Iterable[MemoryTerm]) -> list[MemoryTerm]:

@@ -84,8 +84,7 @@ blocks are counted with the matrices.
 """
 
 _EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
-_BYTES_8BIT = 2
-"""Two moments of a byte each, whatever the format of other states (bitsandbytes ``functional.py``)."""
+_BYTES_8BIT = 2  # Two moments of a byte each, whatever the format of other states (bitsandbytes ``functional.py``).
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:

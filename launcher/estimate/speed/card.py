@@ -66,5 +66,4 @@ def card_of(hardware: HardwareSpec) -> Card | None:
     )
 
 
-_card = lru_cache(maxsize=64)(Card)
-"""Makes one object of cards with the same figures."""
+_card = lru_cache(maxsize=64)(Card)  # Makes one object of cards with the same figures.

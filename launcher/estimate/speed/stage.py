@@ -22,8 +22,7 @@ from launcher.estimate.speed.shape import Shape
 from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
 
-_AUTOGRAD = 2
-"""Kernels that autograd's engine starts in the time in which Python starts one."""
+_AUTOGRAD = 2  # Kernels that autograd's engine starts in the time in which Python starts one.
 
 _BUBBLE = "arXiv:2104.04473, section 2.2; zero bubble arXiv:2401.10241, table 1"
 _DUALPIPE = "arXiv:2412.19437, table 2"

@@ -32,11 +32,8 @@ _USABLE = 0.75
 """Share of the last backward pass that hides the reduction of gradients, which begins with its first bucket and ends
 after its last."""
 
-_HIDING = 0.9
-"""Share of a block's compute behind which the next one's gathering hides."""
-
-_SPREAD = 0.02
-"""Standard deviation of the speed of GPUs of one kind."""
+_HIDING = 0.9  # Share of a block's compute behind which the next one's gathering hides.
+_SPREAD = 0.02  # Standard deviation of the speed of GPUs of one kind.
 
 _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 

@@ -80,8 +80,7 @@ def term(
     return _MADE(SpeedTerm, (part, seconds, shown, what, expression, values, source, moved, group))
 
 
-_MADE = tuple.__new__
-"""Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen."""
+_MADE = tuple.__new__  # Makes a :class:`SpeedTerm` in a third of the time of its own call; an estimate makes a dozen.
 
 
 SYMBOLS = {

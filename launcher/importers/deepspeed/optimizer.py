@@ -56,8 +56,7 @@ _PARAMS = f"{SCHEDULER}.params"
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _WARMUP_STEPS = 1000
 _DECAYING_LR = 0.001
-_COSINE_END = 0.0001
-"""Defaults of the classes' arguments."""
+_COSINE_END = 0.0001  # Defaults of the classes' arguments.
 
 
 def settings() -> dict[str, str]:

@@ -78,8 +78,7 @@ _SWITCHED: Mapping[str, str] = {
 }
 """Features that the run does not have here, and what it does in their place."""
 
-_BY_PARTS = ("compression_training", "data_efficiency")
-"""Features whose parts have switches of their own."""
+_BY_PARTS = ("compression_training", "data_efficiency")  # Features whose parts have switches of their own.
 
 HEADS = frozenset({
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),

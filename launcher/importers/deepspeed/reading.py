@@ -23,11 +23,8 @@ AUTO = "auto"
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 """Words that DeepSpeed's own reader of blocks (pydantic) takes for true and false."""
 
-_COUNTED = 1000
-"""From here on a whole number that is written as 1e3 is a count."""
-
-_SHOWN = 40
-"""Characters of a text that is not understood in a message."""
+_COUNTED = 1000  # From here on a whole number that is written as 1e3 is a count.
+_SHOWN = 40  # Characters of a text that is not understood in a message.
 
 
 @dataclass(slots=True)

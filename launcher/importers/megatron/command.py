@@ -34,11 +34,8 @@ _OF_SLURM = {
     "SLURM_GPUS_ON_NODE": "nproc-per-node",
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
-_MOST_HINTS = 8
-"""Ways out in one message."""
-
-_MOST_LISTS = 100
-"""Variables that are compared with one another, which takes a time that grows with their square."""
+_MOST_HINTS = 8  # Ways out in one message.
+_MOST_LISTS = 100  # Variables that are compared with one another, which takes a time that grows with their square.
 
 LAUNCHER = {
     "nnodes": "nnodes",

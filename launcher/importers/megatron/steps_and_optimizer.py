@@ -10,8 +10,7 @@ from launcher.importers.megatron.reader import Reader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
 _SCHEDULES = ("constant", "linear", "cosine")
-_OWN_SCHEDULES = ("inverse-square-root", "WSD")
-"""Schedules that the engine has and no setting says."""
+_OWN_SCHEDULES = ("inverse-square-root", "WSD")  # Schedules that the engine has and no setting says.
 
 _LENGTHS = ("seq-length", "encoder-seq-length")
 

@@ -26,18 +26,14 @@ from launcher.spec import RunSpec
 LEAST_LAYOUTS = 3
 """Of fewer the median is that of one run or two, which may be unlike the run that is asked about."""
 
-_WEIGHT = calibration.LEAST_ROWS
-"""Runs that the shipped band counts as: the fewest for which one is shipped."""
-
-_Z = 1.645
-"""Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band."""
+_WEIGHT = calibration.LEAST_ROWS  # Runs that the shipped band counts as: the fewest for which one is shipped.
+_Z = 1.645  # Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band.
 
 _SMALLER = 100
 """Times by which a measured checkpoint may be smaller than one that is asked about, if it has less than a GiB: of small
 ones the seconds are those of opening files and of waiting for each other, and say nothing of bytes."""
 
-_NEWEST = 5
-"""Runs whose median is taken: storage changes, and one run may have met others on it."""
+_NEWEST = 5  # Runs whose median is taken: storage changes, and one run may have met others on it.
 
 
 class Key(NamedTuple):

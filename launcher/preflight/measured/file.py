@@ -28,8 +28,7 @@ MOST_ROWS = 2000
 """Rows that are read, the newest: some hundred milliseconds at most."""
 
 _MOST_BYTES = 4 << 20
-_PATIENCE_S = 10.0
-"""Seconds that a job's end waits for a lock on the file."""
+_PATIENCE_S = 10.0  # Seconds that a job's end waits for a lock on the file.
 
 _POLL_S = 0.02
 
@@ -41,8 +40,7 @@ LONGEST_LINE = 1 << 13
 _LONGEST_TEXT = 1000
 _MOST_VERSIONS = 20
 
-_MOST = 10**18
-"""No number of tokens, GPUs or bytes a second is larger."""
+_MOST = 10**18  # No number of tokens, GPUs or bytes a second is larger.
 
 
 class _Limit(NamedTuple):

@@ -19,8 +19,7 @@ from launcher.estimate.speed.terms import StepPart
 from launcher.spec import RunSpec
 from launcher.views.check.time import COLOURS, seconds_text, unit
 
-_AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")
-"""Parts that come once a step."""
+_AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")  # Parts that come once a step.
 
 _BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")
 """Parts between the passes, which the order of the passes gives; all others lie inside of them."""
@@ -41,11 +40,9 @@ _NAMES = {
 }
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "ZB-H1"}
 
-_ROUNDS = 3
-"""Micro-batches that are drawn at each side of a break beyond those that fill the pipeline."""
+_ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
 _BREAK_SHARE = 0.04
-_TICKS = 6
-"""Times at the axis at most, on each side of a break."""
+_TICKS = 6  # Times at the axis at most, on each side of a break.
 
 
 @dataclass(frozen=True, slots=True)

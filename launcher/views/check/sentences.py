@@ -29,8 +29,7 @@ _UNITS = {GIB: "GiB", MIB: "MiB"}
 
 _PLACES = {"host": "a node's host memory, {}", "disk": "the disk, {} for checkpoints"}
 
-_SHOWN = 0.005
-"""Share of a step below which a part is not named: it would be 0%."""
+_SHOWN = 0.005  # Share of a step below which a part is not named: it would be 0%.
 
 _CROWDED = (
     "the card is nearly full: where its allocator has to free what it keeps and ask again, runs were measured at a"

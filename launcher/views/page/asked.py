@@ -17,8 +17,7 @@ from launcher.rundir.lock import Lock
 from launcher.spec.parse import to_dict
 from launcher.views.page.source import Source
 
-_FEW = 60
-"""Differing settings up to which they are shown unfolded."""
+_FEW = 60  # Differing settings up to which they are shown unfolded.
 
 
 def section(source: Source) -> Section:

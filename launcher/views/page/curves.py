@@ -16,14 +16,9 @@ from launcher.views.page.source import Source
 
 type Points = list[tuple[float, float]]
 
-_TABLE_ROWS = 12
-"""Rows of the table below a chart: a table of all steps would be longer than the page."""
-
-_POINTS = 8000
-"""Points of all curves of a chart together: four charts of them take about a megabyte and a half."""
-
-_SHORTEST = 100
-"""Points that each of many curves has at least: fewer would hide its shape."""
+_TABLE_ROWS = 12  # Rows of the table below a chart: a table of all steps would be longer than the page.
+_POINTS = 8000  # Points of all curves of a chart together: four charts of them take about a megabyte and a half.
+_SHORTEST = 100  # Points that each of many curves has at least: fewer would hide its shape.
 
 _METRICS = {
     "loss": "training loss",

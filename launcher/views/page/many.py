@@ -27,8 +27,7 @@ MOST_CURVES = 24
 
 _TABLE = "runs"
 
-_BAR = 18
-"""Pixels of a bar."""
+_BAR = 18  # Pixels of a bar.
 
 _COLOURS = {"predicted": "#b3d4ea", "measured": "#0072b2"}
 """One hue, told apart by lightness."""

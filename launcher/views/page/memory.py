@@ -20,10 +20,8 @@ from launcher.views.check import piles
 from launcher.views.page.source import Source
 from launcher.views.pairs import error_text
 
-_FAR = 4
-"""A capacity of so many times the largest peak is named below the chart: beside it no pile could be told."""
-_RANKS = 16
-"""Ranks whose memory over time the page holds."""
+_FAR = 4  # A capacity of so many times the largest peak is named below the chart: beside it no pile could be told.
+_RANKS = 16  # Ranks whose memory over time the page holds.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,10 @@ _POINTS = {
 }
 """Colour and shape, so that either tells what it is."""
 
-_MOST = 400
-"""Events that are drawn and listed; of more saves some are left out."""
+_MOST = 400  # Events that are drawn and listed; of more saves some are left out.
 _STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
-_TICKS = 10
-"""Seconds between two times at the axis, and how many there are at most."""
-_SLOW = 16
-"""Ranks whose own work is listed, the slowest first."""
+_TICKS = 10  # Seconds between two times at the axis, and how many there are at most.
+_SLOW = 16  # Ranks whose own work is listed, the slowest first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,8 @@ from launcher.views.page.many import SPEED_COLUMNS, loss_column, loss_rank, memo
 
 _TABLE = "points"
 
-_CURVES = 12
-"""Points whose curves lie over each other; more could hardly be told apart."""
-
-_REASONS = 12
-"""Reasons for which points were left out that are listed; the table has them all."""
+_CURVES = 12  # Points whose curves lie over each other; more could hardly be told apart.
+_REASONS = 12  # Reasons for which points were left out that are listed; the table has them all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from launcher.planner.largest import Largest
 from launcher.planner.result import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import MOST_NODES, Smallest, Step
 
-_FIXES = 3
-"""Changes that are told."""
+_FIXES = 3  # Changes that are told.
 
 _KINDS = {"micro_batch": ("micro-batch", "sequences"), "sequence": ("sequence", "tokens"), "model": ("model", "")}
 

@@ -88,8 +88,7 @@ _WHOLE = "--whole"
 _MISUSE = (AttributeError, ImportError, NameError, TypeError)
 """Errors that a stand-in for a module could cause; Megatron-LM refuses by others."""
 
-_FUSED: list[tuple[Any, str]] = []
-"""Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks."""
+_FUSED: list[tuple[Any, str]] = []  # Kernels of Transformer Engine that Megatron-LM looks for and this machine lacks.
 
 
 def judge(questions: Sequence[Mapping[str, Any]]) -> list[JsonObject | None]:

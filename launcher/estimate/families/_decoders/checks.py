@@ -28,8 +28,7 @@ _LAYERS = {
 }
 """Keys that have a word for each layer, and the words."""
 
-_EPSILON = 1e-5
-"""``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed."""
+_EPSILON = 1e-5  # ``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed.
 
 NAMED = (
     "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "laplace",

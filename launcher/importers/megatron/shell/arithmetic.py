@@ -10,8 +10,7 @@ from launcher.base.frozen import dataclass
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
-_DIGITS = 20
-"""Digits of a number, of which 64 bits have at most 20."""
+_DIGITS = 20  # Digits of a number, of which 64 bits have at most 20.
 
 _TOKEN = re.compile(
     r"\s*(\0[^\0]*\0|0[xX][0-9a-fA-F]+|\d+#\w+|\d+|[A-Za-z_]\w*(?:\[[^\]]*\])?"

@@ -17,8 +17,7 @@ DECLARE = frozenset({"declare", "typeset", "local", "export", "readonly"})
 
 _WORD = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)\Z", re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]*)\]=(.*)\Z", re.DOTALL)
-_MOST_ELEMENTS = 10_000
-"""Elements of an array that is set by index; a list of arguments has some hundreds."""
+_MOST_ELEMENTS = 10_000  # Elements of an array that is set by index; a list of arguments has some hundreds.
 
 
 class Builtins(Follower):

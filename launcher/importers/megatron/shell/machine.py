@@ -20,8 +20,7 @@ from launcher.importers.megatron.shell.programs import Programs
 from launcher.importers.megatron.shell.state import merged
 from launcher.importers.megatron.shell.tree import ShellError
 
-_ROUNDS = 1000
-"""Rounds of one loop; scripts of trainings count nodes, GPUs or layers."""
+_ROUNDS = 1000  # Rounds of one loop; scripts of trainings count nodes, GPUs or layers.
 
 
 def follow(

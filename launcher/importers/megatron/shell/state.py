@@ -14,14 +14,12 @@ from launcher.importers.megatron.shell.tree import ShellError, Statement
 type Value = str | tuple[str, ...] | dict[str, str]
 
 _PIECES = re.compile(r"(?:[^\s\0]|\0[^\0]*\0)+|\s+")
-_MOST_FLAGS = 12
-"""Arguments in a message about one decision."""
+_MOST_FLAGS = 12  # Arguments in a message about one decision.
 
 _MOST_WORK = 3 << 18
 """Characters that a script may read or write, in about a second; a script of a training needs some thousands."""
 
-_STATEMENT = 30
-"""Characters that cost as much as one statement does."""
+_STATEMENT = 30  # Characters that cost as much as one statement does.
 
 
 @dataclass(slots=True)
