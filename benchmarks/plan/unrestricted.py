@@ -1,7 +1,7 @@
 """The planner in the whole space of an engine: is the layout that was measured fastest among its best ideas?
 
 A problem fixes model, GPUs, batch, sequence and precision, and the winner's row the framework that stands in for the
-engine, with its kernels; all else is searched. Two layouts are the same idea where ``launcher.planner.result.Kind`` is
+engine, with its kernels; all else is searched. Two layouts are the same idea where ``launcher.planner.layouts.Kind`` is
 the same: what is sharded, the degrees of tensor, pipeline, context and expert parallelism, what is offloaded.
 """
 
@@ -15,8 +15,8 @@ from benchmarks.plan.judges import OfFramework
 from benchmarks.plan.problems import Problem
 from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import SEARCHED
+from launcher.planner.layouts import Kind
 from launcher.planner.parallel_search import searched
-from launcher.planner.result import Kind
 from launcher.planner.space import Space
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed, value_at

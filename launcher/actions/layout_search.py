@@ -19,9 +19,9 @@ from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.judge import LayoutJudge, Preflight
+from launcher.planner.layouts import Plan
 from launcher.planner.parallel_search import Progress
 from launcher.planner.question import Question
-from launcher.planner.result import Plan
 from launcher.planner.search import Found
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict

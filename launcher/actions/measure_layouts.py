@@ -23,8 +23,8 @@ from launcher.base.units import compared, gib, rounded
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import load
 from launcher.planner import shortlist
+from launcher.planner.layouts import Layout, Plan
 from launcher.planner.question import Question
-from launcher.planner.result import Layout, Plan
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import run_names

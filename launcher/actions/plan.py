@@ -20,9 +20,9 @@ from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.planner import document, largest, length, planning, wording
 from launcher.planner.judge import Preflight
+from launcher.planner.layouts import Counts, Layout, Length, Plan
 from launcher.planner.planning import require_valid
 from launcher.planner.question import Question, ask
-from launcher.planner.result import Counts, Layout, Length, Plan
 from launcher.planner.smallest import nearest, sized, smallest
 from launcher.preflight.assess import judge_all, validator
 from launcher.preflight.measured.known import Measured

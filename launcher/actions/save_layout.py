@@ -13,8 +13,8 @@ from launcher.base.errors import SubmitError
 from launcher.base.package import __version__
 from launcher.base.terminal import say
 from launcher.base.units import gib, rounded
+from launcher.planner.layouts import Layout, Plan
 from launcher.planner.question import Question
-from launcher.planner.result import Layout, Plan
 
 
 def free_name(name: str) -> str:

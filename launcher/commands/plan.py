@@ -28,8 +28,8 @@ from launcher.commands import _plan_options
 from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.estimate.speed.estimate import unknown
 from launcher.planner import document
+from launcher.planner.layouts import Plan
 from launcher.planner.question import Question
-from launcher.planner.result import Plan
 from launcher.preflight.measured.known import Measured
 from launcher.views.plan import table
 

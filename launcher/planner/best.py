@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from launcher.base.machine import Machine
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
+from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan, require_valid
 from launcher.planner.question import Question, ask
-from launcher.planner.result import Plan
 
 _BESIDE = re.compile(r"(optimizer\.(lr|min_lr|weight_decay)=|train\.seed=[1-9][0-9]{,8}\Z)")
 """Words that no estimate reads and no engine refuses for a layout: points that differ in them alone share a search.

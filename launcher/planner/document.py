@@ -7,7 +7,7 @@ import shlex
 from launcher.base.files import JsonObject
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
-from launcher.planner.result import Layout, Length, Nearest, Plan
+from launcher.planner.layouts import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import Smallest, Step
 
 

@@ -15,10 +15,10 @@ from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import SEARCHED, MemorySavings, Settings
+from launcher.planner.layouts import Layout
 from launcher.planner.parallel_search import degrees_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
 from launcher.planner.search import Candidate, Search
 from launcher.planner.space import Space
 from launcher.preflight import assess, verdict

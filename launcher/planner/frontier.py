@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from launcher.base.frozen import dataclass
 from launcher.planner.judge import Preflight
+from launcher.planner.layouts import Layout, Plan
 from launcher.planner.parallel_search import Progress
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
-from launcher.planner.result import Layout, Plan
 from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
+from launcher.planner.layouts import Layout
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
 from launcher.spec.edit import override
 
 TOKENS, STEPS, PRICE = "train.tokens", "train.steps", "cluster.price_per_gpu_hour"

@@ -23,7 +23,7 @@ from launcher.config.choices import backend_of, keys_set_by
 from launcher.config.overrides import Override, read
 from launcher.config.request import Request, request
 from launcher.planner.keys import SEARCHED
-from launcher.planner.result import Assumption
+from launcher.planner.layouts import Assumption
 from launcher.spec import RunSpec
 from launcher.spec.edit import value_at
 

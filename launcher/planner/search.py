@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import MODES
-from launcher.planner.result import Counts, Kind
+from launcher.planner.layouts import Counts, Kind
 from launcher.planner.space import Degrees, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec

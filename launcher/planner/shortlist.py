@@ -14,8 +14,8 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
 from launcher.config import recipes
 from launcher.config.overrides import Override, read
+from launcher.planner.layouts import Layout
 from launcher.planner.question import Question
-from launcher.planner.result import Layout
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed, override, value_at
 

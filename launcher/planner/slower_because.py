@@ -16,7 +16,7 @@ from launcher.estimate.speed.network import network_of
 from launcher.estimate.speed.result import NOISE, SpeedEstimate
 from launcher.estimate.speed.terms import PARTS, SpeedTerm
 from launcher.planner import wording
-from launcher.planner.result import Layout
+from launcher.planner.layouts import Layout
 from launcher.spec import RunSpec
 
 _SMALL = 0.2  # Share of the largest cause below which another one is not named.

@@ -29,9 +29,9 @@ from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import StepPart
 from launcher.planner import feasibility, length
 from launcher.planner.judge import LayoutJudge
+from launcher.planner.layouts import GPUS, NODES, Assumption, Layout, Nearest, Size
 from launcher.planner.planning import layout_of
 from launcher.planner.question import Question
-from launcher.planner.result import GPUS, NODES, Assumption, Layout, Nearest, Size
 from launcher.preflight import assess, fixes, pricing, verdict
 from launcher.preflight.fixes import Fix
 from launcher.preflight.verdict import Verdict

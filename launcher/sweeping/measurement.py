@@ -20,7 +20,7 @@ from launcher.base.machine import Machine
 from launcher.base.units import gib, rounded
 from launcher.config.axes import Axes
 from launcher.config.catalog import Catalog
-from launcher.planner.result import Layout
+from launcher.planner.layouts import Layout
 from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
 from launcher.rundir import contents, provenance, results, state

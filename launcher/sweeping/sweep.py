@@ -26,9 +26,9 @@ from launcher.config.recipes import literal
 from launcher.config.request import request
 from launcher.data import look
 from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
-from launcher.planner.result import Plan
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.data import DataLook

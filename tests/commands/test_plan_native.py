@@ -14,9 +14,9 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.cli import main
 from launcher.planner.judge import Preflight
+from launcher.planner.layouts import Kind
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
-from launcher.planner.result import Kind
 from launcher.preflight.assess import judge_all
 from tests.support.helpers import CPU_HOST
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from launcher.config.catalog import Catalog
 from launcher.planner.best import Searches, chosen, none_fits, remarks
+from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
-from launcher.planner.result import Plan
 from tests.support.helpers import CPU_HOST
 
 SMALL = ("model=tiny", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per_node=2", "parallel=fsdp")

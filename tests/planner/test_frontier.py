@@ -10,9 +10,9 @@ import pytest
 
 from launcher.cli import main
 from launcher.planner.frontier import Frontier, frontier
+from launcher.planner.layouts import Layout
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
-from launcher.planner.result import Layout
 from launcher.views.plan import plot
 from tests.support.helpers import CPU_HOST
 from tests.support.layouts import FEW

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from launcher.api import check
 from launcher.planner.keys import SEARCHED
+from launcher.planner.layouts import Layout, Plan
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
-from launcher.planner.result import Layout, Plan
 from launcher.spec.edit import override, value_at
 
 WORDS: tuple[str, ...] = (

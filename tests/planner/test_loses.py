@@ -8,7 +8,7 @@ import re
 import pytest
 
 from launcher.planner import slower_because
-from launcher.planner.result import Layout
+from launcher.planner.layouts import Layout
 from tests.support.layouts import MEGATRON, layout
 
 FIRST = layout("parallel=fsdp", "train.micro_batch_size=2")

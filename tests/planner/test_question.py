@@ -8,9 +8,9 @@ import pytest
 
 from launcher.base.errors import ConfigErrors
 from launcher.config.catalog import Catalog
+from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan
 from launcher.planner.question import ask
-from launcher.planner.result import Plan
 from launcher.spec.edit import value_at
 from tests.support.helpers import CPU_HOST
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from launcher.planner.judge import Preflight
-from launcher.planner.result import Assumption, Counts, Layout, Plan
+from launcher.planner.layouts import Assumption, Counts, Layout, Plan
 from tests.support.helpers import composed_once
 
 WORDS = (

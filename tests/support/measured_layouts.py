@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.catalog import Catalog
+from launcher.planner.layouts import Layout
 from launcher.planner.planning import plan
 from launcher.planner.question import Question, ask
-from launcher.planner.result import Layout
 from launcher.planner.shortlist import shortlist
 from launcher.rundir.state import State
 from launcher.sweeping import measurement, sweep

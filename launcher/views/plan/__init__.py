@@ -13,18 +13,18 @@ from typing import Any
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import in_html
 from launcher.base.units import gib, rounded
-from launcher.planner import document, result, slower_because, wording
+from launcher.planner import document, layouts, slower_because, wording
 from launcher.planner.document import line
-from launcher.planner.result import Layout
+from launcher.planner.layouts import Layout
 from launcher.views.plan import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(result.Plan):
+class Plan(layouts.Plan):
     """The answer of ``launcher.plan``; ``print`` shows what ``launch plan`` prints."""
 
     @classmethod
-    def of(cls, found: result.Plan) -> Plan:
+    def of(cls, found: layouts.Plan) -> Plan:
         """The same answer, with its views."""
         return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
 

@@ -14,7 +14,7 @@ from launcher.charts.library import CATEGORIES, nominal, quantitative
 from launcher.charts.page import Chart, Section, page
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier
-from launcher.planner.result import Layout
+from launcher.planner.layouts import Layout
 
 _SHAPES = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "triangle-right")
 """One for each engine, so that either the shape or the colour tells it."""

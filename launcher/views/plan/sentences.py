@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher.base.units import count, duration, gib, rounded
 from launcher.planner import length, wording
 from launcher.planner.largest import Largest
-from launcher.planner.result import Layout, Length, Nearest, Plan
+from launcher.planner.layouts import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import MOST_NODES, Smallest, Step
 
 _FIXES = 3  # Changes that are told.

@@ -16,7 +16,7 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import slower_because, wording
-from launcher.planner.result import Layout, Plan
+from launcher.planner.layouts import Layout, Plan
 from launcher.views.plan import sentences
 
 _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
