@@ -31,12 +31,7 @@ type Neighbour = Callable[[RunSpec], Iterator[Change]]
 
 
 def set_to(
-    spec: RunSpec,
-    cost: str,
-    settings: dict[str, object],
-    shown: tuple[str, ...] | None = None,
-    *,
-    stays: bool = False,
+    spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None, *, stays: bool = False
 ) -> Change:
     """Keys set to values.
 

@@ -16,11 +16,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
 
-_AXES = {
-    "context": "cp",
-    "expert": "ep",
-    "replicate": "hsdp",
-}
+_AXES = {"context": "cp", "expert": "ep", "replicate": "hsdp"}
 """The axes that this backend's worker does not drive yet, and the preset that has each."""
 
 _STAGE_3 = {

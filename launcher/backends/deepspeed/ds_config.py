@@ -125,10 +125,7 @@ def _buffer_size(spec: RunSpec) -> int:
     """Elements of one buffer: DeepSpeed demands that the largest parameter's share fits, and its default is a guess."""
     model = spec.model
     largest = model.hidden_size * max(
-        model.vocab_size,
-        model.intermediate_size,
-        model.query_size,
-        2 * model.num_experts * model.moe_intermediate_size,
+        model.vocab_size, model.intermediate_size, model.query_size, 2 * model.num_experts * model.moe_intermediate_size
     )
     share = -(-largest // spec.shard_degree)
     return -(-share // _BUFFER_STEP) * _BUFFER_STEP

@@ -162,11 +162,7 @@ def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def content(
-    rank: RankModel,
-    kind: BlockKind,
-    moments: Moments,
-    *,
-    saved: Sequence[SavedTensor] | None = None,
+    rank: RankModel, kind: BlockKind, moments: Moments, *, saved: Sequence[SavedTensor] | None = None
 ) -> MemoryTerm:
     """Tensors of a block's forward pass at the start of its backward pass: those that it kept, or has recomputed.
 

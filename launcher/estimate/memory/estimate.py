@@ -108,13 +108,7 @@ class RankTerms:
         return self.allocations[best], best
 
 
-def estimate(
-    spec: RunSpec,
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-) -> MemoryEstimate:
+def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> MemoryEstimate:
     """Predict the memory of a run.
 
     Args:
@@ -147,12 +141,7 @@ type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]
 
 
 def needs(
-    spec: RunSpec,
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-    adjusted: Adjusted | None = None,
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, adjusted: Adjusted | None = None
 ) -> Needs:
     """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same.
 
@@ -224,11 +213,7 @@ def error_band(spec: RunSpec, backend: Backend) -> Band:
 
 
 def rank_terms(
-    spec: RunSpec,
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
+    spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> tuple[RankTerms, ...]:
     """All terms of one rank of each pipeline stage."""
     models = _models(views(spec, strategies), spec, family, backend)

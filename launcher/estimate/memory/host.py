@@ -53,11 +53,7 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     offloaded = max(offloaded_bytes(rank) for rank in of_stages)
     allocated = device_bytes if spec.hardware.device == "cpu" else 0
     terms = tuple(one for one in _terms(spec, allocated, offloaded) if one.bytes)
-    return HostMemory(
-        bytes_per_node=sum(one.bytes for one in terms),
-        capacity_bytes=_capacity(spec),
-        terms=terms,
-    )
+    return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
 def _capacity(spec: RunSpec) -> int | None:

@@ -76,13 +76,7 @@ class MemoryTerm(NamedTuple):
 
 
 def term(
-    pile: Pile | HostPile,
-    moments: Iterable[Moment],
-    what: str,
-    expression: str,
-    source: str,
-    /,
-    **values: Value,
+    pile: Pile | HostPile, moments: Iterable[Moment], what: str, expression: str, source: str, /, **values: Value
 ) -> MemoryTerm:
     """A term of a formula, never below zero.
 

@@ -89,10 +89,7 @@ def count_rank(
     return RankCounts(
         blocks=tuple(
             EqualBlocks(
-                name=name,
-                layer=layer,
-                count=count,
-                elements=_block_elements(family, model, adapter, layer, rule),
+                name=name, layer=layer, count=count, elements=_block_elements(family, model, adapter, layer, rule)
             )
             for name, layer, count in kinds
         ),

@@ -143,14 +143,7 @@ def _send(key: LineKey, shape: Shape) -> float:
 
 @lru_cache(maxsize=4096)
 def _head(
-    model: ModelSpec,
-    vocabulary: int,
-    shape: Shape,
-    *,
-    trained: bool,
-    split: bool,
-    parallel_loss: bool,
-    chunked: bool,
+    model: ModelSpec, vocabulary: int, shape: Shape, *, trained: bool, split: bool, parallel_loss: bool, chunked: bool
 ) -> BlockPasses:
     """The output projection and the loss: forward, backward, and the part that is computed again.
 

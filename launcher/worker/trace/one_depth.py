@@ -71,12 +71,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
             stack.enter_context(streams.installed())
             stack.enter_context(_gpu_kernels())
         context = Context(
-            spec=spec,
-            directory=Path(folder),
-            rank=rank,
-            world=spec.gpus,
-            device=torch.device("cpu"),
-            memory=phases,
+            spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )
         _train(context, recorder, phases)
         return recorder.recording.snapshot()  # What is freed from here on is the end of the trace, not of a step.

@@ -22,10 +22,7 @@ _OLDER: Mapping[str, frozenset[str]] = {
 }
 """Keys that are none of a class's defaults and that it takes all the same, from files of older versions (a test)."""
 
-_LAYERS = {
-    "layer_types": ("full_attention", "sliding_attention"),
-    "attention_layers": ("global", "local"),
-}
+_LAYERS = {"layer_types": ("full_attention", "sliding_attention"), "attention_layers": ("global", "local")}
 """Keys that have a word for each layer, and the words."""
 
 _EPSILON = 1e-5  # ``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed.

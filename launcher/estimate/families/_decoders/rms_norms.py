@@ -147,12 +147,7 @@ EXPERTS: dict[str, Decoder] = {
             shared_width="shared_expert_intermediate_size",
             shared_gate="mlp.shared_expert_gate",
         ),
-        legal={
-            **_NO_LOSS,
-            "decoder_sparse_step": (1,),
-            "mlp_only_layers": ([], None),
-            "use_sliding_window": (False,),
-        },
+        legal={**_NO_LOSS, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False,)},
     ),
 }
 """Those with routed experts in place of the MLP."""
