@@ -116,8 +116,7 @@ class Backend(estimate.Backend, Protocol):
         raise NotImplementedError
 
 
-PROTOCOL = Backend
-"""The members that ``launcher.base.registry`` demands of a backend that an installed package offers."""
+PROTOCOL = Backend  # The members that ``launcher.base.registry`` demands of a backend that an installed package offers.
 
 
 def of(spec: RunSpec) -> Backend:

@@ -54,10 +54,7 @@ def higher_stages(spec: RunSpec) -> Iterator[Change]:
 
 
 def tensor_ranks(spec: RunSpec, **also: object) -> Iterator[Change]:
-    """Each layer split over more GPUs of a node.
-
-    ``also`` are further keys of the group ``parallel`` to set.
-    """
+    """Each layer split over more GPUs of a node. ``also`` are further keys of the group ``parallel`` to set."""
     degree, settings = spec.parallel.tensor, {f"parallel.{key}": value for key, value in also.items()}
     while (degree := degree * 2) <= min(_NODE, spec.cluster.gpus_per_node):
         change = set_to(spec, "", {"parallel.tensor": degree, **settings})

@@ -36,10 +36,7 @@ def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
-    """Sharding over one rank.
-
-    ``unasked`` is the stage up to which the engine shards although nobody asks for it.
-    """
+    """Sharding over one rank. ``unasked`` is the stage up to which the engine shards although nobody asks for it."""
     meant = spec.parallel.shard or spec.zero.stage > unasked
     if meant and spec.shard_degree == 1:
         rule = f"one rank would hold all shards of the world of {spec.gpus}: nothing is saved by it"

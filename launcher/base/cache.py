@@ -12,8 +12,7 @@ from typing import Any
 
 from launcher.base import files
 
-MOST = 1000
-"""Answers of a kind, of some kilobytes each; a new one beyond makes the older half go."""
+MOST = 1000  # Answers of a kind, of some kilobytes each; a new one beyond makes the older half go.
 
 
 def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:

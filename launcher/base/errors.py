@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C ended, as a shell counts it."""
+INTERRUPTED = 130  # The exit status of a command that Ctrl-C ended, as a shell counts it.
 
 
 def unreadable(error: OSError | ValueError) -> str:
@@ -99,9 +98,7 @@ class ConfigError(LauncherError):
 def _typed(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return str(value)
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 class ConfigErrors(LauncherError):

@@ -24,17 +24,14 @@ MOST_BYTES = 1 << 20
 MOST_OF_A_SCRIPT = 1 << 17
 """Characters of shell text, variables put in: Python's ``shlex`` takes a time that grows with the square of a word."""
 
-MOST_OF_A_RECORD = 1 << 26
-"""Bytes of a JSON file that programs write: the points of a sweep may be many."""
+MOST_OF_A_RECORD = 1 << 26  # Bytes of a JSON file that programs write: the points of a sweep may be many.
 
 MOST_OF_A_LOG = 1 << 28
 """Bytes of a file that grows with every step or is as long as its sweep: a million lines of metrics."""
 
-MOST_NODES = 100_000
-"""Values in a YAML file; a lock has some two thousand."""
+MOST_NODES = 100_000  # Values in a YAML file; a lock has some two thousand.
 
-DEEPEST = 12
-"""Lists and mappings in one another; a specification has four."""
+DEEPEST = 12  # Lists and mappings in one another; a specification has four.
 
 LARGEST = 2**64 - 1
 """No setting, size or count is larger, and products of a few such numbers are still floating-point numbers."""

@@ -39,8 +39,7 @@ def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
         names = names_in(expression)
         if names == values.keys():
             raise
-        rule = f"{expression} has {len(names)} names, and the values are of {', '.join(values)}"
-        raise TypeError(rule) from None
+        raise TypeError(f"{expression} has {len(names)} names, and the values are of {', '.join(values)}") from None
     return result
 
 
@@ -120,15 +119,11 @@ def exact(value: Value | float) -> str:
     """A number in full; a fraction by both of its numbers, a float to six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if value.denominator == 1:
-        return f"{int(value):,}"
-    return f"({value.numerator:,} / {value.denominator:,})"
+    return f"{int(value):,}" if value.denominator == 1 else f"({value.numerator:,} / {value.denominator:,})"
 
 
 def said(value: Value | float) -> str:
     """A number as people say it: whole below a thousand, then ``842.30 M``; a float to four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    if value.denominator != 1:
-        return f"{float(value):,.4g}"
-    return count(int(value))
+    return f"{float(value):,.4g}" if value.denominator != 1 else count(int(value))

@@ -11,16 +11,14 @@ import shlex
 import sys
 from pathlib import Path
 
-NAME = "llm-launch"
-"""The distribution's name."""
+NAME = "llm-launch"  # The distribution's name.
 
 __version__ = "0.1.0"
 
 FOLDER = Path(__file__).parent.parent
 IMPORT_FOLDER = FOLDER.parent
 
-TRAINING = "fsdp"
-"""The extra with torch, ``transformers`` and ``datasets``, which those of the other engines include."""
+TRAINING = "fsdp"  # The extra with torch, ``transformers`` and ``datasets``, which those of the other engines include.
 
 
 def install(extra: str) -> str:

@@ -313,8 +313,7 @@ def _is_trivial(value: str) -> bool:
 def _is_random(value: str) -> bool:
     if len(value) < _FEWEST or re.fullmatch(_LIKE_WORDS, value) or re.search(r"\s", value):
         return False
-    counts = Counter(value).values()
-    bits = -sum(count / len(value) * math.log2(count / len(value)) for count in counts)
+    bits = -sum(count / len(value) * math.log2(count / len(value)) for count in Counter(value).values())
     return bits >= _BITS and any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 

@@ -155,9 +155,7 @@ def describe(kind: Any, words: Mapping[Any, str]) -> str:
         return limit.words(describe(arguments[0], words))
     if origin is Literal:
         return "one of " + ", ".join(str(item) for item in arguments)
-    if origin is tuple:
-        return f"a list, each {describe(arguments[0], words)}"
-    return words[Mapping]
+    return f"a list, each {describe(arguments[0], words)}" if origin is tuple else words[Mapping]
 
 
 def _any_of(readers: list[Reader]) -> Reader:

@@ -13,15 +13,12 @@ KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one element of each number format."""
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}  # Bytes of one element of each number format.
 
 
 def gib(size: int) -> str:
     """A size in bytes as text in GiB, or in MiB below a tenth of a GiB: ``"12.85 GiB"``, ``"3.2 MiB"``."""
-    if abs(size) < GIB // 10:
-        return f"{size / MIB:.1f} MiB"
-    return f"{size / GIB:.2f} GiB"
+    return f"{size / MIB:.1f} MiB" if abs(size) < GIB // 10 else f"{size / GIB:.2f} GiB"
 
 
 def request(size: int, free: int | None) -> str:

@@ -48,8 +48,7 @@ def asks_nothing(word: str) -> bool:
 
 def chosen(found: Plan) -> tuple[str, ...]:
     """The words that take the place of ``plan=best``: where nothing fits those alone that are assumed."""
-    assumed = tuple(each.override for each in found.assumptions)
-    return found.layouts[0].overrides if found.layouts else assumed
+    return found.layouts[0].overrides if found.layouts else tuple(each.override for each in found.assumptions)
 
 
 def remarks(found: Plan) -> Iterator[str]:

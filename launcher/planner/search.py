@@ -23,8 +23,7 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
-SHOWN = 10
-"""Kinds of layouts that an answer has."""
+SHOWN = 10  # Kinds of layouts that an answer has.
 
 _TRIED = 500  # Variants that are looked at for a first result.
 _ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.

@@ -89,11 +89,9 @@ def causes(layout: Layout, first: Layout) -> Shares:
 
 def _shares(spec: RunSpec, speed: SpeedEstimate) -> Shares:
     """Seconds by part; waiting for stragglers is shared out, and the slowest stage stands apart."""
-    waiting = speed.exposed("waiting")
-    factor = speed.step_seconds / (speed.step_seconds - waiting)
+    factor = speed.step_seconds / (speed.step_seconds - speed.exposed("waiting"))
     times = [stage.seconds for stage in speed.stages]
-    slowest = max(times)
-    even = sum(times) / len(times) / slowest
+    even = sum(times) / len(times) / max(times)
     found: dict[str, float] = {}
     for term in speed.terms:
         if term.part == "waiting":

@@ -164,8 +164,7 @@ def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured
     """
     own = needs(spec, **parts(spec), adjusted=adjusted)
     speed = pricing.predicted(spec, parts, verdict.judge(spec, own), measured).speed
-    found = search_safely(spec, own, adjusted)
-    return pricing.priced(found, spec, speed, parts, measured)
+    return pricing.priced(search_safely(spec, own, adjusted), spec, speed, parts, measured)
 
 
 def search_safely(spec: RunSpec, own: Needs, adjusted: Adjusted | None) -> fixes.Search:

@@ -186,8 +186,7 @@ def sharding(spec: RunSpec) -> Iterator[Change]:
 def no_replicas(spec: RunSpec) -> Iterator[Change]:
     """Shards over all data ranks in place of within each replica."""
     if spec.parallel.replicate > 1:
-        cost = "gathers over all nodes in place of inside each replica"
-        yield set_to(spec, cost, {"parallel.replicate": 1})
+        yield set_to(spec, "gathers over all nodes in place of inside each replica", {"parallel.replicate": 1})
 
 
 def tensor_parallel(spec: RunSpec) -> Iterator[Change]:

@@ -145,8 +145,7 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = (
             f"data.tokenizer={spec.data.tokenizer} has ids up to {survey.vocabulary - 1}, more than the model has rows"
         )
-        way = f"model.vocab_size={survey.vocabulary}"
-        yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [way])
+        yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={survey.vocabulary}"])
 
 
 def _not_looked(error: Unusable) -> ConfigError:

@@ -61,8 +61,7 @@ def key(spec: RunSpec) -> str:
     content["weights"] = spec.model.weights is not None
     content["clips"] = spec.optimizer.clip > 0
     content["batch"] = [spec.micro_batch_size, spec.gradient_accumulation, spec.sequence_length]
-    text = json.dumps(content, sort_keys=True, default=dict)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=dict).encode()).hexdigest()[:12]
 
 
 def place(spec: RunSpec) -> Path:
@@ -153,9 +152,7 @@ def read(spec: RunSpec) -> Evidence | None:
     found = _read(folder / RESULT)
     elsewhere = submitted(folder)
     there = None if elsewhere is None else _read(elsewhere / RESULT)
-    if found is None or (there is not None and there.time > found.time):
-        return there
-    return found
+    return there if found is None or (there is not None and there.time > found.time) else found
 
 
 def submitted(folder: Path) -> Path | None:

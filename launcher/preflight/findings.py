@@ -105,6 +105,4 @@ def _is_readable(way: str) -> bool:
 def _is_sound(way: str, error: ConfigError, spec: RunSpec, known: set[str]) -> bool:
     """Judge one override. The choice of an option cannot be judged without composing, and counts as sound."""
     after = edit.applied(spec, way)
-    if after is None:
-        return True
-    return {left.path for left in broken_rules(after)} <= known - {error.path}
+    return True if after is None else {left.path for left in broken_rules(after)} <= known - {error.path}

@@ -180,8 +180,7 @@ def _here(cluster: ClusterSpec) -> Path:
 
 def _question(path: Path) -> list[object]:
     """All that the packages of an interpreter depend on: itself, and the folders that pip writes to."""
-    folders = sorted(path.parent.parent.glob("lib*/python3*/*-packages"))
-    seen = [path, files.real(path), *folders]
+    seen = [path, files.real(path), *sorted(path.parent.parent.glob("lib*/python3*/*-packages"))]
     facts: list[object] = []
     for each in seen:
         try:
@@ -241,5 +240,4 @@ def _way(cluster: ClusterSpec) -> list[object]:
 
 def _environment(cluster: ClusterSpec, answer: Mapping[str, Any], where: str) -> Environment:
     packages = {**answer["packages"], "python": ".".join(map(str, answer["python"]))}
-    pip = f"{cluster.python or 'python3'} -m pip"
-    return Environment(packages=packages, where=where, pip=pip)
+    return Environment(packages=packages, where=where, pip=f"{cluster.python or 'python3'} -m pip")

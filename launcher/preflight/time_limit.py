@@ -76,8 +76,7 @@ def _limit(spec: RunSpec, limit_min: int, fastest: float, slowest: float) -> Ite
 
 def _between(low: float, high: float) -> str:
     """Both ends of the band where they differ as they are said."""
-    ends = list(dict.fromkeys((duration(low), duration(high))))
-    return " to ".join(ends)
+    return " to ".join(dict.fromkeys((duration(low), duration(high))))
 
 
 def _afterwards(requeues: int, least: int) -> str:

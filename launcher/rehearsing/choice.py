@@ -8,14 +8,11 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.spec import RunSpec
 
-STEPS = 3
-"""The first two are followed, the rest are timed."""
+STEPS = 3  # The first two are followed, the rest are timed.
 
-MINUTES = 15
-"""For all of its ranks and depths together: a rehearsal is to be short."""
+MINUTES = 15  # For all of its ranks and depths together: a rehearsal is to be short.
 
-FILE = "rehearse.json"
-"""The question in the run directory of a Slurm job."""
+FILE = "rehearse.json"  # The question in the run directory of a Slurm job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,7 @@ def at(spec: RunSpec, layers: int) -> RunSpec:
 
 def candidates(spec: RunSpec, stage: int) -> Iterator[tuple[int, ...]]:
     """Depths to build, the best first: the whole model, then pairs of depths."""
-    whole = spec.model.num_hidden_layers
-    yield (whole,)
+    yield (spec.model.num_hidden_layers,)
     chunks = spec.parallel.pipeline * spec.parallel.virtual_pipeline
     cut = cut_of(spec)
     of_a_chunk = layers_of(spec, stage) / spec.parallel.virtual_pipeline

@@ -62,8 +62,7 @@ def rehearse(
         raise SubmitError(f"the folder {folder} cannot be written: {unreadable(error)}") from None
     command = [sys.executable, "-P", "-m", "launcher.worker.rehearse", f"--run={folder}", f"--rank={rank}"]
     command += [f"--steps={steps}", f"--out={folder / RESULT}", "--", *job.worker_argv]
-    returncode = _run(command, {**job.environment, **environment}, folder, seconds)
-    return _answer(folder, returncode)
+    return _answer(folder, _run(command, {**job.environment, **environment}, folder, seconds))
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:

@@ -244,8 +244,7 @@ class _Depths:
     def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
         """Why these cannot be rehearsed, empty where they can, and the ways out."""
         smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
-        deepest = depth.at(self._spec, depths[-1])
-        said = predict(deepest, self._stage)
+        said = predict(depth.at(self._spec, depths[-1]), self._stage)
         own = said.outside_bytes - said.communicators_bytes
         on_cpu = self._place.kind == "cpu"
         own += processes_of(self._spec.backend.name).rank_bytes if on_cpu else 0

@@ -111,8 +111,7 @@ def _experts(spec: RunSpec) -> Iterator[ConfigError]:
     if model.first_dense_layers >= model.num_hidden_layers:
         rule = f"leaves none of the {model.num_hidden_layers} layers to the {model.num_experts} experts"
         path = "model.first_dense_layers"
-        way_out = [edit.override(path, model.num_hidden_layers - 1)]
-        yield ConfigError(path, model.first_dense_layers, rule, way_out)
+        yield ConfigError(path, model.first_dense_layers, rule, [edit.override(path, model.num_hidden_layers - 1)])
 
 
 def _groups(spec: RunSpec) -> Iterator[ConfigError]:

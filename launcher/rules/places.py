@@ -128,6 +128,4 @@ def _wrong(uri: str, schemes: tuple[str, ...]) -> str | None:
         return None
     if "://" not in uri or parts.scheme.partition("+")[0] not in schemes:
         return f"an address begins with {', '.join(f'{scheme}://' for scheme in schemes[:4])}"
-    if parts.scheme in _SERVERS and not (parts.hostname and port_is_one):
-        return "it names no host"
-    return None
+    return "it names no host" if parts.scheme in _SERVERS and not (parts.hostname and port_is_one) else None

@@ -113,8 +113,7 @@ def _without_user(value: str) -> str | None:
 
 def _variables(spec: RunSpec) -> Iterator[ConfigError]:
     """Names that are none, reserved names, and names that are set and inherited."""
-    cluster = spec.cluster
-    for name in cluster.environment:
+    for name in spec.cluster.environment:
         if not _VARIABLE.fullmatch(name):
             rule = "a variable's name is letters, digits and _, and begins with no digit: take this one out"
             yield ConfigError(f"cluster.environment.{name}", None, rule)

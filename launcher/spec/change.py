@@ -33,10 +33,7 @@ type Neighbour = Callable[[RunSpec], Iterator[Change]]
 def set_to(
     spec: RunSpec, cost: str, settings: dict[str, object], shown: tuple[str, ...] | None = None, *, stays: bool = False
 ) -> Change:
-    """Keys set to values.
-
-    ``cost`` is in words; ``shown`` are other overrides that say the same.
-    """
+    """Keys set to values. ``cost`` is in words; ``shown`` are other overrides that say the same."""
     overrides = shown or tuple(edit.override(path, value) for path, value in settings.items())
     return Change(overrides, edit.changed_at(spec, settings), cost, stays)
 

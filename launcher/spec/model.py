@@ -120,8 +120,7 @@ class BackendSpec:
         """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
         if not self.extra:
             return default
-        spelt = {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}
-        return spelt.get(name, default)
+        return {key.lstrip("-").replace("_", "-"): value for key, value in self.extra.items()}.get(name, default)
 
     def count(self, name: str) -> int | None:
         """The engine's own argument where it is a whole number above 0; what else it is its backend judges."""

@@ -22,8 +22,7 @@ from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, seconds_of
 from launcher.spec import RunSpec, bounds
 
-MISSING = "???"
-"""OmegaConf's mark for a mandatory value that nobody set."""
+MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
 
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.extra", "model.rope_parameters")
 """The nodes below which a user may invent keys."""
@@ -255,9 +254,7 @@ def texts(value: object) -> Iterator[str]:
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _way_out(kind: Any, value: object, path: str) -> list[str]:
@@ -279,9 +276,7 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         whole = int(value) if value.strip().isdigit() else None  # A number in quotes is in the key's own unit.
         length = whole or {"min": -(-seconds // 60), "s": seconds}.get(path.rpartition("_")[2])
         return [] if length is None else [f"{path}={length}"]
-    if kind is bool:
-        return [f"{path}=true", f"{path}=false"]
-    return []
+    return [f"{path}=true", f"{path}=false"] if kind is bool else []
 
 
 def _text(value: object) -> str:

@@ -54,8 +54,7 @@ class OptimizerSpec:
     warmup_lr: NonNegative = 0.0
 
 
-DEFAULT_STEPS = 100
-"""Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``."""
+DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

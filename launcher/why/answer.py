@@ -13,8 +13,7 @@ from launcher.job.memory import OutOfMemory, PileRow
 
 type Cause = Literal["out_of_memory", "rank_killed", "hang", "nan", "time_limit", "preempted", "disk", "error", "none"]
 
-OTHER_PROCESSES = "other_processes"
-"""Memory of the device that belongs to processes which are none of the run's."""
+OTHER_PROCESSES = "other_processes"  # Memory of the device that belongs to processes which are none of the run's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 from launcher.why.answer import OTHER_PROCESSES
 
-WITHIN = 0.02
-"""Of the prediction: what deviates less is said to agree."""
+WITHIN = 0.02  # Of the prediction: what deviates less is said to agree.
 
 _OPERATIONS = {
     "gather_buffers": ("all_gather", "allgather", "resize"),

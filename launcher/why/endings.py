@@ -219,8 +219,7 @@ def first_error(run: Subject) -> Iterator[Evidence]:
 def _last_lines(run: Subject) -> Iterator[Evidence]:
     if run.errors:
         return
-    log = output.first_log(run.run) or run.run / "logs" / "node.err"
-    yield from run.evidence_in(log, r"\S")
+    yield from run.evidence_in(output.first_log(run.run) or run.run / "logs" / "node.err", r"\S")
 
 
 def _hang_event(run: Subject) -> Iterator[Evidence]:

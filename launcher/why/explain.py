@@ -36,9 +36,7 @@ def _answer(run: Subject) -> Answer:
         return endings.answer(run) if oom is None else out_of_memory.answer(run, oom)
     if word == "requeued":
         return endings.answer(run)
-    if word == "running":
-        return _running(run)
-    return _at_rest(run)
+    return _running(run) if word == "running" else _at_rest(run)
 
 
 def _at_rest(run: Subject) -> Answer:

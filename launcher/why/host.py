@@ -68,8 +68,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
             f"written (save.keep={spec.save.keep}); {gib(kept)} of this run lie there now"
         )
         if free is not None:
-            found = ways_out.within(spec, "hardware.disk_bytes", free + kept, run.name, run.takes)
-            ways += found.ways
+            ways += ways_out.within(spec, "hardware.disk_bytes", free + kept, run.name, run.takes).ways
     ways.append(run.resume(text=f"once there is space, or `checkpoints/` is a link to another disk; {run.from_here()}"))
     return run.answer(
         "disk",

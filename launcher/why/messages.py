@@ -84,9 +84,7 @@ def _of_the_cpu(message: str) -> int | None:
 def _others(message: str) -> int | None:
     """Bytes of the device that are neither free nor this process's."""
     capacity, free, own = (_size(each, message) for each in (_CAPACITY, _FREE, _OWN))
-    if capacity is None or free is None or own is None:
-        return None
-    return max(0, capacity - free - own)
+    return None if capacity is None or free is None or own is None else max(0, capacity - free - own)
 
 
 def _size(pattern: re.Pattern[str], message: str) -> int | None:

@@ -114,8 +114,7 @@ def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth 
     if grows is None or grows.longer or found.kind == "as_predicted":
         return None
     beyond = found.grown[0].grown_bytes if found.grown else 0
-    enough = max(beyond / 2, comparison.WITHIN * found.predicted_bytes)
-    return grows if grows.grown_bytes >= enough else None
+    return grows if grows.grown_bytes >= max(beyond / 2, comparison.WITHIN * found.predicted_bytes) else None
 
 
 def _ways(

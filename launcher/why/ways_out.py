@@ -151,8 +151,7 @@ def on_device(spec: RunSpec, rule: Carried, name: str, takes: Takes) -> WaysOut:
 
 def within(spec: RunSpec, key: str, has: int, name: str, takes: Takes) -> WaysOut:
     """Changes with which it would fit where a node's host, or the disk, has so much: ``key`` is its capacity's."""
-    smaller = edit.changed(spec, key, max(0, has))
-    found = assess.ways_out(smaller, None, Measured())
+    found = assess.ways_out(edit.changed(spec, key, max(0, has)), None, Measured())
     back = [replace(fix, spec=edit.changed(fix.spec, key, edit.value_at(spec, key))) for fix in found.found]
     return as_ways(spec, Search(found=tuple(back)), name, takes, of_device=False)
 

@@ -32,8 +32,7 @@ from launcher.worker.metrics import Metrics
 from launcher.worker.saving.checkpoints import Checkpoints
 from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
 
-MEASURED_STEPS = 2
-"""Steps whose memory is followed: the second is the first that has optimizer states from its start."""
+MEASURED_STEPS = 2  # Steps whose memory is followed: the second is the first that has optimizer states from its start.
 
 
 def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:

@@ -17,8 +17,7 @@ import torch.distributed as dist
 
 from launcher.spec import RunSpec
 
-IGNORED = -100
-"""The label that ``torch.nn.functional.cross_entropy`` leaves out."""
+IGNORED = -100  # The label that ``torch.nn.functional.cross_entropy`` leaves out.
 
 
 def mark(ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

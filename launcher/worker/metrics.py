@@ -64,8 +64,7 @@ class Metrics:
             Spike: As that, and the run is to go back.
         """
         self._steps += 1
-        train = self._context.spec.train
-        if step % train.log_every and step != self._context.spec.steps and evaluate is None:
+        if step % self._context.spec.train.log_every and step != self._context.spec.steps and evaluate is None:
             return
         loss, norm = float(result.loss), float(result.grad_norm)
         seconds = (time.perf_counter() - self._since) / self._steps
@@ -95,8 +94,7 @@ class Metrics:
         if text is None:
             return
         if self._context.rank == 0:
-            number = loss if math.isfinite(loss) else None
-            events.add(self._context.directory, "spike", text, step=step, loss=number)
+            events.add(self._context.directory, "spike", text, step=step, loss=loss if math.isfinite(loss) else None)
         if train.on_spike == "rollback":
             raise spikes.Spike(step, loss, text)
         if train.on_spike == "stop" and math.isfinite(loss):

@@ -183,8 +183,7 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     name = spec.optimizer.name
     if name not in optimizer.SUPPORTED:
         rule = f"backend=deepspeed runs {' or '.join(optimizer.SUPPORTED)} in this version"
-        ways_out = [f"optimizer={other}" for other in optimizer.SUPPORTED]
-        yield ConfigError("optimizer.name", name, rule, ways_out)
+        yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in optimizer.SUPPORTED])
     if name != "adamw" and spec.zero.offload_optimizer != "none":
         rule = f"{name} would step on the CPU without a kernel of DeepSpeed's for it"
         path = "zero.offload_optimizer"
@@ -268,8 +267,7 @@ def _master(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if {*narrow.values()} != {"bf16"} or formats.parameters != "bf16":
         rule = "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters"
-        both = ["precision.master=null", "precision.optimizer_states=null"]
-        yield ConfigError(path, narrow[path], rule, both)
+        yield ConfigError(path, narrow[path], rule, ["precision.master=null", "precision.optimizer_states=null"])
     elif spec.zero.stage == 0:
         rule = "bf16 master weights need ZeRO"
         yield ConfigError("precision.master", "bf16", rule, ["zero=1", "precision.master=null"])

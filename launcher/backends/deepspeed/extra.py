@@ -128,8 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def _near(known: list[str], key: str, value: Any) -> list[str]:
-    near = closest(key, list(known))[:2]
-    return [f"+backend.extra.{name}={edit.override('', value)[1:]}" for name in near]
+    return [f"+backend.extra.{name}={edit.override('', value)[1:]}" for name in closest(key, list(known))[:2]]
 
 
 def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list[str]:

@@ -52,8 +52,7 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
     parallel = spec.parallel
     if parallel.ulysses > 1:
         rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
-        way_out = ["parallel.ulysses=1", "backend=deepspeed"]
-        yield ConfigError("parallel.ulysses", parallel.ulysses, rule, way_out)
+        yield ConfigError("parallel.ulysses", parallel.ulysses, rule, ["parallel.ulysses=1", "backend=deepspeed"])
     if parallel.schedule not in ("1f1b", "interleaved"):
         rule = "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py)"
         yield ConfigError("parallel.schedule", parallel.schedule, rule, ["parallel.schedule=1f1b"])
@@ -82,8 +81,7 @@ def _instances(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _model(spec: RunSpec) -> Iterator[ConfigError]:
-    model = spec.model
-    if model.trust_remote_code:
+    if spec.model.trust_remote_code:
         rule = "Megatron-LM builds its own model and runs no code of a checkpoint"
         yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
     if spec.adapter.name != "none":
@@ -296,8 +294,7 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
     balanced = balanced or spec.model.router_aux_loss_coef > 0 or families.of(spec.model).traits.balances_experts
     if spec.model.num_experts and not balanced:
         rule = "no loss balances the experts, as with the other engines: a router may leave most of them idle"
-        way_out = ["model.router_aux_loss_coef=0.01"]
-        yield ConfigError("model.num_experts", spec.model.num_experts, rule, way_out)
+        yield ConfigError("model.num_experts", spec.model.num_experts, rule, ["model.router_aux_loss_coef=0.01"])
 
 
 def _padded(spec: RunSpec) -> Iterator[ConfigError]:

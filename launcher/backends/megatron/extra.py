@@ -102,8 +102,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 def _by_setting(spec: RunSpec, setting: str, value: Any) -> str:
     """The setting with the argument's number, or where its words are."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    present = edit.value_at(spec, setting)
-    if number and not isinstance(present, bool | str | tuple):
+    if number and not isinstance(edit.value_at(spec, setting), bool | str | tuple):
         return edit.override(setting, value)
     return f"launch show {setting.partition('.')[0]}"
 

@@ -17,8 +17,7 @@ FRAMEWORK = "megatron-core"
 RANGE = versions.span(FRAMEWORK)
 """Versions whose arguments these are and whose ``pretrain`` the worker drives, in words."""
 
-NEWEST = "0.19"
-"""The version whose checkout is proposed."""
+NEWEST = "0.19"  # The version whose checkout is proposed.
 
 INSTALL = package.install("megatron")
 

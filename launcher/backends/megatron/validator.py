@@ -26,8 +26,7 @@ from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
 
-TIMEOUT_S = 120
-"""Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core."""
+TIMEOUT_S = 120  # Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core.
 
 _ALIASES = {
     "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage",),

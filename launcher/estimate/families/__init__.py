@@ -14,8 +14,7 @@ from launcher.spec import ModelSpec, RunSpec, edit
 
 __all__ = ["PROTOCOL", "Family", "check", "of"]
 
-PROTOCOL = Family
-"""The members that ``launcher.base.registry`` demands of a family that an installed package offers."""
+PROTOCOL = Family  # The members that ``launcher.base.registry`` demands of a family that an installed package offers.
 
 
 def of(model: ModelSpec) -> Family:

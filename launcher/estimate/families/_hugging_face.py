@@ -122,8 +122,7 @@ def partial_rotation(spec: RunSpec) -> Iterator[ConfigError]:
     part = (spec.model.rope_parameters or {}).get("partial_rotary_factor")
     if part not in (None, 1):
         rule = "transformers' class turns whole heads"
-        path = "model.rope_parameters.partial_rotary_factor"
-        yield ConfigError(path, part, rule, ["parallel=tp"])
+        yield ConfigError("model.rope_parameters.partial_rotary_factor", part, rule, ["parallel=tp"])
 
 
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:

@@ -180,8 +180,7 @@ def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False)
     input, and keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum.
     """
     hidden, width = model.hidden_size, model.moe_intermediate_size
-    grouped = engine.grouped_experts
-    size, outputs = (engine.residual_size, 1) if grouped else (engine.size, 2)
+    size, outputs = (engine.residual_size, 1) if engine.grouped_experts else (engine.size, 2)
     beside = _FP32 * hidden if wide_router and engine.residual_size < _FP32 else 0
     if wide_router:
         beside += _INDEX * (2 * model.n_group + model.topk_group) + model.num_experts

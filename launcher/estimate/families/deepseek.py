@@ -110,8 +110,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     if (model.attention_output_bias is True) != model.attention_bias:
         rule = "transformers' DeepSeek-V3 has the biases of attention all together"
         path = "model.attention_output_bias"
-        way = f"{path}={str(model.attention_bias).lower()}"
-        yield ConfigError(path, model.attention_output_bias, rule, [way])
+        yield ConfigError(path, model.attention_output_bias, rule, [f"{path}={str(model.attention_bias).lower()}"])
 
 
 def read_config(config: ConfigFile) -> JsonObject:

@@ -161,9 +161,7 @@ def needs_within(
             return None
         models.append(model)
     ranks = _all_terms(models, backend)
-    if worst_rank(ranks).peak[0] > most:
-        return None
-    return _needs(ranks, family, error_band(spec, backend))
+    return None if worst_rank(ranks).peak[0] > most else _needs(ranks, family, error_band(spec, backend))
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:
@@ -178,8 +176,7 @@ def _at_least(rank: RankModel) -> Iterator[int]:
 def _fullest_models(
     spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend
 ) -> Iterator[RankModel]:
-    stages = fullest_stages(family, spec.model, flow_of(spec))
-    return _models(views(spec, strategies, stages), spec, family, backend)
+    return _models(views(spec, strategies, fullest_stages(family, spec.model, flow_of(spec))), spec, family, backend)
 
 
 def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:

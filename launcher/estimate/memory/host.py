@@ -16,8 +16,7 @@ from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import ClusterSpec, RunSpec
 
-MEASURED = Path(__file__).with_name("processes.json")
-"""Written by ``python -m benchmarks.host_memory``."""
+MEASURED = Path(__file__).with_name("processes.json")  # Written by ``python -m benchmarks.host_memory``.
 
 _AHEAD = 2  # Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``).
 
@@ -88,8 +87,7 @@ def _terms(spec: RunSpec, allocated: int, offloaded: int) -> Iterator[MemoryTerm
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"
-    size = found.node_bytes + found.library_bytes
-    yield term("processes", ALWAYS, what, "size", source, size=size)
+    yield term("processes", ALWAYS, what, "size", source, size=found.node_bytes + found.library_bytes)
     yield from _readers(spec, found.reader_bytes)
 
 
@@ -119,8 +117,7 @@ def offloaded_bytes(rank: RankModel) -> int:
     size = 0
     elements = rank.elements.optimizer
     if zero.offload_optimizer == "cpu":
-        pinned = _pinned(4 * elements, rank)
-        size += 2 * pinned + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
+        size += 2 * _pinned(4 * elements, rank) + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
         size += _pinned(dtypes.size("parameters") * elements, rank)
     elif optimizer == "paged_adamw_8bit":
         size += 2 * elements

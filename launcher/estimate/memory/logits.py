@@ -95,9 +95,7 @@ def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _tokens(rank: RankModel) -> int:
-    if rank.spec.train.loss == "full":
-        return rank.tokens
-    return min(rank.tokens, rank.spec.train.loss_chunk)
+    return rank.tokens if rank.spec.train.loss == "full" else min(rank.tokens, rank.spec.train.loss_chunk)
 
 
 def _logits(rank: RankModel, moment: Moment, per_entry: Value, tokens: int, source: str) -> MemoryTerm:

@@ -63,16 +63,14 @@ ALWAYS: Moments = frozenset(MOMENTS)
 
 LOAD: Moments = frozenset(("load",))
 
-TRAINING: Moments = ALWAYS - LOAD
-"""From the first step on."""
+TRAINING: Moments = ALWAYS - LOAD  # From the first step on.
 
 FORWARD: Moments = frozenset(("forward", "output", "loss"))
 
 LOSS: Moments = frozenset(("output", "loss", "loss_backward"))
 """While the last norm's output and the logits are needed."""
 
-BEFORE_BLOCKS_BACKWARD: Moments = FORWARD | {"loss_backward"}
-"""All that one micro-batch saves is there."""
+BEFORE_BLOCKS_BACKWARD: Moments = FORWARD | {"loss_backward"}  # All that one micro-batch saves is there.
 
 UNTIL_FIRST_GRADIENTS: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward"}
 """Before any block's gradients are complete."""
@@ -101,5 +99,4 @@ STEPPING: Moments = frozenset(("clip", "step"))
 GRADIENTS_COMPLETE: Moments = STEPPING | {"root_backward"}
 """From the end of the backward pass to the end of the optimizer step."""
 
-BETWEEN_PASSES: Moments = TRAINING - PASSES
-"""From the last backward pass of a step until the next step begins."""
+BETWEEN_PASSES: Moments = TRAINING - PASSES  # From the last backward pass of a step until the next step begins.

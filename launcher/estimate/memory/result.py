@@ -26,8 +26,7 @@ RESIDUALS = Path(__file__).with_name("residuals.json")
 Written by ``python -m benchmarks.memory --data DIR --write-band``.
 """
 
-LEAST_ROWS = 20
-"""Measured runs below which a quantile would be that of one or two runs."""
+LEAST_ROWS = 20  # Measured runs below which a quantile would be that of one or two runs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,4 @@ def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) ->
 
 
 def _idle(weight: Weight, choices: int) -> int:
-    if weight.split != "expert":
-        return 0
-    return (weight.copies - min(choices, weight.copies)) * prod(weight.shape)
+    return 0 if weight.split != "expert" else (weight.copies - min(choices, weight.copies)) * prod(weight.shape)

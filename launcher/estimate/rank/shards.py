@@ -23,8 +23,7 @@ from launcher.estimate.rank.tensors import Weight
 from launcher.estimate.rank.view import ONE, RankView, StateShares, rounded_up
 from launcher.spec.values import Hashed
 
-DRAWN_ELEMENTS = 2**20
-"""The worker draws values of a parameter in blocks of rows of about so many elements."""
+DRAWN_ELEMENTS = 2**20  # The worker draws values of a parameter in blocks of rows of about so many elements.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

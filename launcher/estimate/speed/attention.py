@@ -95,8 +95,7 @@ def forward_seconds(sizes: Sizes, kernel: AttentionKernel, dtype: Dtype, card: C
         return 0.0
     if kernel in _FORWARD_PASSES:
         return _scores(sizes, dtype, card) + _passes(_FORWARD_PASSES[kernel], sizes.scores, card)
-    found = kernel_of(max(sizes.query_dim, sizes.value_dim), kernel, dtype, card)
-    return kernel_seconds(sizes, card.cores, found)
+    return kernel_seconds(sizes, card.cores, kernel_of(max(sizes.query_dim, sizes.value_dim), kernel, dtype, card))
 
 
 @lru_cache(maxsize=16384)
@@ -169,8 +168,7 @@ def _passes(passes: int, elements: int, card: Card) -> float:
 
 
 def _measured(card: Card) -> str:
-    cards = _constants()["cards"]
-    own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
+    own = next((name for name, entry in _constants()["cards"].items() if card.name in entry["options"]), None)
     return own or next(name for least, name in _GENERATIONS if card.capability >= least)
 
 

@@ -156,8 +156,7 @@ def _ring(model: ModelSpec, shape: Shape, compute: float, tensors: int = 1) -> t
     if shape.context == 1:
         return 0.0, 0.0
     size = tensors * 2.0 * shape.tokens * model.key_value_size * shape.size / shape.tensor
-    group = shape.group(shape.context, shape.tensor)
-    one = collectives.seconds("send", size, group, shape.network)
+    one = collectives.seconds("send", size, shape.group(shape.context, shape.tensor), shape.network)
     return (shape.context - 1) * max(0.0, one - compute / shape.context), (shape.context - 1) * size
 
 

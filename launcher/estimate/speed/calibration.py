@@ -18,8 +18,7 @@ from launcher.base.frozen import dataclass
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 
-LEAST_ROWS = 5
-"""Measured runs below which a constant would be that of one or two configurations."""
+LEAST_ROWS = 5  # Measured runs below which a constant would be that of one or two configurations.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,7 @@ SEND = 0.8
 EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6))
 """Seconds before an all-to-all's first byte, by nodes of 8 H100 (meta-pytorch/autoparallel@a54c2529)."""
 
-EXCHANGE_LOSS = 0.44
-"""An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source)."""
+EXCHANGE_LOSS = 0.44  # An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source).
 
 XGMI_COLLECTIVE, XGMI_MESSAGE = 0.70, 0.80
 """Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards.
@@ -43,14 +42,12 @@ For those no table of an open licence is at hand. Source of these constants: AMD
 ``collective_args.py``, for MI300X.
 """
 
-XGMI_MESH = 0.88
-"""What is left of it in an all-to-all over the mesh."""
+XGMI_MESH = 0.88  # What is left of it in an all-to-all over the mesh.
 
 XGMI_FIXED = {"all_reduce": 200e-6, "all_to_all": 150e-6, "all_gather": 100e-6, "reduce_scatter": 100e-6, "send": 0.0}
 """Seconds of a collective of no bytes. A gather and a scatter, not given, count as the halves of an all-reduce."""
 
-XGMI_NODE = 0.04
-"""Each further node takes this much of the bandwidth of one."""
+XGMI_NODE = 0.04  # Each further node takes this much of the bandwidth of one.
 
 
 class Table(NamedTuple):
@@ -83,9 +80,7 @@ def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
         return _inside(kind, size, group.ranks, _link(group, network), network.links)
     if kind == "send":
         return _latency_of_send(network) + size / (SEND * _nic(network))
-    if kind == "all_to_all":
-        return _exchange(size, group, network)
-    return _across(kind, size, group, network)
+    return _exchange(size, group, network) if kind == "all_to_all" else _across(kind, size, group, network)
 
 
 def _inside(kind: str, size: float, ranks: int, bandwidth: float, links: str) -> float:

@@ -31,8 +31,7 @@ Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 
 the speed of the others; how often the allocator asks again nobody can say beforehand.
 """
 
-RETRYING = 0.1
-"""The speed of such runs, of what the same run has with room to spare."""
+RETRYING = 0.1  # The speed of such runs, of what the same run has with room to spare.
 
 
 class Backend(Protocol):
@@ -254,8 +253,7 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
     yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
-    waited = sum(one.exposed_seconds for one in traffic)
-    yield from offload.offload(rank, execution, card, compute, m, waited)
+    yield from offload.offload(rank, execution, card, compute, m, sum(one.exposed_seconds for one in traffic))
     yield from offload.saved(rank, card)
 
 
@@ -279,8 +277,7 @@ def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Executio
                 moved=m * size, group=f"{part} parallel", m=m, t=seconds,
             )  # fmt: skip
     gpu = both.gpu + again.gpu
-    waited = max(0.0, stage.time.seconds - gpu)
-    yield term("host", "the host starts kernels", "m * t_host", block, m=m, t_host=waited)
+    yield term("host", "the host starts kernels", "m * t_host", block, m=m, t_host=max(0.0, stage.time.seconds - gpu))
 
 
 def _at_rate(part: StepPart, what: str, source: str, m: int, work: float, seconds: float) -> Iterator[SpeedTerm]:
@@ -294,5 +291,4 @@ def _computed(spec: RunSpec, stages: Sequence[Stage]) -> float:
     ranks = spec.gpus / spec.parallel.pipeline * spec.gradient_accumulation
     ahead = sum(one.forward.product_flops + one.forward.attention_flops for one in stages)
     back = sum(one.backward.product_flops + 0.8 * one.backward.attention_flops for one in stages)
-    again = sum(one.again.product_flops + one.again.attention_flops for one in stages)
-    return ranks * (ahead + back + again)
+    return ranks * (ahead + back + sum(one.again.product_flops + one.again.attention_flops for one in stages))

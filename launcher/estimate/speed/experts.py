@@ -75,8 +75,7 @@ def sorting(model: ModelSpec, shape: Shape) -> Pass:
     writes every copy. DeepEP's tokens are copied from one for each rank, HybridEP's in the exchange itself
     (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
     """
-    copies = routed(model, shape)
-    each = copies * model.hidden_size * shape.size
+    each = routed(model, shape) * model.hidden_size * shape.size
     if shape.expert == 1:
         passes, kernels = 4.0, 4.0
     elif shape.execution.dispatcher == "all_to_all":

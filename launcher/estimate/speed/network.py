@@ -95,6 +95,4 @@ def group_of(ranks: int, stride: int, network: Network) -> Group:
     A group that does not fill whole domains is counted as spread evenly over those that it touches.
     """
     shared = max(1, network.span // stride)
-    if ranks <= shared:
-        return Group(ranks, ranks)
-    return Group(ranks, -(-ranks // -(-ranks // shared)))
+    return Group(ranks, ranks) if ranks <= shared else Group(ranks, -(-ranks // -(-ranks // shared)))

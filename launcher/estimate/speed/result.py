@@ -11,8 +11,7 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart
 from launcher.spec import RunSpec
 
-NOISE = 1e-9
-"""Seconds below which a term is a rounding error."""
+NOISE = 1e-9  # Seconds below which a term is a rounding error.
 
 _NAMES = {
     "memory_bound": "memory-bound",

@@ -112,9 +112,7 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
 
 def _recomputed(how: CheckpointingSpec, layers: int, count: int) -> float:
     """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
-    if how.method != "block" or how.layers is None:
-        return count
-    return count * min(1.0, how.layers / max(1, layers))
+    return count if how.method != "block" or how.layers is None else count * min(1.0, how.layers / max(1, layers))
 
 
 def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
@@ -162,8 +160,7 @@ def _head(
     forward = gemm.seconds(m, n, k, dtype, card)
     backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)
     flops = 2.0 * m * n * k
-    moved = _loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary)
-    seconds = card.memory_seconds(moved)
+    seconds = card.memory_seconds(_loss_bytes(shape) * m * (n if parallel_loss or not split else vocabulary))
     ahead = Pass(products=forward, product_flops=flops, loss=seconds / 2, launches=10)
     behind = Pass(products=backward, product_flops=flops * (2 if trained else 1), loss=seconds / 2, launches=14)
     return BlockPasses(ahead, behind, ahead if chunked else NOTHING)

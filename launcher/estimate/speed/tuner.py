@@ -33,8 +33,7 @@ RING = {
     "LL128": Hops(14 * US, 1.9 * US, 4.0 * US, 8.5 * US),
     "SIMPLE": Hops(8.4 * US, 3.4 * US, 14 * US, 14 * US),
 }
-HOP = RING["SIMPLE"].across
-"""Seconds of a step between nodes over InfiniBand."""
+HOP = RING["SIMPLE"].across  # Seconds of a step between nodes over InfiniBand.
 
 TREE = {
     "LL": Hops(6.8 * US, 0.6 * US, 5.0 * US, 5.0 * US),

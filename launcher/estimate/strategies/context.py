@@ -12,9 +12,7 @@ from launcher.spec import RunSpec, edit
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
-    if spec.parallel.context == 1:
-        return view
-    return view._replace(tokens=part_of(view.tokens, spec.parallel.context))
+    return view if spec.parallel.context == 1 else view._replace(tokens=part_of(view.tokens, spec.parallel.context))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -11,9 +11,7 @@ from launcher.spec import RunSpec, edit
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the global batch."""
-    if spec.data_degree == 1:
-        return view
-    return view._replace(batch=part_of(view.batch, spec.data_degree))
+    return view if spec.data_degree == 1 else view._replace(batch=part_of(view.batch, spec.data_degree))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -12,9 +12,7 @@ from launcher.spec import RunSpec, edit
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the routed experts."""
-    if spec.parallel.expert == 1:
-        return view
-    return view._replace(experts=part_of(view.experts, spec.parallel.expert))
+    return view if spec.parallel.expert == 1 else view._replace(experts=part_of(view.experts, spec.parallel.expert))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -15,8 +15,7 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
 from launcher.spec.run import ROUND
 
-BY_STAGE = True
-"""What a rank has depends on its stage."""
+BY_STAGE = True  # What a rank has depends on its stage.
 
 
 def apply(view: RankView, spec: RunSpec) -> RankView:

@@ -15,9 +15,7 @@ from launcher.spec import RunSpec, edit
 
 def apply(view: RankView, spec: RunSpec) -> RankView:
     """The rank's share of the tokens of a sequence."""
-    if spec.parallel.ulysses == 1:
-        return view
-    return view._replace(tokens=part_of(view.tokens, spec.parallel.ulysses))
+    return view if spec.parallel.ulysses == 1 else view._replace(tokens=part_of(view.tokens, spec.parallel.ulysses))
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:

@@ -23,8 +23,7 @@ from launcher.estimate.speed.card import card_of
 from launcher.preflight.measured.file import Row
 from launcher.spec import RunSpec
 
-LEAST_LAYOUTS = 3
-"""Of fewer the median is that of one run or two, which may be unlike the run that is asked about."""
+LEAST_LAYOUTS = 3  # Of fewer the median is that of one run or two, which may be unlike the run that is asked about.
 
 _WEIGHT = calibration.LEAST_ROWS  # Runs that the shipped band counts as: the fewest for which one is shipped.
 _Z = 1.645  # Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band.

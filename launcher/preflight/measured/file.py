@@ -24,8 +24,7 @@ from launcher.base.errors import SubmitError, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 
-MOST_ROWS = 2000
-"""Rows that are read, the newest: some hundred milliseconds at most."""
+MOST_ROWS = 2000  # Rows that are read, the newest: some hundred milliseconds at most.
 
 _MOST_BYTES = 4 << 20
 _PATIENCE_S = 10.0  # Seconds that a job's end waits for a lock on the file.
@@ -34,8 +33,7 @@ _POLL_S = 0.02
 
 SCHEMA = 1
 
-LONGEST_LINE = 1 << 13
-"""Bytes of a line; one of ours has about a thousand."""
+LONGEST_LINE = 1 << 13  # Bytes of a line; one of ours has about a thousand.
 
 _LONGEST_TEXT = 1000
 _MOST_VERSIONS = 20

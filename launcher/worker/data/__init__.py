@@ -151,8 +151,7 @@ def open_corpus(context: Context) -> Corpus:
     found = _tokenised(context)
     if found.marked:
         return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
-    paths = [found.path / TOKENS]
-    return TokenFiles(paths, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
+    return TokenFiles([found.path / TOKENS], found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
 
 
 def _tokenised(context: Context) -> TokenFolder:

@@ -85,8 +85,7 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
     decays = [group["weight_decay"] for group in engine.optimizer.param_groups]
-    strict = context.spec.adapter.name == "none"
-    loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=strict)
+    loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=context.spec.adapter.name == "none")
     if loaded is None:
         raise CheckpointError(f"DeepSpeed found nothing to load in {folder / tag}")
     if engine._config.load_universal_checkpoint:

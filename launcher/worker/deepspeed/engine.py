@@ -124,8 +124,7 @@ class DeepSpeedTraining:
 
     def export(self, directory: Path) -> None:
         """Write safetensors, one parameter gathered at a time."""
-        made = [self._engine.module.network]
-        export.write(made, self._context, directory, model.gathered, model.elements)
+        export.write([self._engine.module.network], self._context, directory, model.gathered, model.elements)
 
     def piles(self) -> Iterator[Kept]:
         """Tensors that DeepSpeed keeps, by its own names."""

@@ -49,15 +49,13 @@ def build(
     ``config`` is the content of ``ds_config.json``, ``shared`` the ranks that share sequences with this one.
     """
     spec = context.spec
-    attention = shared.attention if shared else None
-    made = network.network(spec.model, network.DTYPES[spec.precision.compute], attention)
+    made = network.network(spec.model, network.DTYPES[spec.precision.compute], shared.attention if shared else None)
     if spec.parallel.pipeline > 1:
         _cut_to_stage(made, context)
     adapters.inject(made, spec)
     cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
-    partition = _partitioner(config) if spec.zero.stage == 3 else None
-    real = _with_memory(made, context.device, partition)
+    real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]
     if spec.model.weights is None:

@@ -16,8 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 
-_BATCH, _TOKENS, _HEADS = 0, 1, 2
-"""Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size)."""
+_BATCH, _TOKENS, _HEADS = 0, 1, 2  # Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size).
 
 
 class Ulysses:

@@ -45,8 +45,7 @@ class Ring:
 
     def share(self, *rows: torch.Tensor) -> list[torch.Tensor]:
         """This rank's tokens of rows of shape (batch, sequence)."""
-        found = _context_parallel_shard(self._mesh, rows, [1] * len(rows), self._order)
-        return cast("list[torch.Tensor]", found)
+        return cast("list[torch.Tensor]", _context_parallel_shard(self._mesh, rows, [1] * len(rows), self._order))
 
     def attention(
         self, _: object, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *__: object, **options: Any

@@ -40,8 +40,7 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
     for chunk in _chunks(context):
         made = network.network(spec.model, network.DTYPES[dtypes(spec).parameters], attention=attention)
         start = sum(sizes[:chunk])
-        layers = range(start, start + sizes[chunk])
-        network.cut(made, layers, first=chunk == 0, last=chunk == len(sizes) - 1)
+        network.cut(made, range(start, start + sizes[chunk]), first=chunk == 0, last=chunk == len(sizes) - 1)
         yield made
 
 

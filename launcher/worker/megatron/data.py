@@ -103,8 +103,7 @@ def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, to
     The log divides sums by counts: the smallest number in place of none keeps 0 / 0 out of it and changes no other.
     """
     total, count = (losses.float() * mask).sum(), mask.sum()
-    noted = count.clamp(min=torch.finfo(torch.float32).tiny)
-    return total, count.int(), {LOSS: torch.stack([total.detach(), noted])}
+    return total, count.int(), {LOSS: torch.stack([total.detach(), count.clamp(min=torch.finfo(torch.float32).tiny)])}
 
 
 def write(prefix: Path, tokens: np.memmap[Any, Any]) -> None:

@@ -149,8 +149,7 @@ def _validate() -> None:
     args = arguments.validate_args(arguments.parse_args())
     versions.judge(args)
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config").OptimizerConfig
-    buffers = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
-    for kind in (optimizer, buffers):
+    for kind in (optimizer, importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig):
         kind(**{
             field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if hasattr(args, field.name)
         })
@@ -178,8 +177,7 @@ def _prepare() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(allow_abbrev=False)
     arguments.add_megatron_arguments(parser)
     arguments.add_megatron_arguments = lambda _: parser
-    stand_in = types.SimpleNamespace(ArgumentParser=lambda **_: parser)
-    arguments.argparse = stand_in
+    arguments.argparse = types.SimpleNamespace(ArgumentParser=lambda **_: parser)
     _as_target(torch)
     if importlib.util.find_spec("transformer_engine") is None:
         _as_with_transformer_engine()

@@ -76,8 +76,7 @@ def _joined(
         owner = owners[name]
         if owner == rank:
             target = joined[name][tuple(slice(*pair) for pair in bounds)]
-            values = mine[key].read() if sender == rank else _received(target, sender, group)
-            target.copy_(values)
+            target.copy_(mine[key].read() if sender == rank else _received(target, sender, group))
         elif sender == rank:
             dist.send(mine[key].read().to("cpu").contiguous(), owner, group=group)
     return joined

@@ -88,8 +88,7 @@ def _owners(everywhere: Sequence[Mapping[str, tuple[int, int]]], together: int) 
     owners: dict[str, int] = {}
     for stage, sizes in enumerate(everywhere):
         own = {name: count for name, (count, _) in sizes.items() if name not in owners}
-        chosen = shares(own, min(together, len(own)))
-        owners |= {name: stage * together + rank for name, rank in chosen.items()}
+        owners |= {name: stage * together + rank for name, rank in shares(own, min(together, len(own))).items()}
     return owners
 
 

@@ -71,8 +71,7 @@ def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
     """Fill a rank's part of the parameter ``name``, block of rows by block of rows."""
     if part.tensor.numel() == 0:
         return
-    width = math.prod(part.shape[1:])
-    rows = max(1, BLOCK_ELEMENTS // max(1, width))
+    rows = max(1, BLOCK_ELEMENTS // max(1, math.prod(part.shape[1:])))
     first, end = part.offset[0], part.offset[0] + part.tensor.shape[0]
     generator = torch.Generator(device=part.tensor.device)
     for block in range(first // rows, math.ceil(end / rows)):
@@ -91,8 +90,7 @@ def _draw_rows(part: Local, rows: range, draw: Draw, generator: torch.Generator)
 
 def seed_of(*content: object) -> int:
     """63 bits that depend on all the arguments, the same in every process."""
-    digest = hashlib.sha256("/".join(map(str, content)).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return int.from_bytes(hashlib.sha256("/".join(map(str, content)).encode()).digest()[:8], "little") >> 1
 
 
 def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
@@ -141,8 +139,7 @@ def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
             if name in _BY_NAME:
                 yield module, name, _BY_NAME[name](module, made.config)
         if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)):
-            fresh = _again(module, made.config)
-            for name, value in fresh.named_buffers(recurse=False):
+            for name, value in _again(module, made.config).named_buffers(recurse=False):
                 yield module, name, value
 
 

@@ -76,8 +76,7 @@ class Checkpoints:
             raise TrainingError(f"{spike}; {why}")
         dist.barrier()  # All have read the file of before.
         if self._context.rank == 0:
-            samples = self._start.after(spike.step, self._spec.global_batch_size)
-            spikes.note(directory, spike, to=to, samples=samples)
+            spikes.note(directory, spike, to=to, samples=self._start.after(spike.step, self._spec.global_batch_size))
         dist.barrier()
         return self.restore(engine)
 

@@ -61,8 +61,7 @@ def adapt_run(spec: RunSpec, layers: int) -> RunSpec:
         one_kernel = spec.backend.name == "fsdp" or optimizer.name == "adamw"
         optimizer = replace(optimizer, fused=True) if one_kernel else replace(optimizer, foreach=True)
     attention = "sdpa" if model.attention == "flash" else model.attention
-    micro_batches = min(_MICRO_BATCHES, spec.gradient_accumulation)
-    batch = micro_batches * spec.micro_batch_size * spec.data_degree
+    batch = min(_MICRO_BATCHES, spec.gradient_accumulation) * spec.micro_batch_size * spec.data_degree
     return replace(
         spec,
         model=replace(model, num_hidden_layers=layers, attention=attention, weights=None),

@@ -136,8 +136,7 @@ class CachingAllocator:
         rest = block.bytes - size
         if rest < _SMALLEST or (not block.pool[1] and not self._expandable and rest <= _SMALL):
             return
-        order = next(self._orders)
-        other = _Block(block.pool, rest, block.segment, order, before=block, after=block.after)
+        other = _Block(block.pool, rest, block.segment, next(self._orders), before=block, after=block.after)
         if block.after is not None:
             block.after.before = other
         elif self._expandable:
@@ -211,9 +210,7 @@ def _segment_size(size: int) -> int:
     """``get_allocation_size``."""
     if size <= _SMALL:
         return _SMALL_SEGMENT
-    if size < _OWN_SEGMENT:
-        return _LARGE_SEGMENT
-    return -(-size // _ROUND_SEGMENT) * _ROUND_SEGMENT
+    return _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUND_SEGMENT) * _ROUND_SEGMENT
 
 
 def _page(pool: _Pool) -> int:

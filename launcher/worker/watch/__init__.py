@@ -212,8 +212,7 @@ def slow(spec: RunSpec, means: list[float]) -> dict[int, float]:
     size = len(means) // spec.parallel.pipeline
     found = {}
     for rank, mean in enumerate(means):
-        stage = means[rank // size * size :][:size]
-        median = statistics.median_low(stage)
+        median = statistics.median_low(means[rank // size * size :][:size])
         if median > 0 and mean > _SLOW * median:
             found[rank] = mean / median - 1
     return found

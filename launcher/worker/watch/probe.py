@@ -208,7 +208,6 @@ def _rounds(parts: Sequence[list[int]]) -> Iterator[list[list[int]]]:
     last = len(parts) - 1
     yield [parts[n] + parts[n + 1] for n in range(0, last, 2)]
     around = [[*parts[0], *parts[last]]]
-    between = [parts[n] + parts[n + 1] for n in range(1, last, 2)]
-    yield between + (around if last % 2 else [])
+    yield [parts[n] + parts[n + 1] for n in range(1, last, 2)] + (around if last % 2 else [])
     if last % 2 == 0:
         yield around

@@ -151,8 +151,7 @@ def _attention(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: b
     output = _saved("attention output", size * queries, "tensor", "core_attention", kept_by_selective=not engine.scores)
     rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
-        name = "output for its projection"
-        rows.append(_read(name, size * queries, "tensor", "core_attention", (found.output,)))
+        rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", (found.output,)))
     return [*rows, *_transformers.dropout(model, engine)]
 
 
@@ -193,8 +192,7 @@ def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Save
         return [_transformers.scored(sunk, heads * engine.sequence_length, engine, narrow=True)]
     rows: list[SavedTensor] = []
     if values.value(model, "attn_logit_softcapping"):
-        capped = engine.size * heads * engine.sequence_length
-        rows.append(_saved("capped scores", capped, "tensor", "core_attention"))
+        rows.append(_saved("capped scores", engine.size * heads * engine.sequence_length, "tensor", "core_attention"))
     [softmax] = _transformers.core(model, engine, wide_softmax=True)
     copies = found.score_copies * engine.size * heads * engine.sequence_length
     return [*rows, replace(softmax, made=softmax.made + copies)]
