@@ -36,37 +36,23 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Facts of a backend that hold for every run.
+    """Facts of a backend that hold for every run."""
 
-    Attributes:
-        packages: The modules that its worker imports in every run.
-        framework: The package that a checkout at ``backend.path`` stands in for.
-        needs: Settings that only newer versions of these honour.
-        install: The command that installs what it needs.
-        settings: The keys that not every engine reads and that it does, and the words that choose the engine with
-            which each of them is read.
-        shards_instead: Overrides that shard the model states, where every rank holds whole ones.
-        told_by_preset: True if the preset of ``parallel=`` names its way to run better than its own name does.
-        unpickles: True if its own code reads checkpoints as pickles, which run what code they hold.
-        openings: The words that choose each of its ways to share out a model, with which the planner begins; none is
-            ``backend=`` and its name.
-        counted_ends: Its arguments with which the embedding and the loss count for a layer of their stages.
-        validator: The program whose own validator ``native`` starts; None where it starts nothing.
-        called: The engine as its users call it in a run; None is its name.
-    """
-
-    packages: tuple[str, ...] = ()
-    framework: str | None = None
-    needs: tuple[Need, ...] = ()
-    install: str = ""
+    packages: tuple[str, ...] = ()  # The modules that its worker imports in every run.
+    framework: str | None = None  # The package that a checkout at ``backend.path`` stands in for.
+    needs: tuple[Need, ...] = ()  # Settings that only newer versions of these honour.
+    install: str = ""  # The command that installs what it needs.
+    # The keys that it reads and not every engine does, and the words that choose the engine with which each is read.
     settings: Mapping[str, str] = field(default_factory=dict)
-    shards_instead: tuple[str, ...] = ()
-    told_by_preset: bool = False
-    unpickles: bool = False
+    shards_instead: tuple[str, ...] = ()  # Overrides that shard the model states, where every rank holds whole ones.
+    told_by_preset: bool = False  # True if the preset of ``parallel=`` names its way to run better than its own name.
+    unpickles: bool = False  # True if its own code reads checkpoints as pickles, which run what code they hold.
+    # The words for each of its ways to share out a model, where the planner begins; none is ``backend=`` and its name.
     openings: tuple[str, ...] = ()
+    # Its arguments with which the embedding and the loss count for a layer of their stages.
     counted_ends: Mapping[str, bool] = field(default_factory=dict)
-    validator: str | None = None
-    called: Callable[[RunSpec], str] | None = None
+    validator: str | None = None  # The program whose own validator ``native`` starts; None where it starts nothing.
+    called: Callable[[RunSpec], str] | None = None  # The engine as its users call it in a run; None is its name.
 
 
 class Backend(estimate.Backend, Protocol):

@@ -18,10 +18,7 @@ MOST = 1000  # Answers of a kind, of some kilobytes each; a new one beyond makes
 def answer(kind: str, question: object, find: Callable[[], Any]) -> Any:
     """The answer to a question, kept where it was asked before; a folder that cannot be written is only slower.
 
-    Args:
-        kind: A folder of its own.
-        question: All that the answer depends on, as JSON.
-        find: Finds the answer, as JSON; what it raises is not kept.
+    ``kind`` is a folder of its own, ``question`` all that the answer depends on; what ``find`` raises is not kept.
     """
     path = _place(kind, question)
     with contextlib.suppress(OSError, ValueError):

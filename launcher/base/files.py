@@ -73,11 +73,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """See whether so many bytes can be written in a folder, by reserving them: what a quota leaves is in no table.
-
-    Raises:
-        OSError: They cannot.
-    """
+    """Raise OSError unless so many bytes can be reserved in a folder: what a quota leaves is in no table."""
     path = folder / f".room.{os.getpid()}"
     try:
         with path.open("wb") as file:
@@ -124,9 +120,7 @@ _HANDED = ("/dev/stdin", "/dev/fd/")
 def opened(path: Path, *, handed: bool = False) -> io.BufferedReader:
     """A regular file, open for reading: to open a pipe may wait for ever, and a device may have no end.
 
-    Args:
-        path: The file, or a link to it.
-        handed: True where a pipe is read, too, that the shell has opened for this command.
+    ``handed`` is true where a pipe is read, too, that the shell has opened for this command.
 
     Raises:
         OSError: It cannot be read.
@@ -138,10 +132,7 @@ def opened(path: Path, *, handed: bool = False) -> io.BufferedReader:
 def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
     """The descriptor of a regular file, opened without waiting; flags and errors as of :func:`opened` and ``os.open``.
 
-    Args:
-        path: The file, or a link to it.
-        flags: Of ``os.open``; a file that it makes may be read and written by all whom the umask lets.
-        handed: As of :func:`opened`.
+    A file that it makes may be read and written by all whom the umask lets.
     """
     try:
         found = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
@@ -223,11 +214,7 @@ def json_lines(path: Path) -> Iterator[JsonObject]:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Lock an open file without waiting; the lock goes when the file is closed.
-
-    Returns:
-        True if it is ours, False if another process has it, None where the file system has no locks.
-    """
+    """Lock an open file until it is closed, without waiting: False if another has it, None where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -309,11 +296,7 @@ def load_json(path: Path) -> Any:
 
 
 def any_json(text: str | bytes) -> Any:
-    """JSON as Python reads it, as deep as it can.
-
-    Raises:
-        ValueError: It is none, or deeper.
-    """
+    """JSON as Python reads it, as deep as it can. Raises ValueError if it is none, or deeper."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -321,11 +304,7 @@ def any_json(text: str | bytes) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON from anyone, with finite numbers, none of them beyond :data:`LARGEST`, and no deeper than :data:`DEEPEST`.
-
-    Raises:
-        ValueError: It is not; the message says why in a few words.
-    """
+    """JSON from anyone; ValueError says why it is none, not finite, or beyond :data:`LARGEST` or :data:`DEEPEST`."""
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
     try:
@@ -337,21 +316,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_plain(content: object) -> None:
-    """See whether plain data keep within the limits of numbers and depth.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Raise ValueError unless plain data keep within the limits of numbers and depth."""
     for each in _levels(content, DEEPEST):
         check_numbers(each)
 
 
 def check_numbers(values: Iterable[object]) -> None:
-    """See whether all numbers among some values are finite, and none is beyond :data:`LARGEST`.
-
-    Raises:
-        ValueError: One is not.
-    """
+    """Raise ValueError unless all numbers among some values are finite, and none is beyond :data:`LARGEST`."""
     for value in values:
         if type(value) is int and abs(value) > LARGEST:
             raise _too_large(str(value) if abs(value) < LARGEST**4 else f"one of {value.bit_length()} bits")
@@ -377,11 +348,7 @@ def _levels(content: object, deepest: float = math.inf) -> Iterator[list[object]
 
 
 def integer(digits: str) -> int:
-    """A whole number; Python itself refuses one of 4,300 digits, in words about its own settings.
-
-    Raises:
-        ValueError: It is beyond :data:`LARGEST`.
-    """
+    """A whole number, ValueError beyond :data:`LARGEST`; Python refuses one of 4,300 digits, in words about itself."""
     if len(digits) > len(str(LARGEST)) + 1:
         raise _too_large(f"{digits[:20]}..., a number of {len(digits)} digits,")
     return int(digits)

@@ -28,11 +28,7 @@ _OPERATORS: dict[type[ast.operator], str] = {
 
 
 def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:
-    """The value of an expression.
-
-    Raises:
-        TypeError: There are more or fewer values than names.
-    """
+    """The value of an expression. Raises TypeError if there are more or fewer values than names."""
     try:
         result: T = _compiled(expression)(**values)
     except TypeError:
@@ -63,11 +59,7 @@ def _template(expression: str) -> tuple[str, frozenset[str]]:
 
 @cache
 def _parsed(expression: str) -> ast.expr:
-    """The expression as a tree of what its language allows.
-
-    Raises:
-        AssertionError: It holds anything but arithmetic.
-    """
+    """The expression as a tree of what its language allows. Raises AssertionError if it is more than arithmetic."""
     tree = ast.parse(expression, mode="eval").body
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

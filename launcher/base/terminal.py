@@ -129,11 +129,7 @@ def silence(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Let all that is printed meanwhile pass through :func:`visible`.
-
-    Raises:
-        Unwritable: Stdout is closed, so that there is no place for an answer.
-    """
+    """Let all that is printed meanwhile pass through :func:`visible`. Raises Unwritable if stdout is closed."""
     with contextlib.ExitStack() as stack:
         # In this order: a file that is opened gets the number of a closed stream, and later all that is meant for it.
         sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
@@ -209,14 +205,9 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def wrapped(text: str, columns: int, first: str = "", rest: str = "", *, whole_words: bool = False) -> list[str]:
-    """Break a text into lines, with an indent of the first one and of the others; words with hyphens stay whole.
+    """Break a paragraph into lines, with an indent of the first one and of the others; words with hyphens stay whole.
 
-    Args:
-        text: One paragraph.
-        columns: The width.
-        first: The indent of the first line.
-        rest: The indent of the others.
-        whole_words: True to let a word that is longer than the width stand whole, too.
+    ``whole_words`` is true to let a word that is longer than the ``columns`` stand whole, too.
     """
     import textwrap  # Late, because a document needs none.
 

@@ -87,14 +87,10 @@ WRITTEN = Scalars(
 
 
 def read[Kind](kind: type[Kind], content: object) -> Kind:
-    """An instance of a dataclass from plain data; keys that it does not have are passed over.
+    """An instance of a dataclass from plain data, with lists for tuples; keys that it does not have are passed over.
 
-    Args:
-        kind: The dataclass; its types are numbers, texts, literals, mappings, tuples and other dataclasses.
-        content: The data, with lists for tuples.
-
-    Raises:
-        Unfit: Values are missing or of another type.
+    Its types are numbers, texts, literals, mappings, tuples and other dataclasses. Raises Unfit if values are missing
+    or of another type.
     """
     every: Any = kind
     accepted, value = reader(every)(content)
@@ -138,12 +134,7 @@ def bare(kind: Any) -> Any:
 
 
 def describe(kind: Any, words: Mapping[Any, str]) -> str:
-    """A type in words.
-
-    Args:
-        kind: The type.
-        words: Those of types without alternatives and limits, and of lists and mappings of one kind.
-    """
+    """A type in words; ``words`` are those of types without alternatives and limits, and of lists and mappings."""
     kind = bare(kind)
     if (known := words.get(kind)) is not None:
         return known

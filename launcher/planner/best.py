@@ -27,11 +27,7 @@ class Searches:
         self._known: dict[tuple[str, ...], Plan] = {}
 
     def plan(self, words: Sequence[str]) -> Plan:
-        """The plan for words without ``plan=best``.
-
-        Raises:
-            ConfigErrors: They are no question, or wrong with every layout.
-        """
+        """The plan for words without ``plan=best``. Raises ConfigErrors if they are wrong with every layout."""
         question = tuple(word for word in words if not asks_nothing(word))
         if question not in self._known:
             asked = ask(question, catalog=self._catalog, facts=self._facts)

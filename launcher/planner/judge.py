@@ -36,9 +36,7 @@ class LayoutJudge(Protocol):
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
         """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
 
-        Args:
-            spec: The run.
-            chunkings: The schedules of those runs, each with its model chunks on a stage.
+        ``chunkings`` are the schedules of those runs, each with its model chunks on a stage.
         """
 
     @abstractmethod

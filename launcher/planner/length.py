@@ -29,11 +29,7 @@ class Cost:
 
 
 def tokens_of(text: str) -> int:
-    """Tokens as people write them: ``1T``, ``500B``, ``1.5e12``, ``20_000``.
-
-    Raises:
-        ConfigErrors: It is no number, or not one of whole tokens.
-    """
+    """Tokens as people write them: ``1T``, ``500B``, ``1.5e12``, ``20_000``. Raises ConfigErrors for anything else."""
     found = _NUMBER.fullmatch(text.strip())
     number = float(found[1].replace("_", "")) * _TIMES[found[2].upper()] if found else 0.0
     if not 1 <= number < 1e18:  # A thousand times what was ever trained on; above it a float is no count.
@@ -67,11 +63,7 @@ def _twice(option: str, value: object, word: str) -> ConfigError:
 
 
 def require(question: Question, days: float | None) -> None:
-    """Refuse a limit on time that is none, or of a training whose length nobody has said.
-
-    Raises:
-        ConfigErrors: It is.
-    """
+    """Refuse, as ConfigErrors, a limit on time that is none, or of a training whose length nobody has said."""
     if days is None:
         return
     if not 0 < days < float("inf"):

@@ -79,16 +79,10 @@ def ask(
     catalog: Catalog | None = None,
     facts: machine.Machine | None = None,
 ) -> Question:
-    """Read a question.
+    """Read a question from overrides as typed, for this machine and the working folder's configuration by default.
 
-    Args:
-        words: Overrides as typed.
-        vary: Groups whose options are searched, too: ``precision``.
-        catalog: The configuration folders; those of the working folder where None.
-        facts: This machine, read now where None.
-
-    Raises:
-        ConfigErrors: A word is wrong, or something is swept that is no part of a layout.
+    ``vary`` are groups whose options are searched, too (``precision``). Raises ConfigErrors if a word is wrong, or
+    something is swept that is no part of a layout.
     """
     catalog, facts = catalog or Catalog(folder=Path.cwd()), facts or machine.facts()
     axes = read_axes(words, catalog)

@@ -73,11 +73,7 @@ class Shortlist:
 
 
 def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STEPS) -> Shortlist:
-    """The short runs of some layouts, the best first.
-
-    Raises:
-        ConfigErrors: A word is wrong, or the steps are too few to measure anything.
-    """
+    """The short runs of some layouts, the best first. Raises ConfigErrors for a wrong word, or too few steps."""
     require_steps(steps)
     typed, _ = read(question.single, question.catalog)
     said = recipes.expand(typed, question.catalog)
@@ -106,11 +102,7 @@ def _chosen(question: Question, layout: Layout) -> Iterator[str]:
 
 
 def require_steps(steps: int) -> None:
-    """Refuse a measurement that is too short.
-
-    Raises:
-        ConfigErrors: It is.
-    """
+    """Refuse a measurement that is too short. Raises ConfigErrors if it is."""
     if steps < FEWEST_STEPS:
         rule = f"the first half of the steps is warm-up: at least {FEWEST_STEPS}"
         raise ConfigErrors([ConfigError("--steps", steps, rule, [f"--steps {STEPS}"])])

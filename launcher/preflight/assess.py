@@ -153,14 +153,10 @@ def terms_of(spec: RunSpec) -> tuple[RankTerms, ...]:
 
 
 def ways_out(spec: RunSpec, adjusted: Adjusted | None = None, measured: Measured | None = None) -> fixes.Search:
-    """Changes with which a valid run fits for certain, or else most likely, the cheapest first.
+    """Changes with which a run that ran out of memory fits for certain, or else most likely, the cheapest first.
 
-    None of them trains other parameters than the run has begun to train.
-
-    Args:
-        spec: The run, which ran out of memory.
-        adjusted: Puts what was measured of it into the estimates of its neighbours.
-        measured: As :func:`assess` takes it.
+    None of them trains other parameters than the run has begun to train. ``adjusted`` puts what was measured of the run
+    into the estimates of its neighbours.
     """
     own = needs(spec, **parts(spec), adjusted=adjusted)
     speed = pricing.predicted(spec, parts, verdict.judge(spec, own), measured).speed

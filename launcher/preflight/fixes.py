@@ -100,13 +100,7 @@ type Searching = Callable[[RunSpec, NeighbourJudge], Search]
 
 
 def search(spec: RunSpec, judge: NeighbourJudge, without: Collection[Neighbour] = ()) -> Search:
-    """Look for changes with which a run fits.
-
-    Args:
-        spec: A valid run that does not fit.
-        judge: The rules and the estimate; None for an invalid run.
-        without: Changes that are no answer.
-    """
+    """Find changes with which a valid run fits; ``judge`` gives None for an invalid one, ``without`` is left out."""
     tree = _Tree(spec, judge)
     tree.neighbours = tuple(neighbour for neighbour in tree.neighbours if neighbour not in without)
     singles, single_fixes = _single_fixes(tree)

@@ -69,11 +69,7 @@ def kept(spec: RunSpec) -> Environment | None:
 
 
 def asked(spec: RunSpec) -> Environment | None:
-    """As :func:`kept`, and a ``cluster.python`` of this machine that was not asked yet is.
-
-    Raises:
-        Unasked: It is not known, and only a node can tell.
-    """
+    """As :func:`kept`, but asks a ``cluster.python`` of this machine. Raises Unasked if only a node can tell."""
     if (known := kept(spec)) is not None:
         return known
     path = _here(spec.cluster)
@@ -91,9 +87,7 @@ def note(cluster: ClusterSpec, node: Mapping[str, Any], date: str) -> None:
 def findings(packages: Mapping[str, str], where: str = "") -> Iterator[str]:
     """Packages out of the range that is driven, and what the installed versions lack, in sentences.
 
-    Args:
-        packages: Version by name.
-        where: Words behind "torch 2.7", such as " on node7".
+    ``where`` stands behind "torch 2.7", such as " on node7".
     """
     profiles = [registry.load("backends", name).profile for name in registry.names("backends")]
     needs = dict.fromkeys(need for profile in profiles for need in profile.needs)
@@ -161,11 +155,7 @@ def _doctor(cluster: ClusterSpec) -> str:
 
 
 def _here(cluster: ClusterSpec) -> Path:
-    """The job's interpreter, where this machine has it as well.
-
-    Raises:
-        Unasked: It is a container's, or found on the nodes alone.
-    """
+    """The job's interpreter on this machine. Raises Unasked if it is a container's, or found on the nodes alone."""
     if cluster.container != "none":
         raise Unasked("they are those of the container")
     path = Path(cluster.python or "")
@@ -196,11 +186,7 @@ def _unasked() -> Any:
 
 
 def _answer(path: Path) -> JsonObject:
-    """The interpreter's own answer.
-
-    Raises:
-        Unasked: It gives none.
-    """
+    """The interpreter's own answer. Raises Unasked if it gives none."""
     import subprocess  # Late, because few runs have a Python that is to be asked.
 
     try:

@@ -42,14 +42,7 @@ class PredictedSpeed(NamedTuple):
 
 
 def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
-    """The speed of a valid run.
-
-    Args:
-        spec: The run.
-        parts: Gives its parts.
-        verdict: The verdict on its memory, which says how full its card is.
-        measured: Gives the constant of measured runs; None takes the shipped one.
-    """
+    """The speed of a valid run; its ``verdict`` says how full its card is."""
     own = parts(spec)
     full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
     found = estimate(spec, **own, crowding=full, measured=None if measured is None else measured(spec))
@@ -61,14 +54,8 @@ def priced(
 ) -> Search:
     """Ways out with their speed, the fastest first among those that give up the same and take as many GPUs.
 
-    Speeds that are told in the same words leave the order as it was, and one that is unknown stands behind.
-
-    Args:
-        search: The ways out, in the order of the table.
-        run: The run as it was asked for.
-        speed: Its speed; None leaves all as it is.
-        parts: Gives the parts of a run.
-        measured: As :func:`predicted` takes it.
+    Speeds that are told in the same words leave the order as it was, and one that is unknown stands behind. An unknown
+    ``speed`` of the ``run`` as it was asked for leaves all as it is.
     """
     if speed is None:
         return search

@@ -38,28 +38,16 @@ _CACHE_PILES = ("workspace",)
 def traced(
     spec: RunSpec, formula: MemoryEstimate, *, python: str = sys.executable, rank: int | None = None
 ) -> MemoryEstimate:
-    """The estimate with the trace of a rank in the formula's place.
+    """The estimate with the trace of a rank, by default of the one that needs the most, in the formula's place.
 
     Host memory, disk, the number of parameters, libraries' workspaces, context and communicators stay the formula's.
-
-    Args:
-        spec: A valid run.
-        formula: The formula engine's estimate of it.
-        python: An interpreter that has torch.
-        rank: The rank to trace; None is that which needs the most.
-
-    Raises:
-        ConfigErrors: The run cannot be traced, or the interpreter lacks torch.
+    Raises ConfigErrors if the run cannot be traced, or the interpreter ``python`` lacks torch.
     """
     return merged(document(spec, python=python, rank=rank), formula)
 
 
 def document(spec: RunSpec, *, python: str = sys.executable, rank: int | None = None) -> JsonObject:
-    """The report of ``launcher.worker.trace``.
-
-    Raises:
-        ConfigErrors: As :func:`traced`.
-    """
+    """The report of ``launcher.worker.trace``; raises ConfigErrors as :func:`traced` does."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "spec.json", Path(folder) / "trace.json"
         source.write_text(json.dumps(to_dict(spec)))

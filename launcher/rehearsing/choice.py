@@ -29,11 +29,7 @@ class Request:
 
 
 def ranks(spec: RunSpec, estimate: MemoryEstimate, request: Request) -> tuple[int, ...]:
-    """The ranks in the order in which they are rehearsed, the fullest stage first.
-
-    Raises:
-        ConfigErrors: The run has no such rank or stage.
-    """
+    """The ranks to rehearse, the fullest stage first. Raises ConfigErrors if the run has no such rank or stage."""
     _require_one(request)
     if request.rank is not None:
         _require_below("--rank", request.rank, spec.gpus, "ranks")

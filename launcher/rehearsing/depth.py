@@ -74,11 +74,7 @@ def _step(spec: RunSpec) -> int:
 
 
 def asked(spec: RunSpec, layers: tuple[int, ...]) -> tuple[int, ...]:
-    """The depths of ``--layers``, the smaller first.
-
-    Raises:
-        ConfigErrors: The run cannot have so many layers.
-    """
+    """The depths of ``--layers``, the smaller first. Raises ConfigErrors if the run cannot have so many layers."""
     whole, depths = spec.model.num_hidden_layers, tuple(sorted(set(layers)))
     if len(depths) > 2 or not all(0 < depth <= whole for depth in depths):
         rule = f"one depth or two, each from 1 to the model's {whole} layers"

@@ -37,15 +37,9 @@ class Rehearse(Protocol):
 def rehearse(
     spec: RunSpec, rank: int, *, steps: int, folder: Path, seconds: float, environment: Mapping[str, str]
 ) -> Rehearsed:
-    """Start the worker as one rank and return its measurements.
+    """Start the worker as one rank, for some steps and at most so many seconds, and return its measurements.
 
-    Args:
-        spec: The run as it is built.
-        rank: The rank.
-        steps: Training steps.
-        folder: A folder for it, which must not exist.
-        seconds: It is ended after these.
-        environment: Variables beside the job's.
+    ``folder`` must not exist; ``environment`` stands beside the job's.
 
     Raises:
         ConfigErrors: The worker refuses the run.

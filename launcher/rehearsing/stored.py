@@ -18,11 +18,7 @@ _KEPT = 3  # Rehearsals of one run whose files stay, the newest: each holds a sp
 
 
 def new_folder(spec: RunSpec) -> Path:
-    """A folder for the files of a new rehearsal of a run, below the place where its answer is kept.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """A new folder for a rehearsal's files, below the place of its answer. Raises OSError if it cannot be written."""
     place = evidence.place(spec)
     place.mkdir(parents=True, exist_ok=True)
     old = sorted(path for path in place.iterdir() if path.is_dir())
@@ -44,11 +40,7 @@ def as_dict(rehearsal: Rehearsal) -> JsonObject:
 
 
 def keep(folder: Path, rehearsal: Rehearsal) -> None:
-    """Keep an answer in a folder: a run's own, or the one of a Slurm job.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Keep an answer in a folder: a run's own, or the one of a Slurm job. Raises OSError if it cannot be written."""
     files.write_text_atomically(folder / evidence.RESULT, json.dumps(as_dict(rehearsal)) + "\n")
 
 
@@ -71,11 +63,7 @@ def keep_as_evidence(spec: RunSpec, rehearsal: Rehearsal) -> None:
 
 
 def note_submitted(spec: RunSpec, directory: Path) -> None:
-    """Note the run directory of a rehearsal that is a Slurm job, where its answer will be.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Note the run directory of a rehearsal that is a Slurm job. Raises OSError if it cannot be written."""
     place = evidence.place(spec)
     place.mkdir(parents=True, exist_ok=True)
     files.write_atomically(place / evidence.SUBMITTED, {"directory": str(directory)})

@@ -43,11 +43,7 @@ _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 
 def parse(config: Mapping[str, object]) -> RunSpec:
-    """Build the run's specification.
-
-    Raises:
-        ConfigErrors: With every error found: unknown and missing keys, wrong types, values outside their range.
-    """
+    """Build the run's specification. Raises ConfigErrors with every error found in keys, types and ranges."""
     errors: list[ConfigError] = []
     spec = _dataclass(RunSpec, config, "", errors)
     if errors:

@@ -9,13 +9,9 @@ from launcher.base.secret import NOT_SHOWN, Form, places
 
 
 def refusal(path: str, form: Form, inherited: Iterable[str], removal: str | None = None) -> ConfigError:
-    """The error of a setting or a file that holds a secret.
+    """The error of a setting, or of a place in a file, that holds a secret.
 
-    Args:
-        path: The key, or the file and the place in it.
-        form: The secret's form.
-        inherited: Names of variables that the job has to inherit in its place.
-        removal: The override that takes the secret out, where one does.
+    ``inherited`` are variables that the job has to inherit in its place; ``removal`` is an override that takes it out.
     """
     inherit = f"cluster.pass_environment=[{','.join(dict.fromkeys(inherited))}]"
     rule = f"it holds {form.title}, and this is kept in files: take it out and let the job inherit it by name"
@@ -23,14 +19,9 @@ def refusal(path: str, form: Form, inherited: Iterable[str], removal: str | None
 
 
 def require_none(content: object, where: str = "") -> None:
-    """Refuse plain data that is to be written and holds a secret.
+    """Refuse plain data that is to be written and holds a secret: each place is one of the ConfigErrors.
 
-    Args:
-        content: The data.
-        where: The name of the file, where the keys of the data do not say enough.
-
-    Raises:
-        ConfigErrors: It holds one; each place is an error.
+    ``where`` names the file, where the keys of the data do not say enough.
     """
     errors = [
         refusal(": ".join(filter(None, (where, place))), form, (form.variable,)) for place, form in places(content)

@@ -65,13 +65,9 @@ def is_judged(spec: RunSpec) -> bool:
 
 
 def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> PredictedPiles:
-    """The prediction for a rank in a phase; of an unknown rank for the stage that has most then.
+    """The prediction for a rank in a phase (None is any); of an unknown rank for the stage that has most then.
 
-    Args:
-        spec: A valid run.
-        rank: Of the job; None is unknown.
-        phase: As measured; None is any.
-        layer: The block that was at work, counted from 0; None is none, or unknown.
+    ``layer`` is the block that was at work, counted from 0; None is none, or unknown.
     """
     stages = assess.terms_of(spec)
     if rank is not None:

@@ -39,10 +39,8 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     """Train one run from its newest checkpoint, or from the start, to its last step.
 
     ``build`` makes the engine, once the process group exists; all ranks call it together. An error is written to
-    ``logs/error.rank<r>.json`` and ends the process with status 1.
-
-    Returns:
-        All that it holds, for :func:`launcher.worker.process.main` to keep alive until the process is gone.
+    ``logs/error.rank<r>.json`` and ends the process with status 1. All that the run holds is returned, for
+    :func:`launcher.worker.process.main` to keep alive until the process is gone.
     """
     with entered(spec, directory) as context:
         with context.memory.measuring("load"):

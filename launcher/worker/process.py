@@ -214,9 +214,7 @@ def whole_directory(context: Context, final: Path) -> Iterator[Path]:
 def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool = False) -> None:
     """Read the specification of ``--run DIR`` and train it; the configuration is never composed again.
 
-    Args:
-        run: Trains a run in its directory, with the words that follow; its answer is kept until the process ends.
-        arguments: True if words may follow.
+    ``run`` also gets the words that follow, where ``arguments`` lets any; its answer is kept until the process ends.
     """
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")

@@ -130,15 +130,9 @@ def _ask_together(questions: Sequence[JsonObject], version: str) -> None:
 def answers(
     questions: list[JsonObject], *, module: str = VALIDATOR, timeout_s: int = TIMEOUT_S
 ) -> list[JsonObject | None]:
-    """The answers to many questions, from one process.
+    """The answers to many questions, from one process; raises RuntimeError as :func:`asked` does.
 
-    Args:
-        questions: The questions.
-        module: A program that reads a JSON list of questions and writes one of answers.
-        timeout_s: Seconds for all of them.
-
-    Raises:
-        RuntimeError: As :func:`asked`.
+    ``module`` reads a JSON list of questions and writes one of answers; ``timeout_s`` are seconds for all of them.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": python_path()}
     try:

@@ -109,14 +109,7 @@ class RankTerms:
 
 
 def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> MemoryEstimate:
-    """Predict the memory of a run.
-
-    Args:
-        spec: The run; its degrees divide what they must.
-        family: The module of ``launcher.estimate.families`` that ``model.family`` names.
-        strategies: All modules of ``launcher.estimate.strategies``.
-        backend: The package of ``launcher.backends`` that ``backend.name`` names.
-    """
+    """Predict the memory of a run whose degrees divide what they must."""
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
     worst, error = worst_rank(ranks), error_band(spec, backend)
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak

@@ -78,16 +78,7 @@ class MemoryTerm(NamedTuple):
 def term(
     pile: Pile | HostPile, moments: Iterable[Moment], what: str, expression: str, source: str, /, **values: Value
 ) -> MemoryTerm:
-    """A term of a formula, never below zero.
-
-    Args:
-        pile: The pile that it belongs to.
-        moments: When it is alive.
-        what: Words for it.
-        expression: Bytes over the names of ``values``.
-        source: Where the formula stands.
-        values: The value of each name of the expression; ``SYMBOLS`` has their legend.
-    """
+    """A term of a formula, never below zero: ``what`` in words, bytes by ``expression`` of the names of ``values``."""
     size = formula.evaluated(expression, values)
     size = size if type(size) is int else ceil(size)
     alive = moments if type(moments) is frozenset else frozenset(moments)

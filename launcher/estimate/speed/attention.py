@@ -60,27 +60,16 @@ class Kernel(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a rank's attention over one micro-batch.
+    """The sizes of a rank's attention over one micro-batch."""
 
-    Attributes:
-        batch: Sequences.
-        sizes: Sizes of queries.
-        kv_sizes: Sizes of keys and values.
-        queries: Tokens of a sequence on this rank.
-        keys: Tokens that a query sees at most: the window's where there is one.
-        query_dim: Elements of a head of queries and keys.
-        value_dim: Elements of a head of values.
-        causal: True if a query sees no token behind it.
-    """
-
-    batch: int
+    batch: int  # Sequences.
     heads: int
     kv_heads: int
-    queries: int
-    keys: int
-    query_dim: int
-    value_dim: int
-    causal: bool
+    queries: int  # Tokens of a sequence on this rank.
+    keys: int  # Tokens that a query sees at most: the window's where there is one.
+    query_dim: int  # Elements of a head of queries and keys.
+    value_dim: int  # Elements of a head of values.
+    causal: bool  # True if a query sees no token behind it.
 
     @property
     def scores(self) -> int:

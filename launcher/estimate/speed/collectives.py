@@ -61,14 +61,10 @@ class Table(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def seconds(kind: Kind, size: float, group: Group, network: Network) -> float:
-    """Seconds of one collective.
+    """Seconds of one collective; ``size`` are the bytes of the whole buffer of a rank.
 
-    Args:
-        kind: Its name; a send goes from one rank to one other, and a broadcast is counted as a ring that passes the
-            whole buffer over each link where an all-gather passes all but a rank's own part.
-        size: Bytes of the whole buffer of a rank.
-        group: Its ranks, and how many share a domain.
-        network: The links.
+    A send goes from one rank to one other, and a broadcast is counted as a ring that passes the whole buffer over each
+    link where an all-gather passes all but a rank's own part.
     """
     if group.ranks < 2 or size <= 0:
         return 0.0

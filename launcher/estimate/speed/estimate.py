@@ -101,19 +101,10 @@ def estimate(
     calibrated: bool = True,
     measured: Constant | None = None,
 ) -> SpeedEstimate | None:
-    """Predict the time of a step.
+    """Predict the time of a step; None where :func:`unknown` says why there is none.
 
-    Args:
-        spec: The run; its degrees divide what they must.
-        family: The module of ``launcher.estimate.families`` that ``model.family`` names.
-        strategies: All modules of ``launcher.estimate.strategies``.
-        backend: The backend of the run.
-        crowding: The memory that the worst rank needs, as a share of what it has; None is unknown.
-        calibrated: True to multiply with what was measured of the framework on the GPU.
-        measured: The constant of the user's own measured runs, in place of the shipped one.
-
-    Returns:
-        The estimate; None where :func:`unknown` says why there is none.
+    ``crowding`` is the memory that the worst rank needs, as a share of what it has; None is unknown. ``calibrated`` is
+    true to multiply with what was measured of the framework on the GPU, or in the user's own runs (``measured``).
     """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:

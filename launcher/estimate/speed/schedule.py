@@ -108,12 +108,8 @@ def timeline(stages: Sequence[StageTime], orders: Sequence[Sequence[Pass]], *, o
 
     A forward pass waits for the same micro-batch's of the stage before, and of the first stage's later chunks for the
     last stage's chunk before; backward passes the other way around. Chunks of a stage take equal shares of its time,
-    and of a backward pass that is split the inputs and the weights take a half each.
-
-    Args:
-        stages: One rank of each stage.
-        orders: What each of them runs, of :func:`passes`.
-        overlaps: True where a stage goes on while it sends; else it waits until the message has arrived.
+    and of a backward pass that is split the inputs and the weights take a half each. ``overlaps`` is true where a stage
+    goes on while it sends; else it waits until the message has arrived.
     """
     last = (len(orders) - 1, max(one.chunk for one in orders[0]))
     split = any(one.kind == "weights" for one in orders[0])

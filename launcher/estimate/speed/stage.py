@@ -145,14 +145,9 @@ def _head(
 ) -> BlockPasses:
     """The output projection and the loss: forward, backward, and the part that is computed again.
 
-    Args:
-        model: The model.
-        vocabulary: Its padded vocabulary.
-        shape: The rank's part of a micro-batch.
-        trained: True if the projection gets a gradient.
-        split: True if tensor parallel ranks share the projection.
-        parallel_loss: True if they share the loss, too; else each has all logits.
-        chunked: True if the loss runs over pieces of the sequence, each of which backward computes again.
+    ``trained`` is true if the projection gets a gradient, ``split`` if tensor parallel ranks share it, and
+    ``parallel_loss`` if they share the loss, too (else each has all logits); ``chunked`` if the loss runs over pieces
+    of the sequence, each of which backward computes again.
     """
     n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
     dtype = "bf16" if shape.dtype == "fp8" else shape.dtype

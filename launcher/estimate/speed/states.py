@@ -235,13 +235,9 @@ def accumulation(rank: RankModel, execution: Execution, card: Card, steps: int) 
 
 
 def exposed_seconds(communication: float, window: float) -> float:
-    """Seconds that a collective adds to the compute that it runs beside.
+    """Seconds that a collective of ``c`` seconds adds to compute that it runs beside for at most ``w`` seconds.
 
     While both run, each goes at ``1 / SLOWED`` of its speed: ``c - (2 - s) * min(c, w)``. Hidden whole it costs
     ``(s - 1) c``; what is left when the window closes runs alone.
-
-    Args:
-        communication: ``c``, seconds of the collective alone.
-        window: ``w``, seconds of compute, alone, that it can run beside.
     """
     return communication - (2 - SLOWED) * min(communication, max(0.0, window))

@@ -63,17 +63,10 @@ def term(
     group: str = "",
     **values: Number,
 ) -> SpeedTerm:
-    """A term of a formula.
+    """A term of a formula: ``what`` in words, seconds by ``expression`` over the names of ``values``.
 
-    Args:
-        part: The part that it belongs to.
-        what: Words for it.
-        expression: Seconds over the names of ``values``.
-        source: Where it stands.
-        exposed: Seconds that the step waits for; all of them where it is not given.
-        moved: Bytes that one rank moves in the step, where it is traffic.
-        group: The ranks that the traffic is among.
-        values: The value of each name; ``SYMBOLS`` has their legend.
+    ``exposed`` are the seconds that the step waits for, by default all of them; ``moved`` are the bytes that one rank
+    moves in the step, where it is traffic, among the ranks of ``group``.
     """
     seconds = float(formula.evaluated(expression, values))
     shown = seconds if exposed is None else min(exposed, seconds)

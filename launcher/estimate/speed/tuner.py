@@ -86,12 +86,8 @@ def reached(size: float, inside: int) -> float:
 def rings(nodes: int, inside: int, rate: float, passes: int, *, hop: float | None = None) -> Iterator[Way]:
     """The rings: each rank passes on every part but its own, once for a gather or scatter and twice for an all-reduce.
 
-    Args:
-        nodes: Nodes that the group lies on.
-        inside: Its ranks on each.
-        rate: Bytes/s that the NICs of these ranks move together.
-        passes: 1, or 2 for an all-reduce.
-        hop: Seconds of a step between nodes by any protocol, of another network than InfiniBand.
+    ``inside`` are the ranks on each node, ``rate`` the bytes/s that their NICs move together, and ``hop`` the seconds
+    of a step between nodes by any protocol, of another network than InfiniBand.
     """
     ranks = nodes * inside
     whole = ranks / (ranks - 1) / passes

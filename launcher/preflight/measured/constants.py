@@ -162,13 +162,9 @@ class Storage(NamedTuple):
 
 
 def storage_of(rows: Iterable[Row], cluster: str, nodes: int, checkpoint_bytes: int) -> Storage | None:
-    """The speed of storage in the newest runs of a cluster; None where none of them says it.
+    """The speed of storage in the newest runs of a kind of cluster; None where none of them says it.
 
-    Args:
-        rows: The measured runs, the newest last.
-        cluster: The kind of the cluster.
-        nodes: Nodes of the run that is asked about; those runs count that had most, and no more than it.
-        checkpoint_bytes: Of its checkpoint.
+    Those runs count that had most nodes, and no more than the ``nodes`` of the run that is asked about.
     """
     least = min(GIB, checkpoint_bytes // _SMALLER)
     known = [row for row in rows if row.cluster == cluster and row.nodes <= nodes and _speed(row) is not None]

@@ -148,11 +148,7 @@ class Row:
 
 
 def read(line: bytes) -> Row:
-    """Read a line.
-
-    Raises:
-        ValueError: It is no row; the message says why.
-    """
+    """Read a line. Raises ValueError if it is no row; the message says why."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
     content = files.parse_json(line.decode())
@@ -176,11 +172,7 @@ class Content:
 
 
 def load(path: Path) -> Content:
-    """The rows of a file; none where there is no file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The rows of a file; none where there is no file. Raises OSError if it cannot be read."""
     try:
         descriptor = files.descriptor(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -222,11 +214,7 @@ def add(path: Path, row: Row) -> None:
 
 
 def forget(path: Path, lost: Row) -> None:
-    """Take all rows of a run out of the file; every other line stays as it is, also those that are no rows.
-
-    Raises:
-        SubmitError: The file cannot be written.
-    """
+    """Take all rows of a run, and no other line, out of the file. Raises SubmitError if it cannot be written."""
     try:
         with _locked(path, os.O_RDWR) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             kept = b"".join(line for line in file if not _is_of(line, lost))

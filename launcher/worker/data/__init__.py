@@ -50,11 +50,7 @@ class _Steps(Dataset[torch.Tensor]):
 
 
 class Batches:
-    """The run's data as one rank sees them.
-
-    Attributes:
-        whole: All of the corpus, before anything is held out.
-    """
+    """The run's data as one rank sees them."""
 
     def __init__(self, context: Context, whole: Corpus, training: Corpus, held_out: Corpus | None) -> None:
         self._context, self.whole, self._training, self._held_out = context, whole, training, held_out

@@ -60,11 +60,7 @@ class Synthetic:
 
 
 class TokenFiles:
-    """Token files end to end, read through memory maps; neighbouring samples share one token.
-
-    Attributes:
-        maps: The files that hold anything.
-    """
+    """Token files end to end, read through memory maps; neighbouring samples share one token."""
 
     def __init__(
         self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None

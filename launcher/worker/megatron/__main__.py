@@ -20,13 +20,7 @@ from launcher.worker.process import main
 
 
 def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
-    """Train one run from its newest checkpoint, or from the start, to its last step.
-
-    Args:
-        spec: The run.
-        directory: The run directory.
-        arguments: The Megatron-LM argument list.
-    """
+    """Train one run from its newest checkpoint, or from the start, to its last step, with Megatron-LM's arguments."""
     with loop.entered(spec, directory, backend="gloo" if spec.hardware.device == "cpu" else "nccl") as context:
         _train(context, arguments)
 

@@ -36,12 +36,7 @@ type Call = Callable[..., Any]
 
 
 class Follower:
-    """Puts its methods around Megatron's functions.
-
-    Attributes:
-        step: The last step done.
-        metrics: The run's numbers; made once it is known at which step the run begins.
-    """
+    """Puts its methods around Megatron's functions."""
 
     _FOLLOWED = (
         "setup_model_and_optimizer",
@@ -59,7 +54,7 @@ class Follower:
         self._context, self._spec = context, context.spec
         self._checkpoints = Checkpoints(context, batches)
         self.step = self.restored = 0
-        self.metrics: Metrics
+        self.metrics: Metrics  # Made once it is known at which step the run begins.
         self._memory: MemoryLog
         self._has_evaluated = False
         self._rate = 0.0

@@ -46,16 +46,7 @@ class Sample:
 
 
 class MemoryTracker:
-    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU.
-
-    Attributes:
-        layers: The block that runs.
-        kept: Tells what the engine keeps, once there is one.
-        tokens: Of the micro-batch that is worked on.
-        last: This rank's newest line of ``memory.jsonl``.
-        followed: True once something was measured, which takes time of its own; whoever times steps sets it back.
-        recomputes: True if backward passes run blocks again.
-    """
+    """Peak memory of one rank by phase. This class measures the CPU; :class:`CudaTracker` a GPU."""
 
     method = CPU_METHOD
 
@@ -63,11 +54,11 @@ class MemoryTracker:
         """Begin with nothing measured; ``heard`` is told of every phase, only logits are ``vocabulary`` wide."""
         self._heard = heard
         self.layers = Layers()
-        self.kept: Callable[[], Iterable[Kept]] = tuple
-        self.tokens: int | None = None
-        self.last: MemoryRecord | None = None
-        self.followed = False
-        self.recomputes = False
+        self.kept: Callable[[], Iterable[Kept]] = tuple  # What the engine keeps, once there is one.
+        self.tokens: int | None = None  # Of the micro-batch that is worked on.
+        self.last: MemoryRecord | None = None  # This rank's newest line of ``memory.jsonl``.
+        self.followed = False  # True once something was measured, which takes time; whoever times steps sets it back.
+        self.recomputes = False  # True if backward passes run blocks again.
         self._live = LivePiles(vocabulary=vocabulary, layers=self.layers)
         self._on = self._one_phase = False
         self._peaks: dict[str, int] = {}

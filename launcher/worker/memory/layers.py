@@ -16,18 +16,12 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Layers:
-    """Numbers of blocks, counted from 0 as in the names of parameters.
-
-    Attributes:
-        now: The block that runs; None outside of blocks.
-        on: True while it matters where backward passes end, and :attr:`passed` is called.
-        passed: Called wherever a block begins or ends.
-    """
+    """Numbers of blocks, counted from 0 as in the names of parameters."""
 
     def __init__(self) -> None:
-        self.now: int | None = None
-        self.on = False
-        self.passed: Callable[[], None] = lambda: None
+        self.now: int | None = None  # The block that runs; None outside of blocks.
+        self.on = False  # True while it matters where backward passes end, and ``passed`` is called.
+        self.passed: Callable[[], None] = lambda: None  # Called wherever a block begins or ends.
         self._kept: list[RemovableHandle] = []
 
     def follow(self, blocks: Mapping[int, nn.Module]) -> None:

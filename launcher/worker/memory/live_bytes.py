@@ -31,27 +31,20 @@ from launcher.base.units import gib
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types this class only in part.
-    """Counts live bytes while it is entered; it notices at all times when a counted storage is freed.
-
-    Attributes:
-        bytes: Bytes alive now.
-        entered: How often it is entered, one within the other; 0 while nothing is followed.
-        peaks: The highest ``bytes`` of each phase.
-        limit: Bytes that may be alive.
-        refused: Told of a request beyond the limit, while all else is alive: its bytes, and the operation.
-        failed: Told of an operation's error, and the operation: the C library may have had no memory for it.
-    """
+    """Counts live bytes while it is entered; it notices at all times when a counted storage is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
-        self.peaks: dict[str, int] = defaultdict(int)
-        self.limit: float = math.inf
+        self.bytes = 0  # Alive now.
+        self.peaks: dict[str, int] = defaultdict(int)  # The highest ``bytes`` of each phase.
+        self.limit: float = math.inf  # Bytes that may be alive.
+        # Told of a request beyond the limit, while all else is alive.
         self.refused: Callable[[int, str], None] = lambda requested, operation: None
+        # Told of an operation's error: the C library may have had no memory for it.
         self.failed: Callable[[RuntimeError, str], None] = lambda error, operation: None
         self._phase = ""
         self._sizes: dict[int, int] = {}
-        self.entered = 0
+        self.entered = 0  # How often it is entered, one within the other; 0 while nothing is followed.
 
     def enter(self, phase: str) -> None:
         """Begin a phase, to which bytes alive from now on belong; an empty name begins none."""

@@ -29,18 +29,12 @@ _CAST = "aten._to_copy.default"
 
 
 class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
-    """Follows tensors by purpose, over any number of recordings.
-
-    Attributes:
-        recording: Events since :meth:`restart`, or since this was made.
-        layers: Tells the block that runs.
-        operation: The operation that runs.
-    """
+    """Follows tensors by purpose, over any number of recordings."""
 
     def __init__(self, *, vocabulary: frozenset[int] = frozenset(), layers: Layers | None = None) -> None:
         """Begin with nothing followed; only logits have a last dimension of one of the sizes ``vocabulary``."""
         super().__init__()
-        self.recording = Recording()
+        self.recording = Recording()  # Events since :meth:`restart`, or since this was made.
         self.layers = layers or Layers()
         self.operation = "load"
         self._vocabulary = vocabulary

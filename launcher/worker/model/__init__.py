@@ -21,17 +21,12 @@ type Share = Callable[..., Sequence[torch.Tensor]]
 
 
 class LanguageModel(nn.Module):
-    """A causal language model with its loss.
-
-    Attributes:
-        network: The ``transformers`` network.
-        divisor: Divides the summed loss where labels are marked (``launcher.worker.marks``); an engine sets it.
-    """
+    """A causal language model with its loss."""
 
     def __init__(self, network: Any, spec: RunSpec, share: Share | None = None) -> None:
         super().__init__()
-        self.network = network
-        self.divisor: torch.Tensor | float = 1.0
+        self.network = network  # Of ``transformers``.
+        self.divisor: torch.Tensor | float = 1.0  # Divides the summed loss where labels are marked; an engine sets it.
         self._share = share
         self._marked = spec.data.marked
         self._compute = DTYPES[spec.precision.compute]

@@ -44,15 +44,8 @@ def write(
 ) -> None:
     """Write a model, or only its adapter, into an existing directory; called by all ranks together.
 
-    No rank ever holds more than its share of the files and one whole tensor.
-
-    Args:
-        parts: The networks of this rank, their parameters possibly sharded.
-        context: The rank.
-        directory: The folder for the files.
-        whole: Gathers a parameter, as the engine does.
-        elements: Counts the elements of a whole parameter.
-        stages: Ranks with the other pipeline stages' networks.
+    No rank ever holds more than its share of the files and one whole tensor. ``whole`` gathers a parameter as the
+    engine does, ``elements`` counts those of a whole one; ``stages`` are ranks with other pipeline stages' networks.
     """
     wanted = {name: value for made in parts for name, value in made.named_parameters()}
     if context.spec.adapter.name != "none":

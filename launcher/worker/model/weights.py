@@ -21,11 +21,7 @@ from launcher.worker.model import initial
 
 @torch.no_grad()
 def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext) -> None:
-    """Fill a network on a real device, its parameters possibly sharded, from the safetensors of a folder.
-
-    Raises:
-        CheckpointError: Files or tensors are missing, or a tensor has another shape than the model's.
-    """
+    """Fill a network, possibly sharded, from a folder's safetensors. Raises CheckpointError where they do not fit."""
     source = Folder(folder, made)
     wanted = {name.replace(".base_layer", ""): parameter for name, parameter in made.named_parameters()}
     missing = [name for name in wanted if not source.has(name) and ".lora_" not in name]

@@ -17,11 +17,7 @@ from launcher.worker.trace import adapt_run, depths, refuse
 
 
 def trace(spec: RunSpec, rank: int) -> JsonObject:
-    """The report on one rank of a run.
-
-    Raises:
-        TrainingError: The run cannot be traced.
-    """
+    """The report on one rank of a run. Raises TrainingError if the run cannot be traced."""
     refuse(spec)
     gc.disable()
     from launcher.worker.trace.one_depth import record  # Torch takes seconds: only once a run can be traced.
