@@ -40,22 +40,9 @@ from launcher.views.plan import Plan
 from launcher.views.rehearsal import Rehearsed
 
 __all__ = [
-    "Check",
-    "Imported",
-    "Plan",
-    "Rehearsed",
-    "Run",
-    "Shown",
-    "Sweep",
-    "check",
-    "import_",
-    "plan",
-    "rehearse",
-    "run",
-    "show",
-    "submit",
-    "sweep",
-]
+    "Check", "Imported", "Plan", "Rehearsed", "Run", "Shown", "Sweep",
+    "check", "import_", "plan", "rehearse", "run", "show", "submit", "sweep",
+]  # fmt: skip
 
 type Words = Sequence[str]
 """Overrides as they are typed: ``["model=llama3_8b", "train.steps=200"]``."""

@@ -17,8 +17,7 @@ LEAST_WIDTH = 960
 """Pixels of a chart with names beside its bars and figures behind them; a narrower window scrolls it (``page.js``)."""
 
 _LETTER = 6.4  # Pixels of a letter of a label inside of a piece: 0.6 em, which the digits of a sans serif font take.
-_ROW, _PAIR, _AROUND = 30, 50, 20
-"""Pixels of a row, of one with two bars, and of what is around them."""
+_ROW, _PAIR, _AROUND = 30, 50, 20  # Pixels of a row, of one with two bars, and of what is around them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +47,18 @@ class Mark:
 
 def bars(
     pieces: Sequence[Piece],
-    colours: Mapping[str, str],
+    colours: Mapping[str, str],  # Of the pieces' names, in the order of the legend.
     *,
-    title: str,
-    top: float,
-    start: float = 0,
-    ends: Mapping[tuple[str, str], str] | None = None,
-    limit: tuple[float, str] | None = None,
-    mark: Mark | None = None,
-    labels: str | None = None,
-    ticks: Sequence[float] | None = None,
+    title: str,  # Of the axis along the bars, with its unit.
+    top: float,  # Where that axis ends; a row's end label needs room.
+    start: float = 0,  # Where it begins.
+    ends: Mapping[tuple[str, str], str] | None = None,  # Texts behind the bars, by row and ``of``.
+    limit: tuple[float, str] | None = None,  # A line across all bars, and its name.
+    mark: Mark | None = None,  # A figure with its error band.
+    labels: str | None = None,  # A Vega expression for the numbers at the axis, of ``datum.value``.
+    ticks: Sequence[float] | None = None,  # Where these numbers stand; None leaves it to the library.
 ) -> JsonObject:
-    """A chart of bars.
-
-    Args:
-        pieces: All of them.
-        colours: Of the pieces' names, in the order of the legend.
-        title: Of the axis along the bars, with its unit.
-        top: Where that axis ends; a row's end label needs room.
-        start: Where it begins.
-        ends: Texts behind the bars, by row and ``of``.
-        limit: A line across all bars, and its name.
-        mark: A figure with its error band.
-        labels: A Vega expression for the numbers at the axis, of ``datum.value``.
-        ticks: Where these numbers stand; None leaves it to the library.
-    """
+    """A chart of bars."""
     several = len({piece.of for piece in pieces}) > 1
     rows = list(dict.fromkeys(piece.row for piece in pieces))
     place = {"domain": False, "ticks": False, "labelLimit": 260, "grid": False}
@@ -93,16 +79,10 @@ def bars(
 
 def _values(piece: Piece, width: float) -> JsonObject:
     return {
-        "row": piece.row,
-        "of": piece.of,
-        "name": piece.name,
-        "_from": piece.start,
-        "_to": piece.end,
-        "_middle": (piece.start + piece.end) / 2,
-        "_label": piece.label,
-        "_room": (piece.end - piece.start) / width if width else 0,
-        **piece.hover,
-    }
+        "row": piece.row, "of": piece.of, "name": piece.name, "_from": piece.start, "_to": piece.end,
+        "_middle": (piece.start + piece.end) / 2, "_label": piece.label,
+        "_room": (piece.end - piece.start) / width if width else 0, **piece.hover,
+    }  # fmt: skip
 
 
 def _stretches(values: Sequence[JsonObject], colours: Mapping[str, str], places: JsonObject) -> JsonObject:
@@ -149,13 +129,7 @@ def _behind(pieces: Sequence[Piece], ends: Mapping[tuple[str, str], str], across
 
 
 def line(place: float, said: str, *, below: int = 2) -> list[JsonObject]:
-    """A line across a chart at a place of its horizontal axis, such as a capacity, with its name so far below the top.
-
-    Args:
-        place: In the axis' unit.
-        said: Its name.
-        below: Pixels.
-    """
+    """A line across a chart at a place of its horizontal axis, its name so many pixels below the top."""
     x = {"datum": place, "type": "quantitative"}
     one: JsonObject = {"data": {"values": [{"said": said}]}}
     rule = {"type": "rule", "color": LIMIT, "strokeDash": [6, 3], "strokeWidth": 2}

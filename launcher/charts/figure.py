@@ -19,11 +19,7 @@ _COLUMNS = 150  # Letters of a line above them.
 
 
 def check_path(path: Path) -> None:
-    """Refuse a figure that cannot be made, before anything is computed.
-
-    Raises:
-        ConfigErrors: The suffix names no format, or the library is not installed.
-    """
+    """Refuse (ConfigErrors) a suffix that names no format, and a library that lacks, before anything is computed."""
     if path.suffix.lower() not in _SUFFIXES:
         rule = f"the name of a figure ends in {', '.join(_SUFFIXES)}"
         raise ConfigErrors([ConfigError("--plot", str(path), rule, [f"--plot {path.with_suffix('.png')}"])])
@@ -31,13 +27,7 @@ def check_path(path: Path) -> None:
 
 
 def write(path: Path, said: Sequence[str], charts: Sequence[Chart], page: Callable[[], str]) -> None:
-    """Write a figure as a PNG, an SVG or an HTML file that needs nothing beside it.
-
-    Args:
-        path: Where to; its suffix, which :func:`check_path` has let through, decides the format.
-        said: Sentences above a picture.
-        charts: What a picture shows.
-        page: Makes the page.
+    """Write a picture of charts below sentences, or a page: a PNG, an SVG or an HTML file that needs nothing beside it.
 
     Raises:
         SubmitError: The file cannot be written.

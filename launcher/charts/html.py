@@ -26,13 +26,10 @@ def text(value: object) -> Html:
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Html:
-    """An element.
+    """An element of texts, which are escaped, and markup.
 
-    Args:
-        name: Of the element.
-        inside: Texts, which are escaped, and markup.
-        attributes: By name, ``_`` standing for ``-``, with a ``_`` at the end where Python has the word for itself
-            (``class_``); True stands alone, and None and False are left out.
+    In an attribute's name ``_`` stands for ``-``, with one more at the end where Python has the word for itself
+    (``class_``); True stands alone, and None and False are left out.
     """
     words = [name]
     for key, value in attributes.items():

@@ -85,15 +85,7 @@ _SCALE = 1.5  # Pixels of a PNG for each of the drawing's, for sharp text on scr
 
 
 def require(option: str, path: Path) -> None:
-    """Refuse what needs the library where it is not installed, before anything is computed.
-
-    Args:
-        option: That asks for it, for the message.
-        path: Its value.
-
-    Raises:
-        ConfigErrors: It is not installed.
-    """
+    """Refuse (ConfigErrors) an option that needs the library where it is not installed, before anything is computed."""
     if find_spec("vl_convert") is None:
         rule = "a page or a figure needs vl-convert-python, which is not installed for this Python"
         raise ConfigErrors([ConfigError(option, str(path), rule, [package.install(EXTRA)])])

@@ -27,32 +27,20 @@ _FEW = 40  # Steps up to which each of an area is marked by a point.
 
 
 def curves(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],  # The points, with readable keys: all of them are shown.
     *,
-    x: str,
-    y: str,
-    title: str,
-    series: str | None = None,
-    names: Sequence[str] = (),
+    x: str,  # The field of the horizontal axis, which is its title, too.
+    y: str,  # The field of the vertical one.
+    title: str,  # Of the vertical axis, with its unit.
+    series: str | None = None,  # The field whose values are a line each.
+    names: Sequence[str] = (),  # All its values, also of other charts, so that a line looks the same in all of them.
 ) -> JsonObject:
-    """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point.
-
-    Args:
-        rows: The points, with readable keys: all of them are shown.
-        x: The field of the horizontal axis, which is its title, too.
-        y: The field of the vertical one.
-        title: Of the vertical axis, with its unit.
-        series: The field whose values are a line each.
-        names: All values that it has in other charts, too, so that a line looks the same in all of them.
-    """
+    """One or more lines, told apart by colour and dashes; the pointer shows the row of the nearest point."""
     up = quantitative(y, title=title, scale={"type": "linear", "zero": False})
     axes = {"x": quantitative(x, title=x, **_STEPS), "y": up}
     named = {} if series is None else _told_apart([*names, *(row[series] for row in rows)], series)
-    line = {
-        "mark": {"type": "line", "clip": True, "strokeWidth": 1.6},
-        "encoding": {**axes, **named},
-        "params": [_BRUSH],
-    }
+    mark = {"type": "line", "clip": True, "strokeWidth": 1.6}
+    line = {"mark": mark, "encoding": {**axes, **named}, "params": [_BRUSH]}
     pointed = _pointed(axes | ({"color": named["color"]} if named else {}))
     return {"data": {"values": list(rows)}, "width": "container", "height": _HEIGHT, "layer": [line, pointed]}
 
@@ -70,10 +58,8 @@ def _told_apart(values: Sequence[str], field: str) -> JsonObject:
 
 
 def _pointed(encoding: Mapping[str, Any]) -> JsonObject:
-    """Points that are unseen until the pointer is nearest to them.
-
-    They show their whole row: Vega-Lite 6 has ``undefined`` for words in a tooltip's channels beside ``nearest``.
-    """
+    """Points that are unseen until the pointer is nearest to them, and then show their whole row."""
+    # Vega-Lite 6 has ``undefined`` for words in a tooltip's channels beside ``nearest``.
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     opacity = {"condition": {"param": "nearest", "empty": False, "value": 1}, "value": 0}
     return {
@@ -86,13 +72,9 @@ def _pointed(encoding: Mapping[str, Any]) -> JsonObject:
 def areas(
     rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str], *, title: str, ranks: Sequence[str]
 ) -> JsonObject:
-    """Piles stacked over steps, of one rank at a time, which a list below the chart chooses.
+    """Piles stacked over steps from the first colour's, of one rank at a time, which a list below the chart chooses.
 
-    Args:
-        rows: With ``step``, ``rank``, ``pile``, ``bytes`` in the axis' unit, ``size`` in words and ``phase``.
-        colours: Of the piles, in their order from the bottom.
-        title: Of the vertical axis.
-        ranks: The choices.
+    A row has ``step``, ``rank``, ``pile``, ``bytes`` in the axis' unit, ``size`` in words and ``phase``.
     """
     order = {name: number for number, name in enumerate(colours)}
     encoding = {
@@ -118,15 +100,11 @@ def areas(
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:
-    """At most ``most`` of the points, in their order: of each bin of them the least and the greatest value.
+    """At most ``most`` (8 or more) of points by their place: of each bin of them the least and the greatest value.
 
     The first and the last point stay, and the least and the greatest of all, so that a spike of one step is still
     seen. Values that are no number (NaN, infinity) say that something went wrong: of each bin the first one stays,
     in place of none of the others.
-
-    Args:
-        points: Place and value, sorted by place.
-        most: At least 8.
     """
     if len(points) <= most:
         return list(points)

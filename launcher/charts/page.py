@@ -55,13 +55,9 @@ class Section:
 
 
 def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence[str] = ()) -> str:
-    """A whole page.
+    """A whole page, whose lead below the title is what a reader should see first.
 
-    Args:
-        title: Of the window, and the first heading.
-        lead: Below it: what a reader should see first.
-        sections: In their order.
-        parts: Names of more scripts and style sheets beside this module; scripts run before the charts are drawn.
+    ``parts`` name more scripts and style sheets beside this module; scripts run before the charts are drawn.
     """
     charts: list[JsonObject] = []
     body = [_section(section, charts) for section in sections]
@@ -122,10 +118,7 @@ def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:
 
 
 def data(content: object) -> Html:
-    """JSON that can stand in a script element: no text in it can end that.
-
-    Numbers that JSON has not, NaN and the infinities, are null.
-    """
+    """JSON that can stand in a script element, which no text in it can end; NaN and the infinities are null."""
     try:
         written = json.dumps(content, separators=(",", ":"), allow_nan=False)
     except ValueError:

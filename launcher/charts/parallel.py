@@ -42,17 +42,14 @@ class Axis:
 
 
 def parallel(
-    table: str, names: Sequence[str], axes: Sequence[Axis], *, coloured: int, best: str | None = None
+    table: str,  # The id of the table whose rows are the points.
+    names: Sequence[str],  # Of the points.
+    axes: Sequence[Axis],  # From left to right, two or more.
+    *,
+    coloured: int,  # The axis by whose numbers the lines are coloured.
+    best: str | None = None,  # The point whose line is drawn bold.
 ) -> JsonObject:
-    """The specification.
-
-    Args:
-        table: The id of the table whose rows are the points.
-        names: Of the points.
-        axes: From left to right, two or more.
-        coloured: The axis by whose numbers the lines are coloured.
-        best: The point whose line is drawn bold.
-    """
+    """The specification of a drawing."""
     scales = [_scale(place, axis) for place, axis in enumerate(axes)]
     columns = [
         [number_of(value) if _is_spread(axis) else None if value is None else str(value) for value in axis.values]
@@ -67,12 +64,9 @@ def parallel(
     domain = [low, (low + high) / 2, high]
     colour = {"name": "colour", "type": "linear", "domain": domain, "range": list(_COLOURS)}
     places = {"name": "along", "type": "point", "domain": [*range(len(axes))], "range": "width", "padding": 0.35}
+    embedded = {"mode": "vega", "renderer": "canvas"}
     return {
-        "usermeta": {
-            "table": table,
-            "least": _LABEL * len(axes),
-            "embedOptions": {"mode": "vega", "renderer": "canvas"},
-        },
+        "usermeta": {"table": table, "least": _LABEL * len(axes), "embedOptions": embedded},
         "height": _HEIGHT,
         "padding": {"left": 5, "right": 5, "top": 5, "bottom": 5},
         "autosize": {"type": "fit-x", "contains": "padding"},
@@ -116,11 +110,8 @@ def _scale(place: int, axis: Axis) -> JsonObject:
     numbers = [number for value in axis.values if (number := number_of(value)) is not None]
     low, high = _ends(numbers)
     log = low > 0 and high >= _DECADES * low
-    return {
-        **scale,
-        "domain": [low, high],
-        **({"type": "log"} if log else {"type": "linear", "zero": False, "nice": True}),
-    }
+    kind: JsonObject = {"type": "log"} if log else {"type": "linear", "zero": False, "nice": True}
+    return {**scale, "domain": [low, high], **kind}
 
 
 def _ends(numbers: Sequence[float]) -> list[float]:
@@ -156,10 +147,8 @@ def _transforms(count: int) -> list[JsonObject]:
 
 def _lines(axes: Sequence[Axis], coloured: int, best: str | None) -> JsonObject:
     value, is_best = f"datum.k{coloured}", f"datum.name === {json.dumps(best)}"
-    stroke = [
-        {"test": f"!datum.shown || !isValid({value})", "value": _GREY},
-        {"scale": "colour", "field": f"k{coloured}"},
-    ]
+    by_value = {"scale": "colour", "field": f"k{coloured}"}
+    stroke = [{"test": f"!datum.shown || !isValid({value})", "value": _GREY}, by_value]
     return {
         "type": "path",
         "from": {"data": "points"},
@@ -195,21 +184,11 @@ def _tooltip(axes: Sequence[Axis]) -> str:
 def _drawn(place: int, axis: Axis, count: int) -> JsonObject:
     numbers = {"tickCount": 6} if _is_spread(axis) else {}
     return {
-        "orient": "left",
-        "scale": f"s{place}",
-        "zindex": 1,
-        "title": axis.title,
-        "titleAngle": 0,
-        "titleAlign": "center",
-        "titleAnchor": "end",
-        "titleX": 0,
-        "titleY": -12,
-        "titleBaseline": "bottom",
-        "titleLimit": {"signal": f"0.95 * width / {count}"},
-        "offset": {"scale": "along", "value": place, "mult": -1},
-        "labelLimit": _LABEL,
-        **numbers,
-    }
+        "orient": "left", "scale": f"s{place}", "zindex": 1,
+        "title": axis.title, "titleAngle": 0, "titleAlign": "center", "titleAnchor": "end", "titleX": 0, "titleY": -12,
+        "titleBaseline": "bottom", "titleLimit": {"signal": f"0.95 * width / {count}"},
+        "offset": {"scale": "along", "value": place, "mult": -1}, "labelLimit": _LABEL, **numbers,
+    }  # fmt: skip
 
 
 def _marks(place: int, axis: Axis) -> list[JsonObject]:

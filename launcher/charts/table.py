@@ -43,15 +43,7 @@ class Row:
 
 
 def table(identity: str, caption: str, heading: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
-    """A table with its filter; the page holds :data:`PARTS` once.
-
-    Args:
-        identity: The id of its element on the page.
-        caption: What its rows are.
-        heading: Of the column that names the rows.
-        columns: The others.
-        rows: In the order in which they are shown at first.
-    """
+    """A table with its filter, behind a column of names under ``heading``; the page holds :data:`PARTS` once."""
     wordy = [any(isinstance(row.cells[place], str) for row in rows) for place in range(len(columns))]
     heads = tag("tr", *map(_head, (Column(key=heading, title=heading), *columns), (True, *wordy)))
     bests = [_best(column, [row.cells[place] for row in rows]) for place, column in enumerate(columns)]

@@ -120,11 +120,7 @@ def _fault(error: Exception, words: Sequence[str]) -> int:
 
 
 def _of_the_system(error: OSError) -> ConfigErrors:
-    """A refusal of the system about a file or folder as a finding; a fault of ours is raised again.
-
-    Raises:
-        OSError: It is none of the errors that a path, a disk or a limit of the machine is the cause of.
-    """
+    """A refusal of the system about a file or folder as a finding; a fault of ours is raised again."""
     if error.errno not in _OF_THE_SYSTEM:
         raise error
     where = str(error.filename) if error.filename is not None else "the system"
@@ -176,11 +172,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _require_a_folder() -> None:
-    """Refuse to work in a folder that is gone: every path that is typed or found would start from it.
-
-    Raises:
-        ConfigErrors: It is.
-    """
+    """Refuse to work in a folder that is gone: every path that is typed or found would start from it."""
     try:
         os.getcwd()  # noqa: PTH109
     except OSError as error:

@@ -15,68 +15,36 @@ from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 
 _OF_ONE_RUN = {
-    "--from": (),
-    "--debug": (),
-    "--explain": (),
-    "--speed": (),
-    "--rehearsed": (),
-    "--hf": ("model={}",),
+    "--from": (), "--debug": (), "--explain": (), "--speed": (), "--rehearsed": (), "--hf": ("model={}",),
     "--deepspeed": ("launch import deepspeed {} --recipe mine.yaml", "recipe=mine.yaml"),
-    "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"),
-    "--set": (),
-}
+    "--megatron-args": ("launch import megatron {} --recipe mine.yaml", "recipe=mine.yaml"), "--set": (),
+}  # fmt: skip
 """Options that only a single run reads, and the ways to the same with several."""
 
 _KEPT_AS = {"--from": "lock", "--set": "variables"}  # Where the parser keeps an option that is no attribute's name.
 
-
 _SHARED: Mapping[str, JsonObject] = {
     "overrides": {"nargs": "*", "metavar": "OVERRIDE", "help": "group=option or group.key=value"},
-    "runs": {
-        "nargs": "*",
-        "metavar": "RUN",
-        "help": "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array",
-    },
+    "runs": {"nargs": "*", "metavar": "RUN",
+             "help": "a run's or sweep's name or directory, SWEEP/POINT, or a job id, also of an array"},
     "--json": {"action": "store_true", "help": "print one JSON document"},
-    "--hf": {
-        "type": Path,
-        "metavar": "PATH",
-        "help": "take the model from a Hugging Face folder, with its weights, or from a config.json alone, "
-        "as model=PATH",
-    },
+    "--hf": {"type": Path, "metavar": "PATH",
+             "help": "take the model from a Hugging Face folder, with its weights, or from a config.json alone, "
+                     "as model=PATH"},
     "--trust": {"action": "store_true", "help": "let what is from elsewhere do what needs your word"},
-    "--engine": {
-        "choices": ("formula", "trace"),
-        "default": "formula",
-        "help": "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)",
-    },
-    "--plot": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "draw piles and the step's time; FILE ends in .png, .svg or .html",
-    },
-    "--no-native": {
-        "dest": "native",
-        "action": "store_false",
-        "help": "do not ask the engine's own validator (megatron)",
-    },
-    "--no-measurements": {
-        "dest": "measured",
-        "action": "store_false",
-        "help": "predict speed as shipped, without what was measured of this cluster",
-    },
-    "--partial": {
-        "action": "store_true",
-        "help": "go on although words of another program's file that matter are left out",
-    },
-    "--set": {
-        "dest": "variables",
-        "action": "append",
-        "default": [],
-        "metavar": "NAME=VALUE",
-        "help": "a variable of a Megatron-LM script that the file leaves open; may be given several times",
-    },
-}
+    "--engine": {"choices": ("formula", "trace"), "default": "formula",
+                 "help": "predict memory by formulas, or trace the worker under fake tensors (seconds; needs torch)"},
+    "--plot": {"type": Path, "metavar": "FILE",
+               "help": "draw piles and the step's time; FILE ends in .png, .svg or .html"},
+    "--no-native": {"dest": "native", "action": "store_false",
+                    "help": "do not ask the engine's own validator (megatron)"},
+    "--no-measurements": {"dest": "measured", "action": "store_false",
+                          "help": "predict speed as shipped, without what was measured of this cluster"},
+    "--partial": {"action": "store_true",
+                  "help": "go on although words of another program's file that matter are left out"},
+    "--set": {"dest": "variables", "action": "append", "default": [], "metavar": "NAME=VALUE",
+              "help": "a variable of a Megatron-LM script that the file leaves open; may be given several times"},
+}  # fmt: skip
 """Options of several verbs, as ``argparse`` takes them."""
 
 
@@ -87,11 +55,7 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def require_one_run(options: argparse.Namespace, several: str | None) -> None:
-    """Refuse a figure that cannot be made, and for ``several`` runs the options of one, before anything is printed.
-
-    Raises:
-        ConfigErrors: They were asked for.
-    """
+    """Refuse (ConfigErrors) a figure that cannot be made, and for ``several`` runs the options of one."""
     if several is not None:
         _require_nothing_of_one_run(options, several)
     if several is not None and options.engine == "trace":
@@ -133,13 +97,7 @@ def print_json(document: JsonObject) -> None:
 
 
 def request_from[T](kind: type[T], options: argparse.Namespace, **more: Any) -> T:
-    """The request of an action: each field from the option of its name, where the verb has it.
-
-    Args:
-        kind: A dataclass.
-        options: What the verb's parser has read.
-        more: Fields that are no option.
-    """
+    """The request of an action, a dataclass: fields from the options of their names, and ``more``, which are none."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # T is a dataclass.
     given = {name: value for name, value in vars(options).items() if name in names}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -158,11 +116,7 @@ def print_output(output: Output, *, as_json: bool) -> int:
 
 
 def settle(options: argparse.Namespace) -> None:
-    """Put the directory in place of each word of ``options.runs`` that several runs answer to.
-
-    Raises:
-        ConfigErrors: A word is no run, or is several and nobody can be asked.
-    """
+    """Put directories in place of words of ``options.runs``; ConfigErrors for one that is no run, or still several."""
     from launcher.actions.find_runs import resolve_names  # Late, because check needs no runs.
 
     options.runs = resolve_names(options.runs, ask=not options.json)

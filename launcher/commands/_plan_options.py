@@ -32,12 +32,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = f"--measure: steps of each run ({shortlist.STEPS})"
     parser.add_argument("--steps", type=int, metavar="N", help=words)
     parser.add_argument("--yes", action="store_true", help="--measure: do not ask about the GPU-hours")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="--measure: show what would be started, and start nothing"
-    )
-    parser.add_argument(
-        "--save", metavar="NAME", help="write the first layout as the recipe NAME; --results: the fastest"
-    )
+    words = "--measure: show what would be started, and start nothing"
+    parser.add_argument("--dry-run", action="store_true", help=words)
+    words = "write the first layout as the recipe NAME; --results: the fastest"
+    parser.add_argument("--save", metavar="NAME", help=words)
     words = "rank the layouts that --measure has started, and write the fastest as a recipe"
     parser.add_argument("--results", metavar="ID", help=words)
     add_shared(parser, "--trust")
@@ -48,11 +46,7 @@ _OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "t
 
 
 def require_listing_alone(options: argparse.Namespace) -> None:
-    """Refuse the options of a search beside ``--measurements`` and ``--forget``, since nothing is searched.
-
-    Raises:
-        ConfigErrors: There is one.
-    """
+    """Refuse (ConfigErrors) options of a search beside ``--measurements`` and ``--forget``, which search nothing."""
     flag = "--measurements" if options.forget is None else "--forget"
     beside = () if options.forget is None else ("measurements",)
     typed = given(options, (*OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
@@ -70,11 +64,7 @@ def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
 
 
 def require_whole(options: argparse.Namespace) -> None:
-    """Refuse options that nothing would read beside the others.
-
-    Raises:
-        ConfigErrors: There are some.
-    """
+    """Refuse (ConfigErrors) options that nothing would read beside the others."""
     of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
     errors = [
         ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])

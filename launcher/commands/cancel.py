@@ -23,11 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask every run to stop.
-
-    Raises:
-        SubmitError: A damaged file hides what is to be stopped; or as :func:`stop`.
-    """
+    """Ask every run to stop; SubmitError where a damaged file hides what is to be stopped."""
     if not options.runs:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to cancel", ["launch status"])])
     settle(options)
@@ -38,10 +34,8 @@ def run(options: argparse.Namespace) -> int:
         if not stopped and told.word == "unreadable":
             hidden.append(f"{name} cannot be stopped: {told.reason}")
         elif not stopped:
-            say(
-                f"launch: {name} is not running"
-                + (f": {told.reason}" if told.word in ("prepared", "failed") and told.reason else "")
-            )
+            why = f": {told.reason}" if told.word in ("prepared", "failed") and told.reason else ""
+            say(f"launch: {name} is not running{why}")
     if hidden:  # Nobody can tell what to stop; the others were stopped before.
         raise SubmitError("; ".join(hidden))
     if options.json:

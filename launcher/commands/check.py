@@ -36,17 +36,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "overrides", "--json")
     parser.add_argument("-m", "--multirun", action="store_true", help="judge every point of a sweep")
     add_shared(parser, "--no-native")
-    parser.add_argument(
-        "--points",
-        type=Path,
-        metavar="FILE.jsonl",
-        help='judge many runs, - from stdin: a line each of {"id", "overrides"}; their ways out are single changes',
-    )
+    words = 'judge many runs, - from stdin: a line each of {"id", "overrides"}; their ways out are single changes'
+    parser.add_argument("--points", type=Path, metavar="FILE.jsonl", help=words)
     add_shared(parser, "--hf")
     parser.add_argument("--deepspeed", type=Path, metavar="FILE", help="take the settings of a ds_config.json")
-    parser.add_argument(
-        "--megatron-args", type=Path, metavar="FILE", help="take the settings of a Megatron-LM argument list"
-    )
+    words = "take the settings of a Megatron-LM argument list"
+    parser.add_argument("--megatron-args", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--partial", "--set", "--trust")
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
@@ -129,11 +124,7 @@ def _detail_keys(
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:
-    """Refuse words that no point would take over, which would else be dropped.
-
-    Raises:
-        ConfigErrors: There are some.
-    """
+    """Refuse words that no point would take over, which would else be dropped."""
     given = (("-m", options.multirun), ("--trust", options.trust), ("--partial", options.partial))
     flags = [flag for flag, is_given in given if is_given]
     found = " ".join([*flags, *options.overrides])

@@ -17,9 +17,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="how to get a node: cluster.partition=gpu")
     add_shared(parser, "--json")
-    parser.add_argument(
-        "--wait", type=float, default=60, metavar="S", help="seconds for a node to answer (60); 0 asks none"
-    )
+    words = "seconds for a node to answer (60); 0 asks none"
+    parser.add_argument("--wait", type=float, default=60, metavar="S", help=words)
     add_shared(parser, "--trust")
     parser.add_argument("--write", metavar="NAME", help="keep the profile as conf/cluster/NAME.yaml")
 

@@ -22,9 +22,7 @@ from launcher.rundir.output import Outputs
 from launcher.rundir.status import RunState
 
 _POLL_S = 0.3  # Seconds between two looks at the files of a run that is followed.
-
-_ASK_S = {"local": 2, "slurm": 15}
-"""Seconds between two questions for its state: a controller should not be asked three times a second."""
+_ASK_S = {"local": 2, "slurm": 15}  # Seconds between two questions for its state: a controller is not asked each time.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,15 +138,8 @@ class _Followed:
     """
 
     def __init__(self, row: RunState, rank: int | None, *, everything: bool) -> None:
-        """Note the ends of its files.
-
-        Args:
-            row: The run.
-            rank: Show only what this rank prints.
-            everything: Show also what torchrun and submitit print.
-        """
         self._name, self._directory = row.id, Path(row.directory)
-        self._rank, self._everything = rank, everything
+        self._rank, self._everything = rank, everything  # Everything: also what torchrun and submitit print.
         self._metrics = Tail(self._directory / results.METRICS, from_start=False)
         self._last: JsonObject = next(iter(results.newest(self._directory, 1)), {})
         self._tails = {path: Tail(path, from_start=False) for path in self._paths()}

@@ -34,7 +34,6 @@ from launcher.preflight.measured.known import Measured
 from launcher.views.plan import table
 
 _WIDEST = 120
-
 _WORTH_SAYING_S = 1.0  # Seconds behind the answer from which on the time of the whole command is said, too.
 
 
@@ -150,11 +149,7 @@ def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer)
 
 
 def _require_plot(path: Path, question: Question) -> None:
-    """Refuse a figure that cannot be made, before anything is searched.
-
-    Raises:
-        ConfigErrors: Its name, a library that lacks, or speeds that are not known.
-    """
+    """Refuse a figure that cannot be made, by its name, the library or the speeds, before anything is searched."""
     from launcher.charts import figure
 
     figure.check_path(path)

@@ -44,12 +44,8 @@ def _cleared(spec: RunSpec) -> dict[str, Any]:
     say(f"launch: removed {removed.folders} folders of token ids, {gib(removed.bytes)}, from {removed.path}")
     if cleared.busy:
         say(f"launch: kept {cleared.busy} that another process makes now: `launch prepare --clear` again removes them")
-    return {
-        "made": False,
-        "folder": None,
-        "busy": cleared.busy,
-        "cache": token_folder.cache_use(removed.path).as_dict(),
-    }
+    kept = token_folder.cache_use(removed.path).as_dict()
+    return {"made": False, "folder": None, "busy": cleared.busy, "cache": kept}
 
 
 def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
@@ -68,15 +64,7 @@ def _made(spec: RunSpec, *, quiet: bool) -> dict[str, Any]:
         speed = f", {found.text_bytes / seconds / 1e6:.1f} MB of text a second" if found.text_bytes else ""
         say(f"launch: made in {seconds:.1f} s{speed}" if made else "launch: found, nothing was to do")
         say(f"launch: {kept.path} holds {kept.folders} such folders, {gib(kept.bytes)}; --clear removes them")
-    facts = {
-        "path": str(found.path),
-        "dtype": found.dtype,
-        "tokens": found.tokens,
-        "documents": found.documents,
-        "text_bytes": found.text_bytes,
-        "left_out": found.left_out,
-        **({"bad_rows": found.bad_rows.as_dict()} if found.bad_rows.skips else {}),
-        "bytes": found.bytes,
-        "seconds": seconds,
-    }
+    counts = {name: getattr(found, name) for name in ("dtype", "tokens", "documents", "text_bytes", "left_out")}
+    skipped = {"bad_rows": found.bad_rows.as_dict()} if found.bad_rows.skips else {}
+    facts = {"path": str(found.path), **counts, **skipped, "bytes": found.bytes, "seconds": seconds}
     return {"made": made, "folder": facts, "busy": 0, "cache": kept.as_dict()}

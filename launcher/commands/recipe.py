@@ -20,7 +20,7 @@ launch recipe trust FILE                  show what of a recipe, lock or conf/
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.actions.requests import Output
@@ -39,13 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
     parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
     parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=losses.FIRST_LOSSES,
-        metavar="N",
-        help=f"verify: steps to compare ({losses.FIRST_LOSSES})",
-    )
+    words = f"verify: steps to compare ({losses.FIRST_LOSSES})"
+    parser.add_argument("--steps", type=int, default=losses.FIRST_LOSSES, metavar="N", help=words)
     words = "trust: all files of the repository that FILE, or else the working folder, lies in"
     parser.add_argument("--origin", action="store_true", help=words)
     add_shared(parser, "--trust", "--json")
@@ -56,30 +51,23 @@ def run(options: argparse.Namespace) -> int:
     action, words = options.action, options.words
     if not _FEWEST[action] <= len(words) <= _MOST.get(action, len(words)):
         usage = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"launch recipe {action}"))
-        raise ConfigErrors([
-            ConfigError("recipe", " ".join([action, *words]), f"it is used as: {usage.split('  ')[0]}")
-        ])
+        rule = f"it is used as: {usage.split('  ')[0]}"
+        raise ConfigErrors([ConfigError("recipe", " ".join([action, *words]), rule)])
     return print_output(_answer(action, words, options), as_json=options.json)
 
 
 def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> Output:
     from launcher.actions import recipes, repeat, trust_files
-    from launcher.actions import recipes as kept
 
-    match action:
-        case "list":
-            return recipes.list_recipes()
-        case "show":
-            return recipes.show(words[0])
-        case "lock":
-            return recipes.lock_of(words, options.script_args)
-        case "diff":
-            return repeat.diff(*words)
-        case "verify":
-            return repeat.verify(Path(words[0]), words[1:], steps=options.steps, trusted=options.trust)
-        case "save":
-            return kept.save(words[0], words[1:], run=options.run, summary=options.summary, trusted=options.trust)
-        case "fetch":
-            return kept.fetch(words[0], options.name)
-        case _:
-            return trust_files.trust_file(words, origin=options.origin)
+    trusted = options.trust
+    answers: dict[str, Callable[[], Output]] = {
+        "list": recipes.list_recipes,
+        "show": lambda: recipes.show(words[0]),
+        "save": lambda: recipes.save(words[0], words[1:], run=options.run, summary=options.summary, trusted=trusted),
+        "lock": lambda: recipes.lock_of(words, options.script_args),
+        "verify": lambda: repeat.verify(Path(words[0]), words[1:], steps=options.steps, trusted=trusted),
+        "diff": lambda: repeat.diff(*words),
+        "fetch": lambda: recipes.fetch(words[0], options.name),
+        "trust": lambda: trust_files.trust_file(words, origin=options.origin),
+    }
+    return answers[action]()

@@ -33,9 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=words)
     words = "build models of these layers, and not what the device can hold: one depth, or two to extrapolate from"
     parser.add_argument("--layers", metavar="N[,M]", help=words)
-    parser.add_argument(
-        "--minutes", type=float, default=MINUTES, metavar="M", help=f"the limit on all of it ({MINUTES})"
-    )
+    words = f"the limit on all of it ({MINUTES})"
+    parser.add_argument("--minutes", type=float, default=MINUTES, metavar="M", help=words)
     words = "the answer of a rehearsal that was submitted, by its run's name, directory or job id"
     parser.add_argument("--results", metavar="RUN", help=words)
     parser.add_argument("--again", action="store_true", help="submit it again although it has an answer, or waits")

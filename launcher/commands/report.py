@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
     sweep = sweep_of(options.runs[0]) if len(options.runs) == 1 else None
     if not directories and sweep is None:
         raise ConfigErrors([ConfigError("RUN", None, "a page is of a run: its name is missing", ["launch status"])])
-    target = options.output if options.output is not None else folder() / f"{_name(options.runs)}{_SUFFIX}"
+    name = Path(options.runs[0]).name if len(options.runs) == 1 else ""
+    target = options.output if options.output is not None else folder() / f"{name or 'report'}{_SUFFIX}"
     content = _page(directories, sweep)
     try:
         files.write_text_atomically(target, content)
@@ -71,16 +72,7 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
 
 
 def _require_page(path: Path) -> None:
-    """Refuse a name that no browser opens as a page.
-
-    Raises:
-        ConfigErrors: It has another suffix.
-    """
+    """Refuse a name that no browser opens as a page."""
     if path.suffix.lower() != _SUFFIX:
         rule = f"the name of a page ends in {_SUFFIX}"
         raise ConfigErrors([ConfigError("--output", str(path), rule, [f"-o {path.with_suffix(_SUFFIX)}"])])
-
-
-def _name(words: list[str]) -> str:
-    """A file's name: that of the run or sweep, of several ``report``."""
-    return Path(words[0]).name or "report" if len(words) == 1 else "report"

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     names = [name for name in options.runs if name not in words]
     if not names:
         raise ConfigErrors([ConfigError("RUN", None, "name the runs to resume", ["launch status"])])
-    exit_status = 0
+    statuses = [0]
     options.runs = names
     settle(options)
     names = options.runs
@@ -50,15 +50,13 @@ def run(options: argparse.Namespace) -> int:
 
         if all(status.read(run).state == "finished" for run in directories if run.parent == directory):
             say(f"launch: all runs of {directory.name} are finished; only a sampler may add to them")
-        exit_status = max(
-            exit_status, sweep.resume(directory, show=None if options.json else print, trusted=options.trust)
-        )
+        statuses.append(sweep.resume(directory, show=None if options.json else print, trusted=options.trust))
     for directory in directories:
         if directory.parent not in sweeps:
-            exit_status = max(exit_status, _resume(directory, words, trusted=options.trust, quiet=options.json))
+            statuses.append(_resume(directory, words, trusted=options.trust, quiet=options.json))
     if options.json:
         print_json({"schema": 1, "runs": [row.as_dict() for row in status.read_all(directories)]})
-    return exit_status
+    return max(statuses)
 
 
 def _is_folder(word: str) -> bool:
@@ -78,8 +76,7 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
     if not words and status.read(directory).state == "finished":
         name, steps = run_names.name_of(directory, folder()), results.read_progress(directory).step or 0
         more = f"`launch resume {name} {edit.length_override(contents.spec_of(directory), 2 * steps)}` goes on with it"
-        more = more if steps else ""
-        say(f"launch: {directory.name} is finished; nothing to resume{'; ' if more else ''}{more}")
+        say(f"launch: {directory.name} is finished; nothing to resume{f'; {more}' if steps else ''}")
         return 0
     spec = contents.spec_of(directory)
     _say_if_moved(directory, words)
@@ -102,11 +99,7 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
 
 
 def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
-    """Say that a copy leaves its original alone, and from where relative paths are looked at if the folder is another.
-
-    Raises:
-        SubmitError: The folder that its job starts in is gone.
-    """
+    """Say that a copy leaves its original alone, and from where relative paths start if the folder is another."""
     name, there = run_names.name_of(directory, folder()), home.original(directory)
     if there is not None:
         say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")

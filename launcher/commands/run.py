@@ -22,16 +22,14 @@ from launcher.views.check.text import as_text
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_shared(
-        parser, "overrides", "--json", "--no-native", "--engine", "--plot", "--no-measurements", "--hf", "--partial"
-    )
+    add_shared(parser, "overrides", "--json", "--no-native", "--engine", "--plot", "--no-measurements")
+    add_shared(parser, "--hf", "--partial")
     parser.add_argument("--force", action="store_true", help="start what does not fit; the record says so")
     words = "start by what `launch rehearse` has measured of it, in place of the memory estimate"
     parser.add_argument("--rehearsed", action="store_true", help=words)
     parser.add_argument("-m", "--multirun", action="store_true", help="a sweep: model=1b,7b, range(..), glob(..)")
-    parser.add_argument(
-        "--from", dest="lock", type=Path, metavar="LOCK", help="repeat a run: its lock, directory or name"
-    )
+    words = "repeat a run: its lock, directory or name"
+    parser.add_argument("--from", dest="lock", type=Path, metavar="LOCK", help=words)
     add_shared(parser, "--trust")
     parser.add_argument("--debug", action="store_true", help="one rank in the foreground, for pdb")
 
@@ -67,11 +65,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json and not options.debug:
         row = status.read(directory)
         facts = {"id": row.id, "directory": row.directory, "state": row.state, "job_id": row.job_id}
-        print_json({
-            "schema": 1,
-            "run": facts,
-            "check": run_data.with_previews(as_json(found.plan.assessment), found.samples),
-        })
+        check = run_data.with_previews(as_json(found.plan.assessment), found.samples)
+        print_json({"schema": 1, "run": facts, "check": check})
     return started
 
 

@@ -8,24 +8,40 @@ its points, with what was predicted, what came, and the best one with the line t
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.actions.find_runs import find, sweep_of
 from launcher.actions.requests import folder
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say, width
 from launcher.commands._options import add_shared, print_json, settle
-from launcher.commands._sorting import add_sort, in_order
 from launcher.rundir import live, status
+from launcher.rundir.status import RunState
+from launcher.spec.parse import closest
 from launcher.views.runs import by_place, table
 
+if TYPE_CHECKING:
+    from launcher.sweeping.outcomes import Row
+
 _NEWEST = 20  # Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines.
+
+_HEADINGS = {
+    "run": "id", "job": "job_id", "tokens/s": "tokens_per_second", "left": "seconds_left", "saved": "checkpoint_step",
+    "predicted": "predicted_bytes", "measured": "measured_bytes",
+}  # fmt: skip
+"""Columns as the tables on the terminal head them, by their keys in ``--json``; the others are headed by the key."""
+
+_BEST_IS_MOST = ("tokens_per_second", "step")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "runs")
-    add_sort(parser)
+    words = "order by a column or, in a sweep, a swept key: the lowest loss, the highest tokens/s first; -COLUMN: last"
+    parser.add_argument("--sort", metavar="COLUMN", help=words)
     words = f"the N newest, and those that wait or run (default {_NEWEST}; all with --json, --sort)"
     parser.add_argument("--newest", type=int, metavar="N", help=words)
     parser.add_argument("--all", action="store_true", help="all runs, however many")
@@ -45,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     rows = status.read_all(runs) if count is None else status.read_newest(runs, count)
     more = len(runs) - len(rows)
     if options.json:
-        rows = in_order(by_place(rows) if everywhere else rows, options.sort)
+        rows = _in_order(by_place(rows) if everywhere else rows, options.sort)
         facts = zip(rows, live.read(rows), strict=True)
         print_json({"schema": 1, "runs": [{**row.as_dict(), **now.as_dict()} for row, now in facts], "more": more})
         return 0
@@ -56,18 +72,14 @@ def run(options: argparse.Namespace) -> int:
         say("launch: no runs below runs/; these were recorded in other folders")
     if not options.runs:
         rows = (by_place(rows) if everywhere else rows)[::-1]
-    print("\n".join(table(in_order(rows, options.sort), placed=everywhere, folder=folder())))
+    print("\n".join(table(_in_order(rows, options.sort), placed=everywhere, folder=folder())))
     if more:
         print(f"{more:,} more that neither wait nor run: launch status --all")
     return 0
 
 
 def _require_a_number(options: argparse.Namespace) -> None:
-    """Refuse a number of runs that is none, or that is given beside what says which runs.
-
-    Raises:
-        ConfigErrors: It is.
-    """
+    """Refuse a number of runs that is none, or that is given beside what says which runs."""
     count, ways = options.newest, ["--newest 20", "--all"]
     if count is not None and count < 0:
         raise ConfigErrors([ConfigError("--newest", count, "a number of runs, 0 or more", ways)])
@@ -87,7 +99,7 @@ def _sweep(directory: Path, options: argparse.Namespace) -> None:
     from launcher.sweeping import outcomes
     from launcher.views import sweep_table
 
-    points = in_order(outcomes.rows(directory), options.sort)
+    points = _in_order(outcomes.rows(directory), options.sort)
     best = outcomes.best(points)
     if options.json:
         found = None
@@ -99,3 +111,35 @@ def _sweep(directory: Path, options: argparse.Namespace) -> None:
     print(sweep_table.text(points, width()))
     if said := sweep_table.best_line(directory, best, points):
         print(said)
+
+
+def _in_order[R: RunState | Row](rows: Sequence[R], column: str | None) -> list[R]:
+    """The rows in the order of a column, the best first and those without a value last; without one as they are."""
+    if column is None or not rows:
+        return list(rows)
+    name, backwards = column.removeprefix("-"), column.startswith("-")
+    tables = {id(row): _columns(row.as_dict()) for row in rows}
+    known = list(dict.fromkeys(key for table in tables.values() for key in table))
+    key = _HEADINGS.get(name, name)
+    if key not in known:
+        near = closest(name, [*known, *_HEADINGS]) or known
+        raise ConfigErrors([ConfigError("--sort", column, "no such column", [f"--sort {word}" for word in near])])
+    ranked = [row for row in rows if tables[id(row)].get(key) is not None]
+    most_first = (key in _BEST_IS_MOST) != backwards
+    ranked.sort(key=lambda row: _rank(tables[id(row)][key]), reverse=most_first)
+    return [*ranked, *(row for row in rows if tables[id(row)].get(key) is None)]
+
+
+def _columns(row: JsonObject) -> JsonObject:
+    """The values of a row that have an order, and a point's own overrides by their keys."""
+    plain = {key: value for key, value in row.items() if not isinstance(value, list | dict | tuple)}
+    typed = (word.partition("=") for word in row.get("overrides", ()))
+    return {**plain, **{key: value for key, _, value in typed}}
+
+
+def _rank(value: object) -> tuple[int, float, str]:
+    """Numbers by size, also those that an override spells, before texts by the alphabet."""
+    try:
+        return 0, float(str(value)), ""
+    except ValueError:
+        return 1, 0.0, str(value)

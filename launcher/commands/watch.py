@@ -29,7 +29,6 @@ from launcher.rundir.status import RunState
 from launcher.views import runs as view
 
 _ASK_S = {"local": 1.0, "slurm": 15.0}  # Seconds between questions for a run's state.
-
 _LEAVE = "q leaves; the run goes on"
 
 

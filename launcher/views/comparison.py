@@ -81,20 +81,13 @@ class Comparison:
         }
 
     def _run(self, side: Side) -> JsonObject:
+        run, speed, memory = side.run, side.speed, side.memory
         return {
-            "id": side.run.id,
-            "directory": side.run.directory,
-            "state": side.run.state,
-            "reason": side.run.reason,
-            "settings": dict(side.settings),
-            "loss": self.loss(side),
-            "tokens_per_second_per_gpu": side.speed.measured,
-            "predicted_tokens_per_second_per_gpu": side.speed.predicted,
-            "predicted_bytes": side.memory.predicted,
-            "peak_bytes": side.memory.measured,
-            "steps": side.steps,
-            "tokens": side.tokens,
-        }
+            "id": run.id, "directory": run.directory, "state": run.state, "reason": run.reason,
+            "settings": dict(side.settings), "loss": self.loss(side), "tokens_per_second_per_gpu": speed.measured,
+            "predicted_tokens_per_second_per_gpu": speed.predicted, "predicted_bytes": memory.predicted,
+            "peak_bytes": memory.measured, "steps": side.steps, "tokens": side.tokens,
+        }  # fmt: skip
 
 
 def compare(directories: Sequence[Path]) -> Comparison:

@@ -166,15 +166,7 @@ def _value(value: Any) -> str:
 
 
 def write(path: Path, found: Comparison) -> None:
-    """Draw the losses into a PNG, an SVG or an HTML file that needs nothing beside it.
-
-    Args:
-        path: Where to; its suffix, which ``launcher.charts.figure.check_path`` has let through, decides the format.
-        found: The comparison.
-
-    Raises:
-        SubmitError: The file cannot be written.
-    """
+    """Draw the losses into a file, as :func:`launcher.charts.figure.write` does."""
     title, drawn = " and ".join(side.run.id for side in found.sides), charts(found)
     sections = [Section(identity="losses", title="Training loss", parts=drawn)]
     figure.write(path, [title], drawn, lambda: page(title, joined(), sections))

@@ -18,13 +18,7 @@ _FORM = "{:24} {:>12} {:>12} {:>8}"
 
 
 def rows(form: str, named: Iterable[tuple[str, Pair[Any], str]], unit: Callable[[Any], str] = gib) -> Iterator[str]:
-    """A line for each pair of figures: its name, both as text, and a last cell.
-
-    Args:
-        form: A format of four cells.
-        named: Names, figures and last cells.
-        unit: Writes a figure.
-    """
+    """A line of four cells for each pair of figures: its name, both as ``unit`` writes them, and a last cell."""
     for name, pair, last in named:
         yield form.format(name.replace("_", " "), *pair.texts(unit), last)
 

@@ -16,11 +16,9 @@ from launcher.rehearsing.result import Counters, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
 _WORDS: dict[Measured, str] = {
-    "fits": "MEASURED, it fits",
-    "tight": "MEASURED, it fits tightly",
-    "does_not_fit": "MEASURED, it does not fit",
+    "fits": "MEASURED, it fits", "tight": "MEASURED, it fits tightly", "does_not_fit": "MEASURED, it does not fit",
     "unknown": "NO VERDICT",
-}
+}  # fmt: skip
 
 _COUNTERS = ("allocated", "needed", "reserved", "device")
 

@@ -69,13 +69,7 @@ def _cells(row: RunState, folder: Path | None) -> tuple[str, ...]:
 
 
 def frame(row: RunState, now: Live, width: int) -> list[str]:
-    """The lines of one look at a run.
-
-    Args:
-        row: Its state and progress.
-        now: What else is known.
-        width: Columns of the terminal.
-    """
+    """The lines of one look at a run."""
     return [
         *_heading(row, width),
         *_queue(now.queue),

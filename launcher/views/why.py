@@ -62,16 +62,10 @@ def as_line(answer: Answer) -> str:
 
 def _ended(answer: Answer) -> str:
     words = {
-        "out_of_memory": "ran out of memory",
-        "rank_killed": "lost a rank",
-        "hang": "hung",
-        "nan": "diverged",
-        "time_limit": "met its time limit",
-        "preempted": "was preempted",
-        "disk": "ran out of disk",
-        "error": "failed",
+        "out_of_memory": "ran out of memory", "rank_killed": "lost a rank", "hang": "hung", "nan": "diverged",
+        "time_limit": "met its time limit", "preempted": "was preempted", "disk": "ran out of disk", "error": "failed",
         "none": f"is {answer.state}",
-    }
+    }  # fmt: skip
     return words[answer.cause]
 
 

@@ -28,12 +28,7 @@ _LONGEST = 60  # Characters of a description.
 
 
 def answer(argv: Sequence[str], verbs: Mapping[str, str]) -> int:
-    """Print the candidates; whatever is wrong, a shell at its prompt wants no message.
-
-    Args:
-        argv: The shell's name, then what it hands over.
-        verbs: The verbs with their meaning.
-    """
+    """Print the candidates for a shell's name and what it hands over; a shell at its prompt wants no message."""
     shell, rest = argv[0], list(argv[1:])
     words, quote = _of_line(rest[0]) if shell == "bash" else (rest, "")
     *before, last = words or [""]

@@ -20,18 +20,9 @@ from launcher.base.files import JsonObject
 from launcher.base.package import FOLDER, shipped
 
 PATHS = (
-    "backend.path",
-    "cluster.container_image",
-    "cluster.python",
-    "cluster.shared_folder",
-    "data.path",
-    "data.tokenizer",
-    "model.weights",
-    "run.directory",
-    "save.load",
-    "script",
-    "zero.nvme_path",
-)
+    "backend.path", "cluster.container_image", "cluster.python", "cluster.shared_folder", "data.path", "data.tokenizer",
+    "model.weights", "run.directory", "save.load", "script", "zero.nvme_path",
+)  # fmt: skip
 """Keys whose value is, or may be, a file or folder."""
 
 CACHE = "completion"
@@ -39,11 +30,7 @@ CACHE = "completion"
 
 
 def read(verbs: Mapping[str, str]) -> JsonObject:
-    """The vocabulary, as it was kept or gathered anew.
-
-    Args:
-        verbs: The verbs with their meaning.
-    """
+    """The vocabulary, as it was kept or gathered anew, of the verbs with their meaning."""
     found: JsonObject = cache.answer(CACHE, stamp(), lambda: _gathered(verbs))
     return found
 

@@ -122,12 +122,8 @@ class Check:
 
 
 _COLOURS: dict[VerdictName, str] = {
-    "fits": "#2e8b57",
-    "tight": "#c77f0a",
-    "does_not_fit": "#c0392b",
-    "invalid": "#c0392b",
-    "unknown": "#808080",
-}
+    "fits": "#2e8b57", "tight": "#c77f0a", "does_not_fit": "#c0392b", "invalid": "#c0392b", "unknown": "#808080",
+}  # fmt: skip
 _BAR = "display:inline-block;height:.8em;background:{};width:{:.1f}%"
 _WIDTH = "30em"
 

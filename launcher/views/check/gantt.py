@@ -20,24 +20,16 @@ from launcher.spec import RunSpec
 from launcher.views.check.time import COLOURS, seconds_text, unit
 
 _AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")  # Parts that come once a step.
-
-_BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")
-"""Parts between the passes, which the order of the passes gives; all others lie inside of them."""
+_BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")  # Parts that the order of the passes gives; others lie inside.
 
 _LEGEND: dict[str, str] = {
-    "forward": COLOURS["matrix_products"],
-    "backward": COLOURS["memory_bound"],
-    "weights": COLOURS["loss"],
-    "message": COLOURS["pipeline"],
-    "idle": COLOURS["bubble"],
-    **{part: COLOURS[part] for part in _AFTER},
-}
+    "forward": COLOURS["matrix_products"], "backward": COLOURS["memory_bound"], "weights": COLOURS["loss"],
+    "message": COLOURS["pipeline"], "idle": COLOURS["bubble"], **{part: COLOURS[part] for part in _AFTER},
+}  # fmt: skip
 _NAMES = {
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "weights": "backward pass of the weights",
+    "forward": "forward pass", "backward": "backward pass", "weights": "backward pass of the weights",
     "data": "data parallel",
-}
+}  # fmt: skip
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "ZB-H1"}
 
 _ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
@@ -86,10 +78,7 @@ def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
 
 
 def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
-    """The time of the passes in a step over the stages' own times, which know a micro-batch and no more.
-
-    The waiting for slower GPUs and the sums of gradients are shared out among them.
-    """
+    """The time of a step's passes, with waiting and sums of gradients shared out, over the stages' own times."""
     slowest = max(stage.seconds for stage in speed.stages)
     inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))
     return inside / (spec.gradient_accumulation * slowest)

@@ -10,21 +10,11 @@ from launcher.estimate.memory.breakdown import Column
 from launcher.estimate.memory.terms import PILES, Pile
 
 COLOURS: dict[str, str] = {
-    "parameters": "#27496d",
-    "gradients": "#4d7ea8",
-    "optimizer states": "#b5d3e7",
-    "master weights": "#7fb0d4",
-    "activations": "#d9722e",
-    "logits": "#f2b25c",
-    "gather buffers": "#3a8d6b",
-    "reduce buffers": "#8cc7a1",
-    "temporary": "#9b6fae",
-    "workspace": "#c9b3d6",
-    "context": "#7d7d7d",
-    "communicators": "#b3b3b3",
-    "fragmentation": "#e6e6e6",
-    "not told apart": "#9aa3ad",
-}
+    "parameters": "#27496d", "gradients": "#4d7ea8", "optimizer states": "#b5d3e7", "master weights": "#7fb0d4",
+    "activations": "#d9722e", "logits": "#f2b25c", "gather buffers": "#3a8d6b", "reduce buffers": "#8cc7a1",
+    "temporary": "#9b6fae", "workspace": "#c9b3d6", "context": "#7d7d7d", "communicators": "#b3b3b3",
+    "fragmentation": "#e6e6e6", "not told apart": "#9aa3ad",
+}  # fmt: skip
 """States blue, activations orange, buffers green, memory of the libraries grey."""
 
 OUTSIDE: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
@@ -32,6 +22,8 @@ OUTSIDE: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
 
 TOLD_ELSEWHERE = "not told apart"
 """The name of a peak of which only the sum is known."""
+
+_LOST = "what the caching allocator loses: reserved less allocated, given back when memory is short"
 
 
 def unit_for(top: float) -> tuple[int, str]:
@@ -45,15 +37,7 @@ def name_of(pile: str) -> str:
 
 
 def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: bool = False) -> Iterator[Piece]:
-    """The pieces of a predicted peak, with formulas and sources.
-
-    Args:
-        column: The peak.
-        row: The bar's name.
-        unit: Bytes of the axis' unit.
-        of: As of :class:`Piece`.
-        allocated: True for what torch's allocator hands out alone, which is what a run measures.
-    """
+    """The pieces of a predicted peak, with formulas and sources; ``allocated`` leaves out what no run measures."""
     piles: dict[str, int] = {}
     hovers: dict[str, dict[str, str]] = {}
     for pile, size in column.piles.items():
@@ -63,9 +47,6 @@ def of_column(column: Column, row: str, unit: int, *, of: str = "", allocated: b
         source = column.source(pile) or "the allocator's loss in measured runs (benchmarks/results/memory.md)"
         hovers[pile] = {"formula": column.formula(pile) or _LOST, "source": source}
     yield from of_sizes(piles, row, unit, of=of, hovers=hovers)
-
-
-_LOST = "what the caching allocator loses: reserved less allocated, given back when memory is short"
 
 
 def of_sizes(
@@ -86,12 +67,7 @@ def of_sizes(
         hover = {"pile": name_of(pile), "size": gib(size), **((hovers or {}).get(pile) or {})}
         if of:
             hover = {"": of, **hover}
-        start, end = below / unit, (below + size) / unit
-        yield Piece(
-            row=row, of=of, name=name_of(pile), start=start, end=end, label=_label(pile, size, unit), hover=hover
-        )
+        name, start, end = name_of(pile), below / unit, (below + size) / unit
+        label = f"{name} {size / unit:.{2 if unit == GIB else 1}f}"
+        yield Piece(row=row, of=of, name=name, start=start, end=end, label=label, hover=hover)
         below += size
-
-
-def _label(pile: str, size: int, unit: int) -> str:
-    return f"{name_of(pile)} {size / unit:.2f}" if unit == GIB else f"{name_of(pile)} {size / unit:.1f}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.base.units import gib
 from launcher.charts import figure
-from launcher.charts.bars import Mark, Piece, bars
+from launcher.charts.bars import Mark, bars
 from launcher.charts.html import Cell, Html, items, joined, table, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.estimate.memory.breakdown import Breakdown, Column
@@ -25,8 +25,7 @@ from launcher.views.check import piles, sentences
 from launcher.views.check import time as plot_time
 from launcher.views.check.text import heading
 
-_OFF_SCALE = 8
-"""A capacity of so many times the largest bar is named below the chart: beside a line of it no pile could be told."""
+_OFF_SCALE = 8  # A capacity of so many times the largest bar is named below the chart: no pile could be told beside it.
 _ROOM = 1.13  # Of the axis behind the longest bar, for its size.
 
 _WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
@@ -35,16 +34,7 @@ _NOISE = 1e-9  # Seconds below which hidden time is a rounding error.
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
-    """Draw a run's memory into a PNG, an SVG or an HTML file that needs nothing beside it.
-
-    Args:
-        path: Where to; its suffix, which ``launcher.charts.figure.check_path`` has let through, decides the format.
-        assessment: A valid run.
-        columns: Its piles.
-
-    Raises:
-        SubmitError: The file cannot be written.
-    """
+    """Draw the memory of a valid run into a file, as :func:`launcher.charts.figure.write` does."""
     drawn = charts(assessment, columns)
     said = (*heading(assessment), *sentences.speed(assessment))
     figure.write(path, said, drawn, lambda: _page(assessment, columns, drawn))
@@ -74,9 +64,8 @@ def _by_phase(assessment: Assessment, columns: Breakdown) -> Chart:
     note = f"The diamond is what the run needs, with its error band: {said}."
     if any("fragmentation" in column.piles for column in columns.phases):
         note += " Fragmentation above it is cached, and given back when memory is short."
-    return _memory(
-        "Memory by phase, at its peak on the worst rank", assessment, columns, columns.phases, names, mark, note
-    )
+    title = "Memory by phase, at its peak on the worst rank"
+    return _memory(title, assessment, columns, columns.phases, names, mark, note)
 
 
 def _by_stage(assessment: Assessment, columns: Breakdown) -> Chart:
@@ -94,27 +83,19 @@ def _memory(
     note: str,
 ) -> Chart:
     unit, name, top = _scale(assessment, columns)
-    pieces: list[Piece] = []
-    for column, row in zip(shown, names, strict=True):
-        pieces += piles.of_column(column, row, unit)
-    ends = {(row, ""): gib(column.device_bytes) for column, row in zip(shown, names, strict=True)}
+    named = list(zip(shown, names, strict=True))
+    pieces = [piece for column, row in named for piece in piles.of_column(column, row, unit)]
+    ends = {(row, ""): gib(column.device_bytes) for column, row in named}
     capacity, limit = assessment.verdict.capacity_bytes, None
     if capacity is not None and capacity <= top:
         limit = (capacity / unit, f"capacity {gib(capacity)}")
     elif capacity is not None:
         note += f" The capacity, {gib(capacity)}, is far to the right of this axis."
-    words = (f"{row} {gib(column.device_bytes)}" for column, row in zip(shown, names, strict=True))
+    words = (f"{row} {gib(column.device_bytes)}" for column, row in named)
+    axis = f"memory of one rank, {name}"
     return Chart(
         title=title,
-        spec=bars(
-            pieces,
-            piles.COLOURS,
-            title=f"memory of one rank, {name}",
-            top=top / unit,
-            ends=ends,
-            limit=limit,
-            mark=mark,
-        ),
+        spec=bars(pieces, piles.COLOURS, title=axis, top=top / unit, ends=ends, limit=limit, mark=mark),
         said=f"{title}: {', '.join(words)}; {'capacity unknown' if capacity is None else f'capacity {gib(capacity)}'}.",
         note=note.strip(),
     )

@@ -170,9 +170,7 @@ def data(seen: Seen) -> str:
         return f"data: {'; '.join([_amount(survey), *_epoch(seen, survey), *_conversations(seen), *_flaws(survey)])}"
     if seen.errors or seen.warnings or spec.script is not None or found.source not in ("huggingface", "chat"):
         return ""
-    return (
-        f"data: {spec.data.path} on the Hugging Face Hub, split {spec.data.split}: looked at when the job asks for it"
-    )
+    return f"data: {found.path} on the Hugging Face Hub, split {found.split}: looked at when the job asks for it"
 
 
 def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
@@ -214,9 +212,8 @@ def _number(number: int, about: str) -> str:
 
 def _flaws(survey: Survey) -> Iterator[str]:
     """Empty and duplicate rows of those that were seen; how many that were is said where there are some."""
-    flaws = [
-        f"{number:,} {name}" for number, name in ((survey.empty, "empty"), (survey.duplicates, "duplicate")) if number
-    ]
+    counts = ((survey.empty, "empty"), (survey.duplicates, "duplicate"))
+    flaws = [f"{number:,} {name}" for number, name in counts if number]
     if flaws:
         of = f"all {survey.seen:,} rows" if survey.whole else f"{survey.seen:,} sampled rows"
         yield f"{' and '.join(flaws)} of {of}"
@@ -233,8 +230,7 @@ def checkpoints(spec: RunSpec, saves: Saves) -> str:
         text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
     if saves.seconds is None or saves.bandwidth is None:
         return text
-    text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s"
-    text += f" ({saves.source})"
+    text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s ({saves.source})"
     if spec.save.asynchronous and saves.blocking_seconds is not None:
         text += f", {duration(saves.blocking_seconds)} of which training waits"
     return text

@@ -15,27 +15,14 @@ from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import StepPart
 
 COLOURS: dict[StepPart, str] = {
-    "matrix_products": "#27496d",
-    "attention": "#4d7ea8",
-    "memory_bound": "#7fb0d4",
-    "loss": "#b5d3e7",
-    "recompute": "#d3e4f0",
-    "host": "#7d7d7d",
-    "tensor": "#a8480f",
-    "context": "#c25f1c",
-    "expert": "#d9722e",
-    "pipeline": "#e8934a",
-    "bubble": "#e6e6e6",
-    "data": "#f2b25c",
-    "optimizer": "#3a8d6b",
-    "offload": "#9b6fae",
-    "checkpoint": "#c9b3d6",
-    "waiting": "#b3b3b3",
-}
+    "matrix_products": "#27496d", "attention": "#4d7ea8", "memory_bound": "#7fb0d4", "loss": "#b5d3e7",
+    "recompute": "#d3e4f0", "host": "#7d7d7d", "tensor": "#a8480f", "context": "#c25f1c", "expert": "#d9722e",
+    "pipeline": "#e8934a", "bubble": "#e6e6e6", "data": "#f2b25c", "optimizer": "#3a8d6b", "offload": "#9b6fae",
+    "checkpoint": "#c9b3d6", "waiting": "#b3b3b3",
+}  # fmt: skip
 """Computation blue, traffic orange, waiting grey: apart in lightness, too, for those who see fewer hues."""
 
-LEAST_SHARE = 0.0005
-"""Share of a step below which a part is no bar: a tenth of a percent would round to none."""
+_LEAST_SHARE = 0.0005  # Share of a step below which a part is no bar: a tenth of a percent would round to none.
 
 
 def unit(seconds: float) -> tuple[float, str]:
@@ -66,7 +53,7 @@ def step_parts(speed: SpeedEstimate) -> list[Part]:
     for part, terms in speed.parts():
         exposed = sum(term.exposed_seconds for term in terms)
         hidden = sum(term.seconds for term in terms) - exposed
-        if max(exposed, hidden) >= LEAST_SHARE * speed.step_seconds:
+        if max(exposed, hidden) >= _LEAST_SHARE * speed.step_seconds:
             formula = " + ".join(term.formula for term in terms)
             source = "; ".join(dict.fromkeys(term.source for term in terms))
             found.append(Part(name=part, exposed=exposed, hidden=hidden, formula=formula, source=source))
@@ -74,19 +61,12 @@ def step_parts(speed: SpeedEstimate) -> list[Part]:
 
 
 def chart(parts: Sequence[Part], step: float, of: float, title: str) -> dict[str, Any]:
-    """A row a part, each from where the one above ends, with its seconds and share behind it.
-
-    Args:
-        parts: The parts.
-        step: Seconds of the whole step.
-        of: Seconds of the axis' unit.
-        title: Of the axis.
-    """
+    """A row a part, each from where the one above ends, with its seconds and share behind it; ``of`` is a unit in s."""
     begun, pieces, ends = 0.0, [], {}
     for part in parts:
         name, end = name_of(part.name), begun + part.exposed
         text = f"{seconds_text(part.exposed)}, {part.exposed / step:.1%}"
-        text += f" (and {seconds_text(part.hidden)} hidden)" if part.hidden >= LEAST_SHARE * step else ""
+        text += f" (and {seconds_text(part.hidden)} hidden)" if part.hidden >= _LEAST_SHARE * step else ""
         hover = {"part": name, "takes": text, "formula": part.formula, "source": part.source}
         pieces.append(Piece(row=name, name=name, start=begun / of, end=end / of, hover=hover))
         ends[name, ""] = text

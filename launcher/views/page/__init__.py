@@ -10,17 +10,10 @@ from launcher.base.units import duration, gib
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Section, page
 from launcher.preflight.verdict import judge
-from launcher.rundir import contents as contents
 from launcher.rundir import health, losses, results
 from launcher.views.check.sentences import answer, reason
-from launcher.views.page import asked as page_asked
-from launcher.views.page import curves as page_curves
-from launcher.views.page import memory as page_memory
-from launcher.views.page import source as page_source
-from launcher.views.page import speed as page_speed
-from launcher.views.page import story as page_story
-from launcher.views.page.source import Source
-from launcher.why.answer import Evidence as Evidence
+from launcher.views.page import asked, curves, memory, speed, story
+from launcher.views.page.source import Source, read
 from launcher.why.explain import explain
 from launcher.why.ways_out import Takes
 
@@ -30,21 +23,12 @@ _STATES = {"finished": "good", "failed": "bad", "lost": "bad", "unreadable": "ba
 
 
 def of_run(folder: Path, takes: Takes | None = None) -> str:
-    """The page of the run in a folder, whatever that holds.
-
-    Args:
-        folder: The run directory.
-        takes: True of words that a resumed run takes; None takes all.
-    """
-    source = page_source.read(folder)
+    """The page of the run in a folder, whatever that holds; ``takes`` is true of words that a resumed run takes."""
+    source = read(folder)
     sections = [
-        page_asked.section(source),
-        page_memory.section(source),
-        page_speed.section(source),
-        page_curves.section(source),
-        page_story.section(source),
+        *(part.section(source) for part in (asked, memory, speed, curves, story)),
         Section(identity="end", title="How it ended", parts=list(_end(source, takes))),
-        page_asked.made_of(source),
+        asked.made_of(source),
     ]
     return page(f"Run {source.state.id}", joined(*_lead(source)), sections)
 

@@ -32,12 +32,7 @@ def made_of(source: Source) -> Section:
 
 
 def pasted(plan: JsonObject, settings: JsonObject) -> str | None:
-    """The line that asks for the same run again, without its name; None where its words are not known.
-
-    Args:
-        plan: ``plan.json``.
-        settings: ``spec.json`` as it is.
-    """
+    """The line that asks again for the run of a plan and a specification, without its name; None if not known."""
     words = [word for word in plan.get("overrides") or () if not word.startswith(("run.name=", "run.directory="))]
     if not words:
         return None

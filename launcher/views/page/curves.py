@@ -21,12 +21,9 @@ _POINTS = 8000  # Points of all curves of a chart together: four charts of them 
 _SHORTEST = 100  # Points that each of many curves has at least: fewer would hide its shape.
 
 _METRICS = {
-    "loss": "training loss",
-    "eval_loss": "held-out loss",
-    "grad_norm": "gradient norm",
-    "learning_rate": "learning rate",
-    "tokens_per_second": "tokens/s of all ranks",
-}
+    "loss": "training loss", "eval_loss": "held-out loss", "grad_norm": "gradient norm",
+    "learning_rate": "learning rate", "tokens_per_second": "tokens/s of all ranks",
+}  # fmt: skip
 """Keys of a line of metrics, each a chart where any run has it."""
 
 
@@ -132,12 +129,7 @@ def switches(names: Sequence[str]) -> Html:
 
 
 def overlaid(found: Sequence[Curve], *, by_tokens: bool) -> Iterator[Chart]:
-    """A chart of each metric of several runs by step; of the loss also by token.
-
-    Args:
-        found: The runs that are shown, in the order of the legend.
-        by_tokens: True where a step has not as many tokens in all runs.
-    """
+    """A chart of each metric of several runs by step; of the loss also by token, where their steps differ in tokens."""
     names = [curve.name for curve in found]
     for key in _METRICS:
         shown = [curve for curve in found if key in curve.points]

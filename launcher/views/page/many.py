@@ -13,8 +13,7 @@ from launcher.charts.bars import LEAST_WIDTH
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.table import Cell, Column, Row
-from launcher.rundir import contents, losses, status
-from launcher.rundir import run_names as run_names
+from launcher.rundir import contents, losses, run_names, status
 from launcher.rundir.losses import Basis
 from launcher.views import comparison, comparison_text
 from launcher.views.check.piles import unit_for
@@ -103,7 +102,9 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
         sized = [None if size is None else size / unit for size in (side.memory.predicted, side.memory.measured)]
         speeds = (side.speed.predicted, side.speed.measured, side.gpus)
         cells: list[Cell] = [side.run.state, *settings, side.steps, side.tokens, found.loss(side), *speeds, *sized]
-        rows.append(Row(name=called, cells=cells, line=_line(Path(side.run.directory)), note=_note(side)))
+        run = Path(side.run.directory)
+        line = page_asked.pasted(contents.known(run, contents.PLAN), contents.known(run, contents.SPEC))
+        rows.append(Row(name=called, cells=cells, line=line, note=_note(side)))
     return columns, rows
 
 
@@ -128,11 +129,6 @@ def memory_columns(unit: str) -> Iterator[Column]:
 
 def _unit(sides: Sequence[Side]) -> tuple[int, str]:
     return unit_for(max((size for side in sides for size in side.memory.known), default=0))
-
-
-def _line(run: Path) -> str | None:
-    """The line that repeats a run, without its name and folder."""
-    return page_asked.pasted(contents.known(run, contents.PLAN), contents.known(run, contents.SPEC))
 
 
 def _note(side: Side) -> str:

@@ -62,14 +62,9 @@ def _by_phase(source: Source) -> Iterator[Chart | Html | str]:
     if capacity is not None and capacity <= _FAR * top:
         top, limit = max(top, capacity), (capacity / unit, f"capacity {gib(capacity)}")
     ends = {key: text for each in phases for key, text in _ends(each)}
-    spec = bars(
-        [piece for each in phases for piece in _pieces(each, unit)],
-        piles.COLOURS,
-        title=f"allocated on the worst rank, {name}",
-        top=1.45 * top / unit,  # Room for the longest label behind the longest bar.
-        ends=ends,
-        limit=limit,
-    )
+    pieces, title = [piece for each in phases for piece in _pieces(each, unit)], f"allocated on the worst rank, {name}"
+    end = 1.45 * top / unit  # Room for the longest label behind the longest bar.
+    spec = bars(pieces, piles.COLOURS, title=title, top=end, ends=ends, limit=limit)
     rows = (f"{each.name}: {', '.join(text for (row, _), text in ends.items() if row == each.name)}" for each in phases)
     yield Chart(
         title="Predicted and measured, by phase and pile",
@@ -156,11 +151,8 @@ def _without_piles(source: Source) -> Iterator[Html]:
 
 def _recorded(pile: JsonObject) -> tuple[object, ...]:
     texts = (Cell(pile.get(key) or "", wide=True) for key in ("formula", "source"))
-    return piles.name_of(str(pile.get("pile"))), _size(pile.get("bytes")), *texts
-
-
-def _size(size: object) -> str:
-    return gib(size) if typed.is_whole(size) else "-"
+    size = pile.get("bytes")
+    return piles.name_of(str(pile.get("pile"))), gib(size) if typed.is_whole(size) else "-", *texts
 
 
 def _numbers(phases: Sequence[_Phase]) -> Html:
@@ -187,18 +179,16 @@ def _over_time(source: Source) -> Iterator[Chart | Html | str]:
             yield _missing("Memory over time is not known: the run left no memory.jsonl (train.log_memory_every).")
         return
     ranks = sorted({record.rank for record in stepped})
-    shown = _fullest(stepped) if len(ranks) > _RANKS else ranks
+    too_many = len(ranks) > _RANKS
+    shown = _fullest(stepped) if too_many else ranks
     top = max(peak.allocated_bytes for record in stepped for peak in record.phases.values())
     unit, name = piles.unit_for(top)
     rows = [row for rank in shown for row in _rows_of(stepped, rank, unit, MOST // len(shown))]
-    left_out = (
-        f" Of {len(ranks)} ranks those {_RANKS} with the largest peaks are here." if len(ranks) > len(shown) else ""
-    )
+    left_out = f" Of {len(ranks)} ranks those {_RANKS} with the largest peaks are here." if too_many else ""
+    title = f"allocated at a step's peak, {name}"
     yield Chart(
         title="Over time, by pile",
-        spec=areas(
-            rows, piles.COLOURS, title=f"allocated at a step's peak, {name}", ranks=[str(rank) for rank in shown]
-        ),
+        spec=areas(rows, piles.COLOURS, title=title, ranks=[str(rank) for rank in shown]),
         said=f"Memory of a rank by pile over {len({record.step for record in stepped})} sampled steps.",
         note=f"The fullest phase of each sampled step.{left_out}{_warned(source)}",
         zoom="step",
@@ -222,14 +212,8 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
         phase, peak = fullest[steps[number]]
         for pile in shown:
             size = peak.piles.get(pile, 0)
-            yield {
-                "step": steps[number],
-                "rank": str(rank),
-                "pile": piles.name_of(pile),
-                "bytes": round(size / unit, 4),
-                "size": gib(size),
-                "phase": phase.replace("_", " "),
-            }
+            place = {"step": steps[number], "rank": str(rank), "pile": piles.name_of(pile)}
+            yield place | {"bytes": round(size / unit, 4), "size": gib(size), "phase": phase.replace("_", " ")}
 
 
 def _peaks(records: Sequence[MemoryRecord], rank: int) -> dict[int, tuple[str, PhaseMemory]]:

@@ -25,9 +25,8 @@ def section(source: Source) -> Section:
 def _compared(source: Source) -> Iterator[Html | str]:
     predicted = results.predicted_speed(source.folder)
     tokens = results.speed(source.rows, predicted)
-    seconds = [
-        value for row in results.second_half(source.rows, predicted) if (value := results.number(row, "step_seconds"))
-    ]
+    later = results.second_half(source.rows, predicted)
+    seconds = [value for row in later if (value := results.number(row, "step_seconds"))]
     gpus = max(1, source.job.get("nodes", 1) * source.job.get("gpus_per_node", 1))
     step = statistics.median(seconds) if seconds else None
     if predicted is None and tokens is None:

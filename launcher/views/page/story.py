@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 from launcher.base import files, typed
 from launcher.base.files import JsonObject
@@ -20,19 +20,11 @@ from launcher.views.page.source import Source
 
 _COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
 _POINTS = {
-    "save": ("#009e73", "circle"),
-    "hang": (LIMIT, "cross"),
-    "straggler": ("#e69f00", "triangle-up"),
-    "spike": ("#cc79a7", "diamond"),
-    "rollback": ("#cc79a7", "triangle-left"),
-    "restart": ("#d55e00", "triangle-right"),
-    "memory_growth": ("#e69f00", "square"),
-    "bad_rows": ("#e69f00", "diamond"),
-    "finished": ("#009e73", "square"),
-    "failed": (LIMIT, "square"),
-    "cancelled": ("#808080", "square"),
-    "requeued": ("#d55e00", "square"),
-}
+    "save": ("#009e73", "circle"), "hang": (LIMIT, "cross"), "straggler": ("#e69f00", "triangle-up"),
+    "spike": ("#cc79a7", "diamond"), "rollback": ("#cc79a7", "triangle-left"), "restart": ("#d55e00", "triangle-right"),
+    "memory_growth": ("#e69f00", "square"), "bad_rows": ("#e69f00", "diamond"), "finished": ("#009e73", "square"),
+    "failed": (LIMIT, "square"), "cancelled": ("#808080", "square"), "requeued": ("#d55e00", "square"),
+}  # fmt: skip
 """Colour and shape, so that either tells what it is."""
 
 _MOST = 400  # Events that are drawn and listed; of more saves some are left out.
@@ -52,7 +44,7 @@ class Attempt:
     stepped: float | None = None  # When its first step began, by its first line of metrics.
     ended: float | None = None  # When it ended; None while it runs, and where nobody has written it.
     nodes: tuple[str, ...] = ()  # Its nodes.
-    events: tuple[JsonObject, ...] = field(default=())  # What befell it.
+    events: tuple[JsonObject, ...] = ()  # What befell it.
 
     @property
     def name(self) -> str:
@@ -196,15 +188,10 @@ def _points(tried: Sequence[Attempt]) -> list[JsonObject]:
 
 def _drawn(points: Sequence[JsonObject]) -> JsonObject:
     names = [name for name in _POINTS if any(point["what"] == name for point in points)]
-    looks = {
-        channel: nominal(
-            "what",
-            title=None,
-            legend={"orient": "top"},
-            scale={"domain": names, "range": [_POINTS[name][place] for name in names]},
-        )
-        for channel, place in (("shape", 1), ("fill", 0))
-    }
+    looks = {}
+    for channel, place in (("shape", 1), ("fill", 0)):
+        scale = {"domain": names, "range": [_POINTS[name][place] for name in names]}
+        looks[channel] = nominal("what", title=None, legend={"orient": "top"}, scale=scale)
     return {
         "data": {"values": list(points)},
         "mark": {"type": "point", "size": 90, "filled": True, "opacity": 1, "stroke": "#ffffff", "strokeWidth": 0.8},
@@ -271,15 +258,11 @@ def _ranks(source: Source) -> Iterator[Chart | Html | str]:
     shown = sorted(medians, key=lambda rank: -medians[rank])[:_SLOW]
     pieces = [_own_work(rank, medians[rank]) for rank in shown]
     few = f" Of {width} ranks the {_SLOW} slowest are here." if width > _SLOW else ""
+    ends, colours = {(f"rank {rank}", ""): texts[rank] for rank in shown}, {"own work": CATEGORIES[0]}
+    top = 1.4 * max(medians.values()) or 1.0
     yield Chart(
         title="Each rank's own work in a step",
-        spec=bars(
-            pieces,
-            {"own work": CATEGORIES[0]},
-            title="seconds, median of all lines",
-            top=1.4 * max(medians.values()) or 1.0,
-            ends={(f"rank {rank}", ""): texts[rank] for rank in shown},
-        ),
+        spec=bars(pieces, colours, title="seconds, median of all lines", top=top, ends=ends),
         said=f"Seconds of each rank's own work in a step; rank {shown[0]} takes {texts[shown[0]]}.",
         note="" if slow else f"No rank was found to be slow.{few}",
     )

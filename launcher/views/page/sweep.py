@@ -91,11 +91,7 @@ def _speed(directory: Path, row: outcomes.Row) -> float | None:
 
 
 def swept(directory: Path) -> str:
-    """The page of a sweep.
-
-    Raises:
-        BadRecord: ``sweep.json`` does not hold what it should.
-    """
+    """The page of a sweep; BadRecord where ``sweep.json`` does not hold what it should."""
     found = _read(directory)
     sections = [
         Section(identity="axes", title="Axes and results", parts=[*_coordinates(found)]),

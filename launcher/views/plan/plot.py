@@ -25,15 +25,7 @@ _Y = quantitative(_SPEED, title="tokens/s a GPU, predicted")
 
 
 def write(path: Path, found: Frontier) -> None:
-    """Draw the layouts into a PNG, an SVG or an HTML file that needs nothing beside it.
-
-    Args:
-        path: Where to; its suffix, which ``launcher.charts.figure.check_path`` has let through, decides the format.
-        found: The layouts, with speeds.
-
-    Raises:
-        SubmitError: The file cannot be written.
-    """
+    """Draw layouts with speeds into a file, as :func:`launcher.charts.figure.write` does."""
     title, drawn = _title(found), chart(found)
     sections = [Section(identity="layouts", title="Speed against memory", parts=[drawn, _table(found)])]
     named = [f"{number}  {_figures(each)}: {wording.layout(each.spec)}" for number, each in enumerate(found.fastest, 1)]
@@ -58,13 +50,8 @@ def chart(found: Frontier) -> Chart:
 def _row(layout: Layout, number: str) -> JsonObject:
     """A point with what the pointer shows."""
     memory, speed = _place(layout)
-    return {
-        _MEMORY: round(memory, 2),
-        _SPEED: float(f"{speed:.5g}"),
-        "engine": wording.engine(layout.spec),
-        "layout": wording.layout(layout.spec),
-        "number": number,
-    }
+    figures = {_MEMORY: round(memory, 2), _SPEED: float(f"{speed:.5g}")}
+    return {**figures, "engine": wording.engine(layout.spec), "layout": wording.layout(layout.spec), "number": number}
 
 
 def _place(layout: Layout) -> tuple[float, float]:
@@ -77,14 +64,10 @@ def _place(layout: Layout) -> tuple[float, float]:
 
 def _points(others: Sequence[JsonObject], fastest: Sequence[JsonObject]) -> JsonObject:
     engines = list(dict.fromkeys(row["engine"] for row in (*fastest, *others)))
-    ranges = {
-        channel: [values[number % len(values)] for number in range(len(engines))]
-        for channel, values in (("color", CATEGORIES), ("shape", _SHAPES))
-    }
-    looks = {
-        channel: nominal("engine", title="engine", scale={"domain": engines, "range": values})
-        for channel, values in ranges.items()
-    }
+    looks = {}
+    for channel, values in (("color", CATEGORIES), ("shape", _SHAPES)):
+        scale = {"domain": engines, "range": [values[number % len(values)] for number in range(len(engines))]}
+        looks[channel] = nominal("engine", title="engine", scale=scale)
     return {
         "data": {"values": [*others, *fastest]},
         "mark": {"type": "point", "filled": True, "opacity": 0.85},
@@ -116,10 +99,8 @@ def _capacity(found: Frontier) -> list[JsonObject]:
 
 
 def _table(found: Frontier) -> Html:
-    rows = [
-        (number, _figures(each), Cell(wording.layout(each.spec), wide=True))
-        for number, each in enumerate(found.fastest, 1)
-    ]
+    numbered = enumerate(found.fastest, 1)
+    rows = [(number, _figures(each), Cell(wording.layout(each.spec), wide=True)) for number, each in numbered]
     return table(["", "speed and memory", "layout"], rows, caption="the fastest for less memory")
 
 

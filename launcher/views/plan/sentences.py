@@ -16,12 +16,7 @@ _KINDS = {"micro_batch": ("micro-batch", "sequences"), "sequence": ("sequence", 
 
 
 def cost(layout: Layout, asked: Length | None) -> str:
-    """Time, GPU-hours and money of the whole training; empty where nobody has said its length, or no speed is known.
-
-    Args:
-        layout: The layout.
-        asked: The length, and the limit on time.
-    """
+    """Time, GPU-hours and money of the whole training; empty where nobody has said its length, or no speed is known."""
     found = None if asked is None else length.cost_of(layout)
     if found is None or asked is None:
         return ""
@@ -33,13 +28,7 @@ def cost(layout: Layout, asked: Length | None) -> str:
 
 
 def late(fastest: Layout, asked: Length, found: Smallest) -> Iterator[str]:
-    """The sentences where no layout is fast enough: by how much, and the smallest cluster that has one.
-
-    Args:
-        fastest: The fastest layout.
-        asked: The length, with a limit on time.
-        found: The smallest cluster that keeps it.
-    """
+    """The sentences where no layout is fast enough: by how much, and the smallest cluster that has one."""
     took = length.cost_of(fastest)
     if took is not None and asked.days is not None:
         yield f"TOO SLOW: the fastest layout takes {duration(took.days * length.DAY)}, more than {_days(asked.days)}."

@@ -27,13 +27,7 @@ _FULL = "!"
 
 
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
-    """The whole answer.
-
-    Args:
-        plan: The answer.
-        width: Columns of the terminal.
-        lines: True for the line to paste below each layout, and not of the first alone.
-    """
+    """The whole answer for a terminal; with ``lines`` the line to paste of each layout, and not of the first alone."""
     if not plan.layouts:
         return "\n".join([*_said(_assumed(plan), width), *_said(_nothing(plan), width)])
     first, so_far = plan.layouts[0], "" if plan.finished else " of those found so far"
@@ -234,10 +228,7 @@ def _nothing(plan: Plan) -> Iterator[str]:
         yield f"interrupted before a layout was found that fits; {_counted(plan)}"
         return
     valid = plan.counts.considered - plan.counts.invalid
-    yield (
-        f"DOES NOT FIT: none of the {valid:,} valid layouts; {_counted(plan)}"
-        if valid
-        else f"no layout is valid; {_counted(plan)}"
-    )
+    none = f"DOES NOT FIT: none of the {valid:,} valid layouts" if valid else "no layout is valid"
+    yield f"{none}; {_counted(plan)}"
     if plan.nearest is not None:
         yield from sentences.nearest(plan.nearest)
