@@ -13,6 +13,7 @@ from pathlib import Path
 from launcher import backends
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.config.trust import sources as trust
 from launcher.job.job import RUN
@@ -70,8 +71,8 @@ def _show_record(directory: Path, *, trusted: bool) -> ConfigError | None:
 
 
 def _foreign(directory: Path) -> ConfigError:
-    job = contents.read(directory, contents.JOB)
-    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(job.get('argv', []))}"]
+    job = files.read_json(directory / contents.JOB)
+    wants = ["composes and runs its points"] if job is None else [f"runs {shlex.join(_texts(job, 'argv'))}"]
     if job is not None:
         wants += trust.needs_of_spec(contents.spec_of(directory))
     rule = f"it is no run that you have recorded, or it was moved or changed, and going on with it {'; '.join(wants)}"
@@ -87,7 +88,7 @@ def _lines(directory: Path) -> Iterator[str]:
     """All that going on with a record would start, line by line, with nothing in it that a terminal acts on."""
     yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
     if (directory / state.SWEEP).is_file():
-        words = (contents.read(directory, state.SWEEP) or {}).get("overrides", [])
+        words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
         yield f"  a sweep of the words  {_printable(shlex.join(words))}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for run in _points(directory) or [directory]:
@@ -100,14 +101,16 @@ def _lines(directory: Path) -> Iterator[str]:
 
 def _of_run(run: Path) -> Iterator[str]:
     """The job of a run: command, variables, working folder, files, settings that act, and on Slurm the script."""
-    job = contents.read(run, contents.JOB)
+    job = files.read_json(run / contents.JOB)
     if job is None:
         yield "no job.json: it cannot be started"
         return
-    yield f"command            {shlex.join(job.get('argv', []))}"
+    yield f"command            {shlex.join(_texts(job, 'argv'))}"
     yield f"working folder     {job.get('working_directory')}"
-    yield from (f"variable           {name}={value}" for name, value in sorted(job.get("environment", {}).items()))
-    yield from (f"variable of yours  {name}" for name in job.get("pass_environment", []))
+    variables = job.get("environment")
+    if isinstance(variables, dict):
+        yield from (f"variable           {name}={value}" for name, value in sorted(variables.items()))
+    yield from (f"variable of yours  {name}" for name in _texts(job, "pass_environment"))
     for path in signature.acting_files(run):
         digest = hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_LOG)).hexdigest()
         yield f"file               {path.relative_to(run)}  sha256={digest}"
@@ -125,6 +128,12 @@ def _of_run(run: Path) -> Iterator[str]:
     yield from (
         f"sbatch script      {line}" for line in (sbatch_text(run.name, str(run), spec.cluster) or "").splitlines()
     )
+
+
+def _texts(content: JsonObject, name: str) -> list[str]:
+    """The texts of a list in a record of somebody else, which is shown also where it is damaged."""
+    found = content.get(name)
+    return [str(text) for text in found] if isinstance(found, list) else []
 
 
 def _printable(text: str) -> str:
