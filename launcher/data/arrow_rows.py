@@ -33,12 +33,10 @@ def columns(path: Path) -> tuple[str, ...]:
 
 
 def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = None) -> Iterator[Mapping[str, object]]:
-    """All rows.
+    """All rows; ``bad`` leaves out a row with a text that is no UTF-8 (None: it is an error).
 
-    Args:
-        path: The file.
-        only: Columns that are wanted; None is all, and so are columns that the file has none of, to tell what it has.
-        bad: Leaves out a row with a text that is no UTF-8; None: it is an error.
+    ``only`` are the columns that are wanted; None is all, and so are columns that the file has none of, to tell what it
+    has.
     """
     bad, first = bad or BadRows(), 1
     with _open(path) as table:
@@ -105,15 +103,9 @@ def pieces(
     bad: BadRows,
     most: int,
 ) -> Iterator[list[Mapping[str, object]]]:
-    """Some rows of some places.
+    """Some rows of some places, ``size`` of each; ``only`` and ``bad`` as for :func:`rows`.
 
-    Args:
-        path: The file.
-        spread: Takes so many of some items.
-        size: Rows of one place.
-        only: As for :func:`rows`.
-        bad: As for :func:`rows`.
-        most: Bytes of texts of one place, beyond which it is left.
+    ``spread`` takes so many of some items; a place is left after ``most`` bytes of texts.
     """
     with _open(path) as table:
         for batch in _some_batches(path, table, spread, size, only):

@@ -80,10 +80,8 @@ def conversations(
     """The conversations of rows, each row given as values by column.
 
     ``skipped`` counts rows with nothing to learn from, by the reason; ``bad`` leaves out rows that cannot be
-    understood, and whoever reads the rows tells it where they are.
-
-    Raises:
-        Unusable: A row cannot be understood, and is not left out, or none is left.
+    understood, and whoever reads the rows tells it where they are. Unusable: one is not left out, or no conversation is
+    left.
     """
     found = 0
     for number, row in enumerate(rows, start=1):

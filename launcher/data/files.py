@@ -86,9 +86,7 @@ def other_splits(data: DataSpec) -> dict[str, int]:
 def files_of(data: DataSpec) -> list[Path]:
     """The files that hold anything; none for a name on the Hugging Face Hub.
 
-    Raises:
-        NotHere: ``data.path`` matches nothing.
-        Unusable: It matches nothing but empty files.
+    NotHere: ``data.path`` matches nothing; Unusable: nothing but empty files.
     """
     found = local_files(data)
     if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):

@@ -121,11 +121,9 @@ def rows(
 ) -> Generator[Row]:
     """The rows of a table, one after the other; a text has none.
 
-    Args:
-        path: A file of one of the kinds that hold rows.
-        only: Columns that are wanted, for formats that can leave the others unread.
-        raw: The same file, opened by a caller who wants to know how much of it was read.
-        bad: Leaves out, or refuses, what is no row; it is told where each row is. None: such a row is an error.
+    ``only`` are wanted columns, for formats that can leave the others unread; ``raw`` is the same file, opened by a
+    caller who wants to know how much of it was read. ``bad`` leaves out, or refuses, what is no row (None: it is an
+    error) and is told where each row is.
     """
     kind = kind_of(path)
     if kind == "jsonl":

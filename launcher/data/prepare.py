@@ -64,11 +64,7 @@ def prepared(
     """The folder of the token ids of some data: found in the cache ``root``, or made there.
 
     ``tell`` is told of the progress some times a second; ``waits`` is called once if another process makes the same
-    folder at this moment.
-
-    Raises:
-        DataError: The data are missing, empty, or cannot be read as they should.
-        SubmitError: The cache cannot be written, or its disk is full.
+    folder at this moment. DataError: the data cannot be read as they should; SubmitError: the cache cannot be written.
     """
     digest = digest_of(data)
     path = root / digest

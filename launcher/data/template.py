@@ -60,11 +60,7 @@ class Template:
     tokens: Mapping[str, str]  # The special tokens that it may name, such as ``eos_token``.
 
     def written(self, conversation: Conversation, train_on: str) -> Written:
-        """The conversation as text, with what of it ``data.train_on`` trains.
-
-        Raises:
-            Unusable: The template fails, or where a turn begins or ends cannot be said.
-        """
+        """The conversation as text, with what of it ``train_on`` trains; Unusable where that cannot be told."""
         self.require()
         whole = self._render(conversation, len(conversation.messages))
         if not is_text(whole):

@@ -91,9 +91,7 @@ def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path
 
     ``LAUNCH_CACHE`` comes first; a run on this machine then takes the user's cache folder, a job
     ``cluster.shared_folder``, which a container does not see; ``run`` is None where there is no run directory yet.
-
-    Raises:
-        ConfigErrors: The nodes of a job share no folder that is known, and there is no run yet.
+    ConfigErrors: there is none, and the nodes of the job share no folder that is known.
     """
     cluster = spec.cluster
     if environment.get(CACHE) or cluster.kind == "local":

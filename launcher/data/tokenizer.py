@@ -85,11 +85,7 @@ class Folder:
         return [self._words.encode(text, add_special_tokens=False) for text in texts]
 
     def pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """Ids and characters, with no token that is not in the text.
-
-        Raises:
-            Unusable: The tokenizer does not know the characters of its tokens.
-        """
+        """Ids and characters, with no token that is not in the text; Unusable where its characters are unknown."""
         if not self._words.is_fast:
             rule = (
                 "it has no tokenizer.json, without which a token's place in the text of a conversation is not known: "

@@ -100,8 +100,7 @@ class BadRows:
     def refuse(self, error: Unusable, place: str | None = None, rows: int = 1) -> None:
         """Leave out the row at ``place`` (None: the newest) and the ``rows`` that are lost with it.
 
-        Raises:
-            Unusable: The error, where bad rows are errors or it is no fault of the row's; or there are too many.
+        The error is raised where bad rows are errors or it is no fault of the row's, and one of too many bad rows.
         """
         if not self.skips or isinstance(error, PackageMissing):
             raise error from None

@@ -39,13 +39,8 @@ _END_BYTES = 1 << 18  # Some thousand lines: of a longer file only the end is re
 def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool = False, **facts: object) -> None:
     """Append one line; a folder that cannot be written is no reason to end a job that trains.
 
-    Args:
-        directory: The run directory.
-        kind: Of the event.
-        text: For a person.
-        step: During or after which it was.
-        over: True where it ends what an earlier line of this kind, and of the same ``rank``, has said.
-        facts: Anything else that a program may want.
+    ``step`` is the one during or after which it was; ``over`` ends what an earlier line of this kind, and of the same
+    ``rank``, has said; ``facts`` is all else that a program may want.
     """
     line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.hidden(text), **facts}
     content = json.dumps({**line, "over": True} if over else line) + "\n"

@@ -62,11 +62,8 @@ def unusable(
 ) -> Iterator[ConfigError]:
     """Packages that are out of the range that is driven, and settings that need a newer one.
 
-    Args:
-        spec: The run; a script of the user's own asks nothing of these.
-        packages: Those that the run imports.
-        needs: The needs of the run's backend.
-        there: The packages of the Python that runs the job; those of this one where it is not given.
+    ``packages`` are those that the run imports, ``needs`` its backend's; a script of the user's own asks nothing of
+    them. ``there`` is the Python that runs the job, where it is not this one.
     """
     at = there if there is not None else here()
     for package in packages:

@@ -37,15 +37,8 @@ type Change = tuple[str, Any, Any]
 def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[str], step: int) -> None:
     """Put new settings in the place of a run's, and keep those before; the working folder is the job's.
 
-    Args:
-        run: The run directory.
-        plan: The run as it is from now on.
-        changes: The differences.
-        words: The overrides that say so; they stand behind those that the run was made of.
-        step: The step that the run goes on from.
-
-    Raises:
-        SubmitError: The directory cannot be written.
+    The plan is the run as it is from ``step`` on; ``words`` are the overrides that say so, which stand behind those
+    that the run was made of. SubmitError: the directory cannot be written.
     """
     before = contents.read(run, contents.PLAN) or {}
     overrides = (*_words_in_force(before.get("overrides", ()), words), *words)

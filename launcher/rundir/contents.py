@@ -126,11 +126,7 @@ def _way_out(path: Path) -> str:
 
 
 def read(run: Path, name: str) -> JsonObject | None:
-    """The content of a file of a run directory; None where there is no such file.
-
-    Raises:
-        BadRecord: It cannot be read, or does not hold what it should.
-    """
+    """The content of a file of a run directory, :class:`BadRecord` where it is bad; None where there is no file."""
     path = run / name
     content = _json(path)
     if content is _NOTHING:
@@ -166,12 +162,9 @@ def exists(run: Path, name: str) -> bool:
 
 
 def require_no_links(run: Path) -> None:
-    """Refuse a run or sweep before anything of it is written, where a file would be written elsewhere through a link.
+    """Refuse a run or sweep of which a file or log is a link (SubmitError), so that nothing is written elsewhere.
 
     Folders may be links: checkpoints on another disk are a use of them.
-
-    Raises:
-        SubmitError: One of its files, or of its logs, is a link.
     """
     links = [path for path in (*run.glob("*"), *run.glob("logs/*")) if path.is_symlink() and not path.is_dir()]
     for path in links:
@@ -206,8 +199,7 @@ def spec_of(run: Path) -> RunSpec:
 def job_of(run: Path) -> JsonObject:
     """The job of a run as it is started in the run's own place: with the run directory where it says ``{run}``.
 
-    Raises:
-        BadRecord: There is none, or it does not say what is started and where.
+    :class:`BadRecord`: there is none, or it does not say what is started and where.
     """
     content = read(run, JOB)
     if content is None:

@@ -77,15 +77,11 @@ class Failure:
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
-    """Return the reason of a job's failure.
+    """Return the reason of a job's failure; ``returncode`` is that of the agent on this node.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
-    rank or the agent; else the end of a log.
-
-    Args:
-        directory: The run directory.
-        returncode: Of the agent on this node.
-        hosts: Names of the job's nodes by their numbers, this one's first, where they are known.
+    rank or the agent; else the end of a log. ``hosts`` are the job's nodes by their numbers, this one's first, where
+    they are known.
     """
     errors = output.rank_errors(directory)
     own = [error for error in errors if not output.is_of_another(error)]

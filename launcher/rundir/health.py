@@ -62,14 +62,9 @@ def stacks(run: Path) -> Path | None:
 
 
 def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> JsonObject:
-    """One rank that hangs, as plain data.
+    """One rank that hangs, as plain data: its last heartbeat, and its process as :class:`RankStacks` has it.
 
-    Args:
-        rank: Of the job.
-        beat: Its last heartbeat.
-        taken: Its process as it was found (``launcher.submission.stacks.RankStacks``).
-        at: The time of the heartbeat's clock.
-        begun: False where it has no heartbeat of its own yet.
+    ``at`` is the time by the heartbeat's clock; ``begun`` is False where the rank has no heartbeat of its own yet.
     """
     return {
         "rank": rank,
@@ -101,12 +96,8 @@ def note_hang(
 ) -> None:
     """Leave the reason for which a job's ranks are ended, for ``launcher.rundir.failure`` and for other nodes.
 
-    Args:
-        directory: The run directory.
-        restart: True where the job is to begin again.
-        attempt: Of Slurm; None on this machine.
-        text: The reason; None keeps the one that is there.
-        beside: Why it does not begin again.
+    ``attempt`` is Slurm's, None on this machine; ``text`` None keeps the reason that is there; ``beside`` says why the
+    job does not begin again.
     """
     before = files.read_json(directory / failure.HUNG) or {}
     reason = "; ".join(each for each in (text or before.get("text"), beside) if each)

@@ -55,16 +55,9 @@ class Lock:
 def build(
     plan: Plan, job: Mapping[str, Any], overrides: Sequence[str], made_of: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """The lock of a planned run.
+    """The lock of a planned run, with its job as ``job.json`` holds it; ConfigErrors where it would hold a secret.
 
-    Args:
-        plan: The run with its prediction.
-        job: The translated job, as ``job.json`` holds it.
-        overrides: The command line, as typed.
-        made_of: The answer of :func:`here`, where it is known already; None asks it.
-
-    Raises:
-        ConfigErrors: It would hold a secret.
+    ``made_of`` is the answer of :func:`here`, where it is known already.
     """
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
@@ -163,11 +156,7 @@ def _represent_text(dumper: Any, text: str) -> Any:
 
 
 def read(path: Path) -> Lock:
-    """Read a lock, or that of a run directory.
-
-    Raises:
-        ConfigErrors: It is not a lock of this schema, or its run is not one that this version knows.
-    """
+    """Read a lock, or that of a run directory; ConfigErrors where it is none of this schema, or of an unknown run."""
     path = path / LOCK if path.is_dir() else path
     content = safe_yaml.load(path)
     where = str(path)
@@ -196,11 +185,7 @@ def _is_row(row: object) -> bool:
 
 
 def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
-    """The run of a lock under a new name, with keys set over it.
-
-    Raises:
-        ConfigErrors: An option is chosen, or a value is not one of its key.
-    """
+    """The run of a lock under a new name, with keys set over it; ConfigErrors for an option or a wrong value."""
     chosen = [override for override in overrides if override.group]
     if chosen:
         rule = "a lock holds a whole run: single keys can be set over it, no options chosen"
@@ -212,11 +197,7 @@ def respecified(lock: Lock, overrides: Sequence[Override]) -> RunSpec:
 
 
 def set_keys(content: JsonObject, overrides: Sequence[Override], *, over: str) -> None:
-    """Set single keys in a specification as data, in place; ``over`` names it in the message.
-
-    Raises:
-        ConfigErrors: A value is not plain.
-    """
+    """Set single keys in a specification as data, in place; ConfigErrors, which name ``over``, for no plain value."""
     for override in overrides:
         plain, value = override.plain()
         if not plain:

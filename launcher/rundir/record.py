@@ -69,15 +69,8 @@ def record(
 
     The files are written beside it and moved into place in one step, so that of two launches into one directory one
     wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place. A name that was
-    made of the time, and that an equal launch of the same second has taken, gets a number: ``<name>-2``.
-
-    Args:
-        plan: The run.
-        directory: Where it is to lie.
-        overrides: The command line, as typed.
-        forced: True if it may start although it does not fit.
-        made_of: What the run is made of beside its settings; None looks for it now.
-        tokens: The token ids that it reads, where they were made before.
+    made of the time, and that an equal launch of the same second has taken, gets a number: ``<name>-2``. ``made_of`` is
+    the answer of ``lock.here``, None asks it; ``tokens`` are token ids that were made before.
 
     Raises:
         Taken: The directory exists.

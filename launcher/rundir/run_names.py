@@ -120,10 +120,7 @@ def places(name: str, folder: Path) -> list[Path]:
 
     A name or path that leads to a run from this folder comes before names of runs elsewhere; a job id comes before
     neither. ``SWEEP/POINT`` names a point of a sweep that lies anywhere, and ``POINT`` alone where only one has it.
-
-    Raises:
-        FileNotFoundError: It names nothing.
-        Ambiguous: It names several.
+    FileNotFoundError: it names nothing; :class:`Ambiguous`: it names several.
     """
     near = [path.absolute() for path in (folder / "runs" / name, folder / name) if runs_of(path.absolute())]
     near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]

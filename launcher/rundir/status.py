@@ -110,10 +110,7 @@ def adopted(run: Path, comments: Mapping[str, str] | None = None) -> str | None:
     """The run's job id: as written, or of the job that carries its comment; None where nothing was submitted.
 
     A launcher may end between the submission and the note of it; then the job is found, among ``comments`` where these
-    are known already, and noted here.
-
-    Raises:
-        SubmitError: Slurm does not answer, or a file of the run cannot be read.
+    are known already, and noted here. SubmitError: Slurm does not answer, or a file of the run cannot be read.
     """
     submission = contents.read(run, state.SUBMISSION) or {}
     if submission.get("kind") != "slurm":

@@ -110,9 +110,7 @@ def find(word: str, run_of: FindRun) -> Path:
     """The folder of the checkpoint that ``save.load`` means; ``run_of`` finds runs by name or id.
 
     The word is a checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
-
-    Raises:
-        NoCheckpoint: It means none; with the steps that there are.
+    NoCheckpoint: it means none; with the steps that there are.
     """
     if is_checkpoint(Path(word)):
         return Path(word)
@@ -178,13 +176,9 @@ def _evaluated(run: Path) -> dict[int, float]:
 def state_content(
     spec: RunSpec, step: int, *, samples: int | None = None, corpus: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """Content of ``state.json`` of a checkpoint whose last step is ``step``.
+    """Content of ``state.json`` of a checkpoint whose last step is ``step``; ``corpus`` says which samples it has seen.
 
-    Args:
-        spec: The run.
-        step: The last in the checkpoint.
-        samples: Samples of the stream that its steps have seen; None where the batch was the same in all of them.
-        corpus: Which samples they are, as the worker tells it.
+    ``samples`` is their number in the stream; None where the batch was the same in all steps.
     """
     return {
         "schema": SCHEMA,

@@ -121,11 +121,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
 
 
 def require_description(module: str, name: str) -> None:
-    """Refuse a name in a pickle of descriptions that describes no tensor, since reading it could run code.
-
-    Raises:
-        pickle.UnpicklingError: It is none of the known names.
-    """
+    """Refuse (UnpicklingError) a name in a pickle that describes no tensor, since reading it could run code."""
     if name not in _KNOWN.get(module, ()):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
 

@@ -30,14 +30,9 @@ class SlurmRefused(Exception):
 def ask(*command: str, patience_s: float = 0) -> str:
     """Run one of Slurm's commands and return its output.
 
-    Args:
-        command: The program and its arguments.
-        patience_s: How long to try again while the controller does not answer, as when it is restarted, or while the
-            command is ended by a signal.
-
-    Raises:
-        SubmitError: There is no Slurm on this machine, or its controller does not answer.
-        SlurmRefused: It answered with an error.
+    For ``patience_s`` it is tried again while the controller does not answer, as when it is restarted, or while the
+    command is ended by a signal. SubmitError: there is no Slurm here, or no answer; SlurmRefused: it answered with an
+    error.
     """
     import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.
 

@@ -43,11 +43,7 @@ class QueuedJob:
 
 
 def look(ids: Iterable[str]) -> dict[str, QueuedJob]:
-    """Every job that Slurm still knows anything about.
-
-    Raises:
-        SubmitError: Slurm does not answer.
-    """
+    """Every job that Slurm still knows anything about; SubmitError where it does not answer."""
     wanted = list(dict.fromkeys(ids))
     found: dict[str, QueuedJob] = {}
     for at in range(0, len(wanted), _MOST_AT_ONCE):
@@ -94,11 +90,7 @@ def waiting(ids: Iterable[str]) -> dict[str, Waiting]:
 
 
 def jobs_by_comment() -> dict[str, str]:
-    """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id.
-
-    Raises:
-        SubmitError: Slurm does not answer.
-    """
+    """The newest job of each comment: by it the job of a launcher is found that ended before it wrote the id."""
     rows = [line.partition("|") for line in ask("squeue", "-h", "-a", "--states=all", "-o", "%i|%k").splitlines()]
     return {comment: job for job, _, comment in sorted(rows, key=lambda row: int(re.split(r"\D", row[0])[0]))}
 
@@ -107,10 +99,7 @@ def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
     """Send the processes that srun runs for jobs a signal; return Slurm's words about each that it refused.
 
     It names the steps: of a task of an array of which two more wait, Slurm 22.05 says "try again later" although the
-    signal was sent, and ``scancel`` tries again until the task has ended.
-
-    Raises:
-        SubmitError: Slurm does not answer.
+    signal was sent, and ``scancel`` tries again until the task has ended. SubmitError: Slurm does not answer.
     """
     wanted = list(ids)
     steps = {job: job for job in wanted}
@@ -124,11 +113,7 @@ def signal_jobs(ids: Iterable[str], signal: str) -> dict[str, str]:
 
 
 def cancel(names: Sequence[str], *options: str) -> dict[str, str]:
-    """Call scancel for jobs or steps; return Slurm's words about each that it refused.
-
-    Raises:
-        SubmitError: Slurm does not answer.
-    """
+    """Call scancel for jobs or steps; return Slurm's words about each that it refused."""
     refused: dict[str, str] = {}
     for some in itertools.batched(names, _MOST_AT_ONCE):
         try:
@@ -229,12 +214,7 @@ def obstacle(job: str, bad: Sequence[str]) -> str | None:
 
 
 def exclude(job: str, bad: Sequence[str], *, patience_s: float = 0) -> None:
-    """Keep a job that waits off nodes, beside those that it avoids already.
-
-    Raises:
-        SubmitError: Slurm does not answer.
-        SlurmRefused: It refuses.
-    """
+    """Keep a job that waits off nodes, beside those that it avoids already; errors are those of ``client.ask``."""
     before = _facts(job, patience_s).get("ExcNodeList", "")
     every = ",".join([*([] if before in _NONE else [before]), *bad])
     ask("scontrol", "update", f"JobId={job}", f"ExcNodeList={every}", patience_s=patience_s)

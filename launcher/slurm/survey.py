@@ -43,11 +43,7 @@ class Survey:
 
 
 def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
-    """Ask Slurm, and one node of it.
-
-    Raises:
-        SubmitError: There is no Slurm here, or it does not answer.
-    """
+    """Ask Slurm, and one node of it; SubmitError where there is no Slurm here, or no answer."""
     config = dict(re.findall(r"^(\S+)\s*= (.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
     known = tuple(partitions())
     node, problem = _ask_node(cluster, folder, wait_s) if wait_s else (None, "no node was asked")
@@ -183,12 +179,7 @@ class Partition:
 
 
 def partitions(*, patience_s: float = 0) -> list[Partition]:
-    """All partitions that this user sees.
-
-    Raises:
-        SubmitError: There is no Slurm here, or it does not answer.
-        SlurmRefused: It answers with an error.
-    """
+    """All partitions that this user sees; errors are those of ``client.ask``."""
     texts = ask("scontrol", "-o", "show", "partition", patience_s=patience_s).splitlines()
     kinds = _kinds(ask("sinfo", "-h", "-a", "-e", "-o", "%R|%D|%c|%m|%G|%f", patience_s=patience_s))
     return [_partition(dict(re.findall(r"(\w+)=(\S*)", text)), kinds) for text in texts if "PartitionName=" in text]

@@ -122,11 +122,7 @@ def shielded() -> Iterator[None]:
 
 
 def look() -> None:
-    """Raise the first signal that was noted.
-
-    Raises:
-        Interrupted: There is one.
-    """
+    """Raise the first signal that was noted, as :class:`Interrupted`."""
     if _noted.waiting:
         _noted.raised_s = time.monotonic()
         raise Interrupted(_noted.waiting.pop(0))

@@ -37,11 +37,7 @@ _LOOK_S = 2.0  # Between two looks at whether the job has begun again elsewhere.
 
 
 def run(directory: Path, *, facts: Mapping[str, str] | None = None, place: SlurmPlace | None = None) -> None:
-    """Run the recorded job of this node to its end.
-
-    Raises:
-        JobFailed: The job ended with an error; the message is the worker's own last one.
-    """
+    """Run the recorded job of this node to its end; JobFailed with the worker's own last error where it has one."""
     job = contents.job_of(directory)
     if place is not None and _is_done(directory, place):
         return
@@ -140,8 +136,7 @@ def _wait(
 ) -> bool:
     """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
 
-    Returns:
-        True if the job has begun again elsewhere, so that its state is no longer ours to write.
+    True if the job has begun again elsewhere, so that its state is no longer ours to write.
     """
     reminded, looked, failed, told = 0.0, 0.0, None, False
     killing.look()  # Also of a job that ends before it is looked at in the loop.

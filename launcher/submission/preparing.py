@@ -62,11 +62,7 @@ def failure(directory: Path, attempt: str, returncode: int) -> str | None:
 
 
 def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:
-    """On another node: wait for what the first one makes; False where the job was told to stop meanwhile.
-
-    Raises:
-        JobFailed: The first node could not make it.
-    """
+    """On another node: wait for what the first one makes, or for its error (JobFailed); False where told to stop."""
     spec = _spec(directory)
     if spec is None or not token_folder.is_tokenised(spec):
         return True

@@ -92,8 +92,7 @@ def _hand_over(
 def forget_tasks(directory: Path) -> None:
     """Remove the pickled tasks of earlier submissions: the new job would take one of its own id for its task.
 
-    Raises:
-        SubmitError: Their folder lies elsewhere.
+    SubmitError: their folder lies elsewhere.
     """
     folder = files.real(directory) / "logs" / "submitit"
     if files.real(folder) != folder:
@@ -206,12 +205,7 @@ class Turn:
 
 
 def turns(sizes: Sequence[int], limit: int | None) -> list[Turn]:
-    """A turn for each array.
-
-    Args:
-        sizes: Jobs of each array.
-        limit: Jobs of all of them at once; None leaves it to Slurm.
-    """
+    """A turn for each array, given their jobs, of which at most ``limit`` run at once; None leaves it to Slurm."""
     if limit is None or sum(sizes) <= limit:
         return [Turn(at_once=size, after=None) for size in sizes]
     lanes = _lanes(sizes, min(limit, len(sizes)))

@@ -41,10 +41,8 @@ def submit(directory: Path, spec: RunSpec) -> str:
     """Start or queue a new run that was recorded and return its job id (on this machine a process id).
 
     A run that the cluster would refuse as it is leaves nothing behind, so that the corrected one may have its name.
-
-    Raises:
-        SubmitError: Slurm is missing, does not answer or refuses the job.
-        ConfigErrors: Slurm has no such partition, account or node.
+    SubmitError: Slurm is missing, does not answer or refuses the job; ConfigErrors: it has no such partition, account
+    or node.
     """
     with one_at_a_time(directory):
         try:
@@ -74,11 +72,8 @@ def _note_failure(directory: Path, reason: str) -> None:
 def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lambda: None) -> str:
     """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
 
-    ``before`` is called once it is known that no other launcher submits the run, and that it does not run.
-
-    Raises:
-        SubmitError: It waits or runs, or as :func:`submit`.
-        ConfigErrors: As :func:`submit`.
+    ``before`` is called once it is known that no other launcher submits the run, and that it does not run. SubmitError:
+    it waits or runs; all else as :func:`submit`.
     """
     with one_at_a_time(directory):
         now = status.read(directory)
@@ -114,15 +109,9 @@ def submit_all(
 ) -> list[str]:
     """Queue recorded runs of a sweep on Slurm, one array for each shape of resources; the arrays' job ids.
 
-    Args:
-        recorded: Run directories with their specifications.
-        parallelism: At most so many of the sweep run at once, whatever their shapes; None leaves it to Slurm.
-        live: Job ids of the sweep's runs that wait or run already, which count; where they leave no room, what is
-            submitted here waits for their end.
-
-    Raises:
-        SubmitError: Slurm is missing, does not answer or refuses a job.
-        ConfigErrors: Slurm has no such partition, account or node.
+    At most ``parallelism`` of the sweep run at once, whatever their shapes; None leaves it to Slurm. The jobs ``live``
+    wait or run already and count; where they leave no room, what is submitted here waits for their end. Errors are
+    those of :func:`submit`.
     """
     try:
         return slurm_jobs.submit_arrays(recorded, parallelism, live)
@@ -166,10 +155,9 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused.
+    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused (SubmitError).
 
-    Raises:
-        SubmitError: Another launcher is at it, or the directory cannot be written, or a file of it lies elsewhere.
+    A directory that cannot be written, or of which a file lies elsewhere, is refused, too.
     """
     contents.require_no_links(directory)
     with contextlib.ExitStack() as stack:
@@ -188,8 +176,7 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
 def settle(directory: Path) -> None:
     """Make a run at home where it lies; the caller holds its lock.
 
-    Raises:
-        SubmitError: Its job cannot be read, the folder that it starts in is gone, or the record cannot be written.
+    SubmitError: its job cannot be read, the folder that it starts in is gone, or the record cannot be written.
     """
     working_folder(directory)
     if home.original(directory) is not None and keeper.is_renewed(directory):
@@ -202,11 +189,7 @@ def settle(directory: Path) -> None:
 
 
 def working_folder(directory: Path, words: Sequence[str] = ()) -> Path:
-    """The folder that the run's job starts in, wherever the command was typed.
-
-    Raises:
-        SubmitError: It is not there any more, or the job cannot be read.
-    """
+    """The folder that the run's job starts in, wherever the command was typed; SubmitError where it is gone."""
     where = home.working_folder(directory)
     if where.is_dir():
         return where
