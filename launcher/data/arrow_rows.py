@@ -35,8 +35,7 @@ def columns(path: Path) -> tuple[str, ...]:
 def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = None) -> Iterator[Mapping[str, object]]:
     """All rows; ``bad`` leaves out a row with a text that is no UTF-8 (None: it is an error).
 
-    ``only`` are the columns that are wanted; None is all, and so are columns that the file has none of, to tell what it
-    has.
+    ``only`` are the wanted columns; where the file has none of them it is all, to tell what it has.
     """
     bad, first = bad or BadRows(), 1
     with _open(path) as table:

@@ -77,11 +77,10 @@ class Conversation:
 def conversations(
     rows: Iterable[Mapping[str, object]], data: DataSpec, skipped: Counter[str], bad: BadRows
 ) -> Iterator[Conversation]:
-    """The conversations of rows, each row given as values by column.
+    """The conversations of rows, each row given as values by column; Unusable where none is left.
 
     ``skipped`` counts rows with nothing to learn from, by the reason; ``bad`` leaves out rows that cannot be
-    understood, and whoever reads the rows tells it where they are. Unusable: one is not left out, or no conversation is
-    left.
+    understood, and whoever reads the rows tells it where they are.
     """
     found = 0
     for number, row in enumerate(rows, start=1):

@@ -84,10 +84,7 @@ def other_splits(data: DataSpec) -> dict[str, int]:
 
 
 def files_of(data: DataSpec) -> list[Path]:
-    """The files that hold anything; none for a name on the Hugging Face Hub.
-
-    NotHere: ``data.path`` matches nothing; Unusable: nothing but empty files.
-    """
+    """The files that hold anything, none for a name on the Hub; NotHere without a file, Unusable if all are empty."""
     found = local_files(data)
     if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
         return []
@@ -112,10 +109,7 @@ def stamps(files: Iterable[Path]) -> list[list[object]]:
 
 
 def is_hub_name(path: str) -> bool:
-    """True if a path that this machine does not have can be the name of a data set on the Hugging Face Hub.
-
-    It cannot be a file of a known kind, nor lie in a folder that is here.
-    """
+    """True if a path can be a name on the Hub: neither a file of a known kind, nor in a folder that is here."""
     if not _HUB_NAME.fullmatch(path) or _SUFFIX.search(path):
         return False
     owner, slash, _ = path.partition("/")

@@ -121,9 +121,8 @@ def rows(
 ) -> Generator[Row]:
     """The rows of a table, one after the other; a text has none.
 
-    ``only`` are wanted columns, for formats that can leave the others unread; ``raw`` is the same file, opened by a
-    caller who wants to know how much of it was read. ``bad`` leaves out, or refuses, what is no row (None: it is an
-    error) and is told where each row is.
+    ``only`` are wanted columns, for formats that can leave the others unread; ``raw`` as for ``opening.opened``;
+    ``bad`` leaves out, or refuses, what is no row, and is told where each row is. None: such a row is an error.
     """
     kind = kind_of(path)
     if kind == "jsonl":

@@ -38,10 +38,9 @@ def _lines(file: io.BufferedIOBase) -> Iterator[bytes | None]:
 def parsed(
     file: Iterable[bytes | None], path: Path, *, first: int | None = 1, bad: BadRows | None = None
 ) -> Iterator[Row]:
-    """Rows of lines, of which None is one that is too long.
+    """Rows of lines, of which None is one that is too long; ``first`` is the number of the first, or None.
 
-    ``first`` is the number of the first line; None where it is not known. ``bad`` leaves out a line that is no JSON, or
-    no object; None: it is an error.
+    ``bad`` leaves out a line that is no JSON, or no object; None: it is an error.
     """
     bad = bad or BadRows()
     for number, line in enumerate(file, first or 1):

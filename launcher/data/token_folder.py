@@ -90,8 +90,7 @@ def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path
     """The folder that keeps token ids of all runs, or, where nodes are known to share nothing else, the run's own.
 
     ``LAUNCH_CACHE`` comes first; a run on this machine then takes the user's cache folder, a job
-    ``cluster.shared_folder``, which a container does not see; ``run`` is None where there is no run directory yet.
-    ConfigErrors: there is none, and the nodes of the job share no folder that is known.
+    ``cluster.shared_folder``, which a container does not see. ConfigErrors: none is known, and there is no run yet.
     """
     cluster = spec.cluster
     if environment.get(CACHE) or cluster.kind == "local":

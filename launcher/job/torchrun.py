@@ -53,8 +53,8 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
 def environment(argv: Sequence[str]) -> dict[str, str]:
     """The variable that keeps the working folder off ``sys.path`` in the ranks of :func:`command`.
 
-    A module of ours is found where it is installed. A script (a user's own, a checkout's) has none of it: Python puts
-    the script's folder first and not the working folder, and programs that the script starts are not ours to change.
+    A module of ours is found where it is installed; a script gets none, since Python puts its folder first, and
+    programs that it starts are not ours to change.
     """
     return {SAFE_PATH: "1"} if _is_module(argv) else {}
 

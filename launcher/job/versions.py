@@ -129,8 +129,7 @@ def here() -> Environment:
 def every() -> dict[str, str]:
     """Name and version of every installed distribution, as pip freezes them.
 
-    Taken from the names of the ``.dist-info`` folders (the wheel specification), of which there are hundreds:
-    importlib.metadata would open each.
+    They are the names of ``.dist-info`` folders (the wheel specification), each of which importlib.metadata would open.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(sys.path):

@@ -75,10 +75,7 @@ def forget(directory: Path) -> None:
 
 
 def checkpoint_seconds(directory: Path) -> float | None:
-    """Seconds that the newest checkpoint took, from its first file to the folder's final name.
-
-    None without a checkpoint, and where the clock was set back meanwhile.
-    """
+    """Seconds from the newest checkpoint's first file to its final name; None without one, or by a clock set back."""
     folders = [path for path in (directory / "checkpoints").glob("step-*") if _STEP.search(path.name)]
     try:
         newest = max(folders, key=lambda path: int(_STEP.search(path.name)[1]), default=None)  # type: ignore[index]

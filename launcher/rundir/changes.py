@@ -111,8 +111,7 @@ _ADAPTER = {
 def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object]) -> Iterator[ConfigError]:
     """Changes that a resumed run cannot make, each with the reason and the way out.
 
-    ``before`` is the run as its newest checkpoint was written, in ``step``; ``there`` is that checkpoint's
-    ``state.json``.
+    ``before`` is the run at its newest checkpoint, written in ``step``, of which ``there`` is the ``state.json``.
     """
     found = list(obstacles(after, there))
     if before.backend.name == after.backend.name:

@@ -162,10 +162,7 @@ def exists(run: Path, name: str) -> bool:
 
 
 def require_no_links(run: Path) -> None:
-    """Refuse a run or sweep of which a file or log is a link (SubmitError), so that nothing is written elsewhere.
-
-    Folders may be links: checkpoints on another disk are a use of them.
-    """
+    """Refuse a run of which a file is a link (SubmitError); folders may be, such as checkpoints on another disk."""
     links = [path for path in (*run.glob("*"), *run.glob("logs/*")) if path.is_symlink() and not path.is_dir()]
     for path in links:
         rule = "a run's files are written in its own folder"
@@ -197,10 +194,7 @@ def spec_of(run: Path) -> RunSpec:
 
 
 def job_of(run: Path) -> JsonObject:
-    """The job of a run as it is started in the run's own place: with the run directory where it says ``{run}``.
-
-    :class:`BadRecord`: there is none, or it does not say what is started and where.
-    """
+    """The job of a run with its directory in place of ``{run}``; :class:`BadRecord` where it cannot be started."""
     content = read(run, JOB)
     if content is None:
         raise BadRecord(run / JOB, "there is no such file")

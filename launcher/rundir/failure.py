@@ -77,11 +77,10 @@ class Failure:
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
-    """Return the reason of a job's failure; ``returncode`` is that of the agent on this node.
+    """Return the reason of a job's failure; ``returncode`` is that of the agent on this node, the first of ``hosts``.
 
     The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
-    rank or the agent; else the end of a log. ``hosts`` are the job's nodes by their numbers, this one's first, where
-    they are known.
+    rank or the agent; else the end of a log.
     """
     errors = output.rank_errors(directory)
     own = [error for error in errors if not output.is_of_another(error)]

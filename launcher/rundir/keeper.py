@@ -74,10 +74,7 @@ def from_elsewhere(run: Path, word: State, process: Process | None = None) -> tu
 
 
 def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
-    """State and reason of a run on Slurm where none answers, as on a host without one: by its heartbeat.
-
-    Runs that wait have none; for these the reason is Slurm's silence.
-    """
+    """State and reason of a run on Slurm where none answers: by its heartbeat, or Slurm's silence where it has none."""
     if word != "running" or heartbeat_age(run) is None:
         return word, silent
     seen, reason = from_elsewhere(run, word)

@@ -55,10 +55,7 @@ class Lock:
 def build(
     plan: Plan, job: Mapping[str, Any], overrides: Sequence[str], made_of: Mapping[str, Any] | None = None
 ) -> JsonObject:
-    """The lock of a planned run, with its job as ``job.json`` holds it; ConfigErrors where it would hold a secret.
-
-    ``made_of`` is the answer of :func:`here`, where it is known already.
-    """
+    """The lock of a planned run; ConfigErrors where it holds a secret. ``made_of`` is :func:`here`, if known."""
     spec, estimate = plan.spec, plan.assessment.estimate
     requirements = [f"{name}=={version}" for name, version in provenance.installed().items()]
     prediction: JsonObject = {"verdict": plan.assessment.verdict.name}
@@ -93,10 +90,7 @@ def _require_no_secret(content: Mapping[str, Any]) -> None:
 
 
 def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
-    """Ingredients of a run on this data if it were started now, on this machine and in this folder.
-
-    ``with_diff`` holds the difference of tracked files itself (``run.record_diff``).
-    """
+    """Ingredients of a run that is started here and now; ``with_diff`` adds the difference of tracked files."""
     return {
         "versions": {**provenance.versions(with_diff=with_diff), **provenance.software()},
         "hardware": provenance.hardware(machine.facts()),

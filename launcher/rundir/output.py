@@ -170,7 +170,7 @@ def killed(report: Path, number: int) -> list[tuple[int, int | None]]:
 def rank_errors(directory: Path) -> list[JsonObject]:
     """Contents of the ranks' ``error.rank<r>.json``, each with its ``rank``, the earliest first.
 
-    ``type``, ``message``, ``traceback`` and ``kind`` are texts; ``node`` and ``faulty_node`` are there where they are
+    ``type``, ``message``, ``traceback`` and ``kind`` are texts; ``node`` and ``faulty_node`` are there if they are
     named.
     """
     paths = [path for path in (directory / "logs").glob("error.rank*.json") if path.is_file()]
@@ -220,10 +220,7 @@ def rank_logs(directory: Path) -> list[Path]:
 
 
 def logged_error(directory: Path) -> JsonObject | None:
-    """The exception in which the log of the rank that failed first ends, in the form of :func:`written_errors`.
-
-    A script's ranks write no error of their own. None where there is no log of that rank.
-    """
+    """The exception that ends the log of the rank that failed first, as :func:`written_errors` has it, or None."""
     log = first_log(directory)
     lines = [] if log is None else last_lines(log)
     if not lines:

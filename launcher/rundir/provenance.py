@@ -100,10 +100,7 @@ def _driver() -> str | None:
 
 @cache  # A sweep records many runs of one folder.
 def git(folder: Path) -> JsonObject | None:
-    """Commit, ``dirty`` if tracked files differ from it, and how: the names of those files, the difference, its hash.
-
-    None outside a repository or without git.
-    """
+    """Commit, names of files that differ from it, the difference and its hash; None without a repository or git."""
     found = repository.state(folder)
     if found is None:
         return None

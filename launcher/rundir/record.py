@@ -46,7 +46,7 @@ def directory_of(plan: Plan, *, folder: Path) -> Path:
 
 
 def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
-    """The directory of a run or a sweep: as set, ``runs/<run.name>``, or a name made of the time and ``kind``.
+    """The directory of a run or a sweep, as set, else below ``runs/`` by ``run.name``, or by the time and ``kind``.
 
     ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
     """

@@ -95,10 +95,7 @@ class Ambiguous(LookupError):
 
 
 def find(words: Sequence[str], folder: Path) -> list[Path]:
-    """Run directories by name, path or job id, of a sweep all; without names all below ``runs/``, else all known ones.
-
-    Each word is looked up as by :func:`places`.
-    """
+    """Run directories by name, path or job id, of a sweep all; without words all below ``runs/``, or all known."""
     root = folder / "runs"
     if not words and not root.is_dir():
         return remembered()
@@ -160,10 +157,7 @@ def name_of(run: Path, folder: Path) -> str:
 
 
 def remember(run: Path) -> None:
-    """Note the place of a run or sweep of this user, for :func:`find` from other folders, and its signature.
-
-    A list that cannot be kept is no reason to fail.
-    """
+    """Note a run or sweep for :func:`find`, and its signature; a list that cannot be kept is no reason to fail."""
     with contextlib.suppress(OSError):
         signature.append_line(list_of_runs(), str(run), _LIST_BYTES, lambda line: Path(line).is_dir())
     signature.note(run)

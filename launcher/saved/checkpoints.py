@@ -110,7 +110,6 @@ def find(word: str, run_of: FindRun) -> Path:
     """The folder of the checkpoint that ``save.load`` means; ``run_of`` finds runs by name or id.
 
     The word is a checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
-    NoCheckpoint: it means none; with the steps that there are.
     """
     if is_checkpoint(Path(word)):
         return Path(word)
@@ -205,10 +204,7 @@ def sizes(spec: RunSpec) -> JsonObject:
 
 
 def obstacles(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Reasons why a run cannot go on from a checkpoint as if nothing had happened, each with the way out.
-
-    ``state`` is the checkpoint's ``state.json``; what it does not say is not compared.
-    """
+    """Reasons why a run cannot go on from a checkpoint whose ``state.json`` says ``state``, each with the way out."""
     if (there := state.get("backend", spec.backend.name)) != spec.backend.name:
         rule = f"the checkpoint was written by backend={there}, and each engine reads its own alone; {FRESH}"
         yield ConfigError("backend.name", spec.backend.name, rule, [f"backend={there}"])

@@ -30,9 +30,8 @@ class SlurmRefused(Exception):
 def ask(*command: str, patience_s: float = 0) -> str:
     """Run one of Slurm's commands and return its output.
 
-    For ``patience_s`` it is tried again while the controller does not answer, as when it is restarted, or while the
-    command is ended by a signal. SubmitError: there is no Slurm here, or no answer; SlurmRefused: it answered with an
-    error.
+    For ``patience_s`` it is tried again while the controller does not answer, or while a signal ends the command.
+    SubmitError: there is no Slurm here, or no answer; SlurmRefused: it answered with an error.
     """
     import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.
 
@@ -78,10 +77,7 @@ def is_away(text: str) -> bool:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables of a surrounding job.
-
-    ``SBATCH_PARTITION`` and its like would win over the script's own lines, and so make ``launch show`` untrue.
-    """
+    """The environment without a surrounding job's variables, which would win over the script's own lines."""
     return {name: value for name, value in variables.items() if not leaks(name)}
 
 

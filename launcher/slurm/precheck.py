@@ -50,8 +50,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")  # File systems as stat(1) names them that no ot
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
     """Refuse jobs that Slurm would refuse, and those that it would take and never start.
 
-    ConfigErrors: the profile asks for what the cluster does not have; SubmitError: there is no Slurm here, it does not
-    answer, or it refuses for another reason.
+    ConfigErrors: the profile asks for what the cluster does not have; SubmitError: any other reason.
     """
     try:
         known = partitions(patience_s=patience_s)
@@ -83,10 +82,7 @@ def _test_only(cluster: ClusterSpec, script: str, patience_s: float) -> None:
 
 
 def check_folder(directory: Path) -> None:
-    """Refuse a run directory in this machine's memory, which no other machine sees.
-
-    That nodes see a folder on a disk shows only on a node: ``launch doctor`` looks there.
-    """
+    """Refuse a run directory in this machine's memory; whether nodes see one on a disk ``launch doctor`` tells."""
     done = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
     if done.stdout.strip() in _IN_MEMORY:
         raise Refused(

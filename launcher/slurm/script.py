@@ -54,8 +54,7 @@ def parameters(
 def escape_percent(text: str, folder: str) -> str:
     """The batch script with ``%`` of the folder's own name doubled in names of log files.
 
-    Slurm replaces ``%j`` and its like there, and ``%%`` by one ``%`` (sbatch(1), "filename pattern"); elsewhere in a
-    script it replaces nothing.
+    Only there Slurm replaces ``%j`` and its like, and ``%%`` by one ``%`` (sbatch(1), "filename pattern").
     """
     return text.replace(f"{folder}/%", f"{folder.replace('%', '%%')}/%") if "%" in folder else text
 

@@ -89,10 +89,7 @@ _NO_OUTPUT = "0:53"  # ``slurmstepd`` could not open the job's output file (``ES
 
 
 def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCause | None]:
-    """Our word for a job's state, its reason, and the cause of its end where Slurm tells it.
-
-    ``started`` is True if the run directory shows that it has run before.
-    """
+    """Our word for a job's state, its reason, and the cause of its end; ``started`` if the run has run before."""
     if job.state in _WAITING:
         reasons = (_waits_for(job.reason), job.start and f"Slurm expects it to start at {job.start}")
         reason = "; ".join(text for text in reasons if text) or None

@@ -31,7 +31,7 @@ _ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A cluster as it was found: ``scontrol show config``, the partitions that this user sees, and one node's answer.
+    """A cluster as it was found: Slurm's configuration, the partitions that this user sees, and one node's answer.
 
     Where no node answered, ``problem`` says why.
     """
@@ -162,10 +162,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition; ``max_minutes`` and ``max_nodes`` are None where they are unlimited.
-
-    ``default_minutes`` are those of a job that names no time limit.
-    """
+    """One partition; a limit is None where there is none, and ``default_minutes`` is that of a job without one."""
 
     name: str
     default: bool

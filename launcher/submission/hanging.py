@@ -70,12 +70,7 @@ def _memory() -> Iterator[Path]:
 
 
 class Watch:
-    """The ranks of one node in one start of the job.
-
-    Attributes:
-        number: Of starts before this one on this machine.
-        folder: Of the ranks' heartbeats in it.
-    """
+    """The ranks of one node in start ``number`` of the job on it, with their heartbeats in ``folder``."""
 
     def __init__(self, directory: Path, place: SlurmPlace | None, folder: Path, number: int = 0) -> None:
         self._directory, self._place, self.number = directory, place, number

@@ -134,10 +134,7 @@ def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 def _wait(
     process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch, killing: Killing
 ) -> bool:
-    """Wait for the agent; meanwhile pass on the request to save, and end it when others have failed or replaced it.
-
-    True if the job has begun again elsewhere, so that its state is no longer ours to write.
-    """
+    """Wait for the agent, pass on requests to save, end it when others have failed; True if another replaced it."""
     reminded, looked, failed, told = 0.0, 0.0, None, False
     killing.look()  # Also of a job that ends before it is looked at in the loop.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.

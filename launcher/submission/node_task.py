@@ -73,7 +73,7 @@ class NodeTask:
 def _port(job_id: str, restarts: int) -> int:
     """A port for the rendezvous below Linux's ephemeral range (32768), the same on every node of the job.
 
-    Another one for each attempt: what is left of the last one on the host may hold its port for a while. Job ids that
-    follow each other stay apart, since the step between attempts is far from 1.
+    Another one for each attempt, since what is left of the last one may hold its port; jobs that follow each other stay
+    apart.
     """
     return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000

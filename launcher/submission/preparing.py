@@ -28,10 +28,7 @@ _UNSEEN_S = 60.0
 
 
 def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
-    """The job that makes the token ids, in the ranks' own Python; None where the run needs none, or has them.
-
-    No rank computes yet, so the tokenizer may have all cores.
-    """
+    """The job that makes the token ids, in the ranks' own Python and on all cores; None where the run needs none."""
     spec = _spec(directory)
     if spec is None or not token_folder.is_tokenised(spec):
         return None

@@ -90,10 +90,7 @@ def _hand_over(
 
 
 def forget_tasks(directory: Path) -> None:
-    """Remove the pickled tasks of earlier submissions: the new job would take one of its own id for its task.
-
-    SubmitError: their folder lies elsewhere.
-    """
+    """Remove the pickled tasks of earlier submissions, one of which a new job could take; SubmitError behind a link."""
     folder = files.real(directory) / "logs" / "submitit"
     if files.real(folder) != folder:
         rule = "a job's task is pickled, and none is read from outside of the run's folder"

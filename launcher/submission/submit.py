@@ -40,9 +40,8 @@ _FOREVER_MIN = 60 * 24 * 365  # Submitit ends a local job after its time limit, 
 def submit(directory: Path, spec: RunSpec) -> str:
     """Start or queue a new run that was recorded and return its job id (on this machine a process id).
 
-    A run that the cluster would refuse as it is leaves nothing behind, so that the corrected one may have its name.
-    SubmitError: Slurm is missing, does not answer or refuses the job; ConfigErrors: it has no such partition, account
-    or node.
+    One that the cluster refuses as it is leaves nothing behind, so that the corrected one may have its name.
+    SubmitError: Slurm is missing, does not answer or refuses; ConfigErrors: it has no such partition, account or node.
     """
     with one_at_a_time(directory):
         try:
@@ -72,8 +71,7 @@ def _note_failure(directory: Path, reason: str) -> None:
 def resubmit(directory: Path, spec: RunSpec, *, before: Callable[[], None] = lambda: None) -> str:
     """Start or queue a run again that has ended, or that nobody has submitted; of two launchers one does.
 
-    ``before`` is called once it is known that no other launcher submits the run, and that it does not run. SubmitError:
-    it waits or runs; all else as :func:`submit`.
+    ``before`` is called once it is known that nobody else submits or runs it. Errors are those of :func:`submit`.
     """
     with one_at_a_time(directory):
         now = status.read(directory)
@@ -109,9 +107,8 @@ def submit_all(
 ) -> list[str]:
     """Queue recorded runs of a sweep on Slurm, one array for each shape of resources; the arrays' job ids.
 
-    At most ``parallelism`` of the sweep run at once, whatever their shapes; None leaves it to Slurm. The jobs ``live``
-    wait or run already and count; where they leave no room, what is submitted here waits for their end. Errors are
-    those of :func:`submit`.
+    At most ``parallelism`` of the sweep run at once, the jobs ``live`` among them; None leaves it to Slurm. Where they
+    leave no room, what is submitted here waits for their end. Errors are those of :func:`submit`.
     """
     try:
         return slurm_jobs.submit_arrays(recorded, parallelism, live)
@@ -155,10 +152,7 @@ def _local_parameters(cluster: ClusterSpec) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused (SubmitError).
-
-    A directory that cannot be written, or of which a file lies elsewhere, is refused, too.
-    """
+    """Lock a run or sweep: of two launchers the second waits and finds it submitted, or is refused (SubmitError)."""
     contents.require_no_links(directory)
     with contextlib.ExitStack() as stack:
         try:
@@ -174,10 +168,7 @@ def one_at_a_time(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def settle(directory: Path) -> None:
-    """Make a run at home where it lies; the caller holds its lock.
-
-    SubmitError: its job cannot be read, the folder that it starts in is gone, or the record cannot be written.
-    """
+    """Make a run at home where it lies; the caller holds its lock. SubmitError where its job could not start there."""
     working_folder(directory)
     if home.original(directory) is not None and keeper.is_renewed(directory):
         text = f"{directory} looks like a copy of {home.original(directory)}, but its heartbeat is renewed"
