@@ -12,8 +12,7 @@ from launcher.base import files, package
 from launcher.data.opening import errors_named
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 
-PARQUET = b"PAR1"
-"""First bytes of a Parquet file (Apache Parquet, "File Format")."""
+PARQUET = b"PAR1"  # First bytes of a Parquet file (Apache Parquet, "File Format").
 
 FILE, STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 """Those of an Arrow file ("IPC File Format"), and of an Arrow stream ("Encapsulated message format")."""
@@ -23,6 +22,8 @@ _AT_ONCE = 16
 """Rows that are Python objects at once: a dictionary of one long text makes each row of a small file a large one."""
 
 _PLACES = 8
+
+type _Numbered = tuple[int | None, Mapping[str, object]]  # A row behind its number, from 1; None where it is unknown.
 
 
 def columns(path: Path) -> tuple[str, ...]:
@@ -47,7 +48,6 @@ def rows(path: Path, only: Sequence[str] | None = None, bad: BadRows | None = No
 
 
 def _batches(path: Path, table: Any, only: Sequence[str] | None) -> Iterator[Any]:
-    """All rows, some at a time."""
     if _is_parquet(path):
         yield from table.iter_batches(_ROWS, columns=_there(only, table.schema_arrow.names))
         return
@@ -57,27 +57,23 @@ def _batches(path: Path, table: Any, only: Sequence[str] | None) -> Iterator[Any
         yield from (whole.slice(start, _ROWS) for start in range(0, whole.num_rows, _ROWS))
 
 
-def _of_batch(
-    batch: Any, path: Path, first: int, bad: BadRows, *, counted: bool = True
-) -> Iterator[tuple[int | None, Mapping[str, object]]]:
+def _of_batch(batch: Any, path: Path, first: int | None, bad: BadRows) -> Iterator[_Numbered]:
     """The rows of a batch with their numbers, some at a time, and one by one where these cannot be read together."""
     for start in range(0, batch.num_rows, _AT_ONCE):
-        some = batch.slice(start, _AT_ONCE)
+        some, at = batch.slice(start, _AT_ONCE), None if first is None else first + start
         try:
             found = some.to_pylist()
         except UnicodeDecodeError:
             if not bad.skips:
                 raise
-            yield from _one_by_one(some, path, first + start, bad, counted=counted)
+            yield from _one_by_one(some, path, at, bad)
         else:
-            yield from ((first + start + place if counted else None, row) for place, row in enumerate(found))
+            yield from ((None if at is None else at + place, row) for place, row in enumerate(found))
 
 
-def _one_by_one(
-    batch: Any, path: Path, first: int, bad: BadRows, *, counted: bool
-) -> Iterator[tuple[int | None, Mapping[str, object]]]:
+def _one_by_one(batch: Any, path: Path, first: int | None, bad: BadRows) -> Iterator[_Numbered]:
     for place in range(batch.num_rows):
-        number = first + place if counted else None
+        number = None if first is None else first + place
         try:
             [row] = batch.slice(place, 1).to_pylist()
         except UnicodeDecodeError as error:
@@ -109,7 +105,7 @@ def pieces(
     with _open(path) as table:
         for batch in _some_batches(path, table, spread, size, only):
             found, seen = list[Mapping[str, object]](), 0
-            for _, row in _of_batch(batch, path, 1, bad, counted=False):
+            for _, row in _of_batch(batch, path, None, bad):
                 found.append(row)
                 seen += size_of(row)
                 if seen > most:

@@ -22,13 +22,8 @@ type Message = Mapping[str, Any]
 _LISTS = ("messages", "conversations", "conversation")  # Columns of lists of messages.
 _TURNS = ({"role", "content"}, {"from", "value"})  # Keys of a message.
 
-PAIRS = (
-    ("prompt", "completion"),
-    ("prompt", "response"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("question", "answer"),
-)
+PAIRS = (("prompt", "completion"), ("prompt", "response"), ("instruction", "output"), ("instruction", "response"),
+         ("question", "answer"))  # fmt: skip
 """Columns of a user's turn and the assistant's."""
 
 _BESIDE = {"instruction": ("input", "context")}
@@ -42,16 +37,9 @@ _SHAPES = (
 _ROLES = {
     "system": "system",
     "developer": "developer",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-    "function": "tool",
-    "observation": "tool",
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation"), "tool"),
 }
 """A role as data sets write it, and as chat templates do."""
 
@@ -104,12 +92,8 @@ def conversations(
 def is_conversation(value: object) -> bool:
     """True for a list of messages, as ``{"role", "content"}`` or ``{"from", "value"}``, or such a list as JSON text."""
     found = _from_json(value)
-    return (
-        isinstance(found, list)
-        and bool(found)
-        and isinstance(found[0], dict)
-        and any(turn <= found[0].keys() for turn in _TURNS)
-    )
+    first = found[0] if isinstance(found, list) and found else None
+    return isinstance(first, dict) and any(turn <= first.keys() for turn in _TURNS)
 
 
 def empty(conversation: Conversation, train_on: str) -> str | None:

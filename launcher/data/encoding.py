@@ -125,12 +125,8 @@ class Preview:
 
     def as_dict(self) -> JsonObject:
         """The form in which ``check --json`` lists it."""
-        return {
-            "row": self.row,
-            "tokens": [asdict(token) for token in self.tokens],
-            "trained": self.trained,
-            "cut": self.cut,
-        }
+        tokens = [asdict(token) for token in self.tokens]
+        return {"row": self.row, "tokens": tokens, "trained": self.trained, "cut": self.cut}
 
 
 def previews(data: DataSpec, length: int) -> list[Preview]:

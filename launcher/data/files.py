@@ -18,8 +18,7 @@ from launcher.base import files
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
-STDLIB = "{stdlib}"
-"""Stands in ``data.path`` for the folder of Python's own sources."""
+STDLIB = "{stdlib}"  # Stands in ``data.path`` for the folder of Python's own sources.
 
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that ``save_to_disk`` of the package datasets leaves in the folder of a data set, and of several splits."""

@@ -29,11 +29,7 @@ READ = "text, JSON lines, JSON, CSV, Parquet, Arrow, all but the last two also a
 """The kinds that can be read, for messages."""
 
 _START = 1 << 16
-_MAGIC: tuple[tuple[bytes, Kind], ...] = (
-    (arrow_rows.PARQUET, "parquet"),
-    (arrow_rows.FILE, "arrow"),
-    (arrow_rows.STREAM, "arrow"),
-)
+_MAGIC: dict[bytes, Kind] = {arrow_rows.PARQUET: "parquet", arrow_rows.FILE: "arrow", arrow_rows.STREAM: "arrow"}
 _SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv"}
 _OBJECT = re.compile(r'\s*\{\s*("(?:[^"\\]|\\.)*"\s*:|\})')
 _LIST = re.compile(r'\s*\[\s*(\{\s*["}]|\]\s*$)')
@@ -46,7 +42,7 @@ def kind_of(path: Path) -> Kind:
         start = file.read(_START)
     if not start:
         return "empty"
-    kind = next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
+    kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if kind is not None:
         if is_compressed(path):
             rule = f"{kind.capitalize()} is compressed in itself and cannot be read through gzip or zstd: unpack it"
@@ -81,9 +77,8 @@ def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")("replace" if lenient else "strict").decode(start)
     except UnicodeDecodeError as error:
-        rule = (
-            f"it is not UTF-8 text (byte {error.start} cannot be decoded), nor any of {READ}; token ids are data=tokens"
-        )
+        fault = f"it is not UTF-8 text (byte {error.start} cannot be decoded)"
+        rule = f"{fault}, nor any of {READ}; token ids are data=tokens"
         raise Unusable("data.path", str(path), rule, ways) from None
     if "\0" in text:
         rule = f"it holds zero bytes, so it is no text, nor any of {READ}; token ids are data=tokens"
@@ -183,7 +178,6 @@ def _csv(path: Path, raw: io.BufferedReader | None, bad: BadRows) -> Iterator[Ro
 
 
 def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
-    """The lines of a file."""
     number = 0
     while line := text.readline(LARGEST_ROW):
         number += 1

@@ -14,8 +14,7 @@ from launcher.base import files, package
 from launcher.base.errors import unreadable
 from launcher.data.unusable import PackageMissing, Unusable
 
-GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-"""First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1."""
+GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # First bytes: RFC 1952, section 2.3.1, and RFC 8878, section 3.1.1.
 
 LARGEST_ROW = 1 << 28
 """Bytes of the largest row of a file; a longer one is taken for a broken one, or for a decompression bomb."""

@@ -31,14 +31,11 @@ from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
 from launcher.data.unusable import BadRows
 from launcher.spec.training import DataSpec
 
-FORMAT = 1
-"""Of the folder; part of its hash, so that another version of this program makes its own."""
+FORMAT = 1  # Of the folder; part of its hash, so that another version of this program makes its own.
 
 _BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
-"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them.
-
-A fast tokenizer takes some 100 bytes for each (``benchmarks/results/tokenising.json``).
-"""
+"""Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them. A fast tokenizer
+takes some 100 bytes for each (``benchmarks/results/tokenising.json``)."""
 
 _TOLD_S = 0.2
 _LOOK_S = 0.5

@@ -159,8 +159,7 @@ def _as_error(said: JsonObject) -> Unusable:
 
 
 def _as_data(error: Unusable) -> JsonObject:
-    finding = error.finding
-    return {**finding.as_dict(), "missing": isinstance(error, PackageMissing)}
+    return {**error.finding.as_dict(), "missing": isinstance(error, PackageMissing)}
 
 
 def main() -> None:

@@ -21,19 +21,13 @@ from launcher.data.formats import Kind, Row
 from launcher.data.opening import errors_named, holds_at_most, is_compressed, opened
 from launcher.data.unusable import BadRows, Unusable
 
-WHOLE = 4 << 20
-"""Bytes of data that are read as a whole."""
-
+WHOLE = 4 << 20  # Bytes of data that are read as a whole.
 _UNPACKED = 4 * WHOLE  # Bytes that they may be once they are decompressed.
 
-FILES = 64
-"""Files, and places in them, that are looked at of larger data."""
-
+FILES = 64  # Files, and places in them, that are looked at of larger data.
 _PIECE = 1 << 14
 _ROWS = 64
-_STARTS, _STARTED = 4, 1 << 21
-"""Files whose starts are looked at, and the characters of these starts together."""
-
+_STARTS, _STARTED = 4, 1 << 21  # Files whose starts are looked at, and the characters of these starts together.
 _SHORT = 1 << 12
 _COUNTED = 1 << 28
 _SEEKABLE = ("text", "jsonl")  # Kinds in which a row can be found from any place: behind the next end of line.

@@ -29,9 +29,7 @@ from launcher.spec.training import DataSpec
 if TYPE_CHECKING:
     import jinja2
 
-PLAIN = "plain"
-"""The shipped template for tokenizers that have none."""
-
+PLAIN = "plain"  # The shipped template for tokenizers that have none.
 _SHIPPED = Path(__file__).parent / "templates"
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Noncharacters of Unicode, which text never holds, around what ``{% generation %}`` encloses; taken out again."""

@@ -182,11 +182,8 @@ class CacheUse:
 def cache_use(path: Path) -> CacheUse:
     """The content of a cache; folders that are being written count."""
     found = list(_entries(path))
-    return CacheUse(
-        path=path,
-        folders=sum(entry.suffix == "" for entry in found),
-        bytes=sum(files.bytes_in(entry) for entry in found),
-    )
+    folders = sum(entry.suffix == "" for entry in found)
+    return CacheUse(path=path, folders=folders, bytes=sum(map(files.bytes_in, found)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +201,7 @@ def clear(path: Path) -> Cleared:
     process away. Where the file system has none nobody can tell who lives, so that half folders are left, too.
     """
     folders = size = busy = 0
-    by_name = itertools.groupby(sorted(_entries(path)), lambda entry: entry.name[:_DIGITS])
-    for name, group in by_name:
+    for name, group in itertools.groupby(sorted(_entries(path)), lambda entry: entry.name[:_DIGITS]):
         found = [entry for entry in group if entry.is_dir()]
         if not found:
             continue

@@ -14,28 +14,19 @@ from pathlib import Path
 from launcher.base import files
 from launcher.base.frozen import dataclass
 
-FOLDER = "LAUNCH_BEATS"
-"""The variable that names the folder to the ranks of a node."""
+FOLDER = "LAUNCH_BEATS"  # The variable that names the folder to the ranks of a node.
 
 PHASES = ("start", "data", "forward", "backward", "optimizer", "collective", "evaluation", "checkpoint", "end")
 """What a rank can be in; ``start`` is all before the first step, ``collective`` its wait for the others after one."""
 
-MEMORY_PHASES = {
-    "start": "load",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoint_save",
-}
+MEMORY_PHASES = {"start": "load", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
+                 "evaluation": "evaluation", "checkpoint": "checkpoint_save"}  # fmt: skip
 """Phases of ``launcher.job.memory`` by these."""
 
 _HEAD = struct.Struct("<8sii")
 _BEAT = struct.Struct("<qqddd")
 _MAGIC = b"launch01"
-ASKED = _HEAD.size
-"""The byte in which the node counts how often it has asked the rank for its collectives."""
-
+ASKED = _HEAD.size  # The byte in which the node counts how often it has asked the rank for its collectives.
 _AT = ASKED + 8
 SIZE = _AT + _BEAT.size
 

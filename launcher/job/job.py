@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from launcher.base.frozen import dataclass
 
-RUN = "{run}"
-"""Stands for the run directory in argv, environment and files until it is known."""
+RUN = "{run}"  # Stands for the run directory in argv, environment and files until it is known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +28,10 @@ class Job:
         def put(text: str) -> str:
             return text.replace(RUN, run_directory)
 
-        return Job(
+        return replace(
+            self,
             argv=tuple(map(put, self.argv)),
             worker_argv=tuple(map(put, self.worker_argv)),
             environment={name: put(value) for name, value in self.environment.items()},
-            nodes=self.nodes,
-            gpus_per_node=self.gpus_per_node,
             files={name: put(text) for name, text in self.files.items()},
-            pass_environment=self.pass_environment,
         )

@@ -197,35 +197,20 @@ class RehearsedPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """One rank.
+    """One rank."""
 
-    Attributes:
-        rank: Of the run's.
-        world: Ranks of the run.
-        stage: Its pipeline stage.
-        layers: Of the model as it was built.
-        device: ``cpu`` or ``cuda``.
-        device_name: The GPU's name, or the processor's.
-        method: How memory was measured, for a person.
-        static_bytes: Allocated between two steps.
-        phases: By phase, those that were measured.
-        step_seconds: Of each step that was only timed; communication takes no time.
-        ran_out: True where memory ended first.
-        versions: Of the packages that took part.
-    """
-
-    rank: int
-    world: int
-    stage: int
-    layers: int
-    device: str
-    device_name: str
-    method: str
-    static_bytes: int | None
-    phases: Mapping[str, RehearsedPhase]
-    step_seconds: tuple[float, ...]
-    ran_out: bool
-    versions: Mapping[str, str]
+    rank: int  # Of the run's.
+    world: int  # Ranks of the run.
+    stage: int  # Its pipeline stage.
+    layers: int  # Of the model as it was built.
+    device: str  # ``cpu`` or ``cuda``.
+    device_name: str  # The GPU's name, or the processor's.
+    method: str  # How memory was measured, for a person.
+    static_bytes: int | None  # Allocated between two steps.
+    phases: Mapping[str, RehearsedPhase]  # By phase, those that were measured.
+    step_seconds: tuple[float, ...]  # Of each step that was only timed; communication takes no time.
+    ran_out: bool  # True where memory ended first.
+    versions: Mapping[str, str]  # Of the packages that took part.
 
     def as_dict(self) -> JsonObject:
         """The document."""

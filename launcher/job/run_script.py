@@ -16,8 +16,7 @@ import json
 import os
 import types
 
-FOLDER = "script"
-"""The folder of the copy, in the run directory."""
+FOLDER = "script"  # The folder of the copy, in the run directory.
 
 
 def main() -> None:

@@ -18,15 +18,8 @@ from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
-OLDEST = {
-    "torch": "2.8",
-    "transformers": "4.56",
-    "deepspeed": "0.17",
-    "megatron-core": "0.17",
-    "peft": "0.17",
-    "datasets": "3.0",
-    "numpy": "1.26",
-}
+OLDEST = {"torch": "2.8", "transformers": "4.56", "deepspeed": "0.17", "megatron-core": "0.17", "peft": "0.17",
+          "datasets": "3.0", "numpy": "1.26"}  # fmt: skip
 """The first version of each package with which runs were trained (docs/engines.md)."""
 
 BELOW = {"megatron-core": "0.20"}

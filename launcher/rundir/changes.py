@@ -124,9 +124,8 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))
     if after.steps < step:
         rule = f"the run has done {step} steps already"
-        found.append(
-            ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
-        )
+        way = edit.length_override(after, 2 * step)
+        found.append(ConfigError(edit.length_key(after), edit.length_value(after), rule, [way]))
     yield from found
 
 

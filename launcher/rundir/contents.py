@@ -8,6 +8,7 @@ the rule and the way out.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +26,7 @@ from launcher.spec.parse import parse
 SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
 
-SCHEMA = 1
-"""Of the files that name one; another is refused, not translated."""
-
+SCHEMA = 1  # Of the files that name one; another is refused, not translated.
 _FOLDER = "it is a folder"
 
 STATES: tuple[state.State, ...] = get_args(state.State.__value__)
@@ -119,9 +118,8 @@ def _way_out(path: Path) -> str:
     if path.name in (SPEC, JOB):
         return f"put it back from a copy, or `launch run --from {run} save.load={run}` starts another run of it"
     if path.name == state.SWEEP:
-        return (
-            f"put it back from a copy; its runs go on one by one: `launch resume {shlex.quote(f'{path.parent}/000')}`"
-        )
+        point = shlex.quote(f"{path.parent}/000")
+        return f"put it back from a copy; its runs go on one by one: `launch resume {point}`"
     return f"put it back from a copy, or `rm -r {file}`"
 
 
@@ -154,11 +152,7 @@ def known(run: Path, name: str) -> JsonObject:
 
 def exists(run: Path, name: str) -> bool:
     """True if there is anything of this name, also what cannot be read."""
-    try:
-        (run / name).lstat()
-    except (OSError, ValueError):  # A name with a null byte.
-        return False
-    return True
+    return os.path.lexists(run / name)
 
 
 def require_no_links(run: Path) -> None:

@@ -31,9 +31,7 @@ from launcher.rundir.output import END_BYTES, one_line
 HUNG = Path("logs", "hung.json")
 """Left where the ranks of a job were ended because they hung: ``text``, and whether it is to ``restart``."""
 
-EARLIER = Path("logs", "earlier")
-"""Where what is left of earlier attempts lies, a folder each, by when it ended."""
-
+EARLIER = Path("logs", "earlier")  # Where what is left of earlier attempts lies, a folder each, by when it ended.
 _KINDS = get_args(FailureKind.__value__)
 _OF_THE_KERNEL = ("host_killer", "cgroup", "slurm")  # Kinds of ``oom.json`` of a process that was ended from outside.
 

@@ -137,12 +137,8 @@ def _beat(run: Path, over: threading.Event) -> None:
 
 def heartbeat_age(run: Path) -> float | None:
     """Seconds between the run's heartbeat and now, whichever is later by a clock that was set; None without one."""
-    try:
-        with files.opened(run / HEARTBEAT) as file:  # To open it makes NFS ask its server, where a look alone may not.
-            beat = os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return None
-    return abs(_now(run) - beat)
+    beat = _stamp(run)
+    return None if beat is None else abs(_now(run) - beat)
 
 
 def is_fresh(run: Path) -> bool:
@@ -163,10 +159,10 @@ def is_renewed(run: Path) -> bool:
     return False
 
 
-def _stamp(run: Path) -> int | None:
+def _stamp(run: Path) -> float | None:
     try:
-        with files.opened(run / HEARTBEAT) as file:
-            return os.fstat(file.fileno()).st_mtime_ns
+        with files.opened(run / HEARTBEAT) as file:  # To open it makes NFS ask its server, where a look alone may not.
+            return os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
 

@@ -24,9 +24,7 @@ from launcher.rundir.status import RunState
 from launcher.slurm import jobs
 from launcher.slurm.jobs import Waiting
 
-RECENT = 60
-"""Lines of metrics that are shown as a curve: one a column of a narrow terminal."""
-
+RECENT = 60  # Lines of metrics that are shown as a curve: one a column of a narrow terminal.
 _TIMES = "rank_times.jsonl"  # Of each rank's own work, every ten steps (``launcher.worker.watch``).
 
 _END_BYTES = 1 << 18

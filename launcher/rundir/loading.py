@@ -129,9 +129,5 @@ def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError
     step = there.get("step")
     if isinstance(step, int) and step >= spec.steps and spec.save.export == "none":
         rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"
-        yield ConfigError(
-            edit.length_key(spec),
-            edit.length_value(spec),
-            rule,
-            [edit.length_override(spec, 2 * step), "save.load=null"],
-        )
+        ways = [edit.length_override(spec, 2 * step), "save.load=null"]
+        yield ConfigError(edit.length_key(spec), edit.length_value(spec), rule, ways)

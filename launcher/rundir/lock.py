@@ -14,7 +14,7 @@ import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +134,11 @@ def _as_yaml(content: str) -> str:
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
 
-    def dumped(*, plain: bool) -> str:
-        text: str = yaml.dump(
-            json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16, allow_unicode=not plain
-        )
-        return text
-
-    text = dumped(plain=False)
-    return text if terminal.visible(text) == text else dumped(plain=True)  # Some of it would act on a terminal.
+    dump = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
+    text: str = dump(allow_unicode=True)
+    if terminal.visible(text) != text:  # Some of it would act on a terminal.
+        text = dump(allow_unicode=False)
+    return text
 
 
 def _represent_text(dumper: Any, text: str) -> Any:

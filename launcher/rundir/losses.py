@@ -20,11 +20,9 @@ from launcher.base.frozen import dataclass
 from launcher.rundir import contents, results
 from launcher.spec.parse import parse
 
-FIRST_LOSSES = 20
-"""Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another."""
+FIRST_LOSSES = 20  # Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another.
 
-LOSSES = "losses:"
-"""The lock's key of them."""
+LOSSES = "losses:"  # The lock's key of them.
 
 
 def add_losses(run: Path) -> None:

@@ -25,21 +25,8 @@ from launcher.job.versions import every
 from launcher.rundir import repository
 from launcher.spec import DataSpec, RunSpec
 
-PACKAGES = (
-    "llm-launch",
-    "torch",
-    "deepspeed",
-    "megatron-core",
-    "transformers",
-    "peft",
-    "bitsandbytes",
-    "datasets",
-    "safetensors",
-    "numpy",
-    "hydra-core",
-    "omegaconf",
-    "submitit",
-)
+PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers", "peft", "bitsandbytes", "datasets",
+            "safetensors", "numpy", "hydra-core", "omegaconf", "submitit")  # fmt: skip
 """Packages whose version can change the numbers of a run."""
 
 _ENVIRONMENT = re.compile(
@@ -132,13 +119,8 @@ def environment() -> dict[str, str]:
 
 def hardware(facts: machine.Machine) -> JsonObject:
     """This machine: its processor, GPUs and memory."""
-    gpus = [gpu.name for gpu in facts.gpus]
-    return {
-        "processor": machine.processor(),
-        "cpus": facts.cpus,
-        "gpus": gpus,
-        "host_memory_bytes": facts.host_memory_bytes,
-    }
+    gpus, memory = [gpu.name for gpu in facts.gpus], facts.host_memory_bytes
+    return {"processor": machine.processor(), "cpus": facts.cpus, "gpus": gpus, "host_memory_bytes": memory}
 
 
 def data(data: DataSpec) -> JsonObject | None:

@@ -24,8 +24,7 @@ METRICS = "metrics.jsonl"
 _END_BYTES = 65536
 _RECENT = 20  # Lines over which the speed of a step is taken, for the time that is left.
 
-BETWEEN = "between steps"
-"""The phase of the state that stays from step to step."""
+BETWEEN = "between steps"  # The phase of the state that stays from step to step.
 
 _SHOWN = (
     ("loss", "loss", ".4f"),

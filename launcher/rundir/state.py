@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from launcher.base import machine, secret
 from launcher.base.files import read_json, write_atomically
 from launcher.job import events
-
-if TYPE_CHECKING:
-    pass  # It reads records, which reads the names of files from here.
 
 type State = Literal[
     "prepared", "queued", "running", "requeued", "finished", "failed", "cancelled", "lost", "not_visible", "unreadable"
@@ -24,8 +21,7 @@ ACTIVE: tuple[State, ...] = ("queued", "running", "requeued", "not_visible")
 """States in which a job waits, runs, or may run."""
 
 CANCEL_REQUEST = "cancel_requested"
-SWEEP = "sweep.json"
-"""Lies in the folder of a sweep, whose sub-folders are its runs."""
+SWEEP = "sweep.json"  # Lies in the folder of a sweep, whose sub-folders are its runs.
 
 SUBMISSION = "submission.json"
 """``kind``, ``job_id``, null while it is not known yet, of Slurm's jobs the ``comment``, submitit's folder, and of
@@ -43,9 +39,7 @@ def put(run: Path, state: State, *, reason: str | None = None, **facts: object) 
 
     The begin and the end of an attempt are events, too, since the next one overwrites the state.
     """
-    said = (
-        None if reason is None else secret.hidden(reason)
-    )  # A worker's error may repeat an address with its password.
+    said = reason and secret.hidden(reason)  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
     if state in _AN_END:
         events.add(run, "end", said or state, step=None, state=state, cause=facts.get("cause"), node=machine.node())

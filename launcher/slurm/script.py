@@ -17,8 +17,7 @@ from launcher.job import sbatch
 from launcher.slurm.states import NO_STEP
 from launcher.spec import ClusterSpec
 
-TASK = "task.pkl"
-"""The pickled callable, written before the submission."""
+TASK = "task.pkl"  # The pickled callable, written before the submission.
 
 
 def parameters(

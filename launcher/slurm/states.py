@@ -12,16 +12,8 @@ type Word = Literal["queued", "running", "requeued", "finished", "failed", "canc
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 """States of squeue(1), "JOB STATE CODES", in which a job has no nodes and will be started."""
 
-_LIVE = frozenset({
-    "RUNNING",
-    "COMPLETING",
-    "CONFIGURING",
-    "SUSPENDED",
-    "STOPPED",
-    "SIGNALING",
-    "STAGE_OUT",
-    "RESIZING",
-})
+_LIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
+                   "RESIZING"})  # fmt: skip
 """States in which it has nodes; every other one is an end."""
 
 _PENDING = {
@@ -102,11 +94,8 @@ def translate(job: QueuedJob, *, started: bool) -> tuple[Word, str | None, EndCa
         return "failed", f"a node failed ({job.nodes or 'unknown'}), and the job was not requeued", "rank_killed"
     if job.exit_code == _NO_OUTPUT and not started:
         where = f" ({job.nodes})" if job.nodes else ""
-        return (
-            "failed",
-            f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder",
-            "error",
-        )
+        reason = f"the nodes{where} cannot write to the run directory: put it into cluster.shared_folder"
+        return "failed", reason, "error"
     if job.state in _ENDED:
         return "failed", *_ENDED[job.state]
     return "failed", f"Slurm says {job.state}, exit status {job.exit_code or 'unknown'}", None

@@ -50,16 +50,13 @@ class Killing:
             return
         self._looked = now
         with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
-            self._look()
-
-    def _look(self) -> None:
-        found = host.memory()
-        if found is None or found.node_used_bytes is None or found.node_bytes is None:
-            return
-        if self._memory is None or found.node_used_bytes >= (self._memory.node_used_bytes or 0):
-            self._memory = found
-            if found.node_used_bytes > _NEARLY_FULL * found.node_bytes:
-                self._biggest = self._others()
+            found = host.memory()
+            if found is None or found.node_used_bytes is None or found.node_bytes is None:
+                return
+            if self._memory is None or found.node_used_bytes >= (self._memory.node_used_bytes or 0):
+                self._memory = found
+                if found.node_used_bytes > _NEARLY_FULL * found.node_bytes:
+                    self._biggest = self._others()
 
     def read(self, beats: Path) -> None:
         """Read what the ranks of this node did last, while the folder of their heartbeats is there."""
