@@ -13,11 +13,8 @@ from launcher.data.survey import Survey
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
 
-_KEPT = tuple(
-    name
-    for name in Survey.__slots__
-    if name not in ("missing", "samples", "other_splits", "bad")  # Empty in a survey that is kept.
-)
+_EMPTY = ("missing", "samples", "other_splits", "bad")  # In a survey that is kept.
+_KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
 
 
 def look(data: DataSpec) -> Survey | None:

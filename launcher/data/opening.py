@@ -50,16 +50,11 @@ def opened_text(
 
     With ``lenient`` a byte that is no UTF-8 becomes half of a surrogate pair, by which its row is known as a bad one.
     """
-    with (
-        opened(path, raw=raw) as file,
-        io.TextIOWrapper(
-            cast(io.BufferedReader, file),
-            "utf-8-sig",
-            errors="surrogateescape" if lenient else "strict",
-            newline=newline,
-        ) as text,
-    ):
-        yield text
+    errors = "surrogateescape" if lenient else "strict"
+    with opened(path, raw=raw) as content:
+        file = cast(io.BufferedReader, content)
+        with io.TextIOWrapper(file, "utf-8-sig", errors=errors, newline=newline) as text:
+            yield text
 
 
 @contextlib.contextmanager

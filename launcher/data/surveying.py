@@ -112,9 +112,8 @@ def _with_tokens(survey: Survey, found: Sample, texts: Sequence[Sequence[str]], 
     bytes_alone = isinstance(words, Bytes)
     units = list(_units(found.blocks, texts, whole=bytes_alone))
     counted = [count_tokens(words, unit.texts, ends=unit.ends) for unit in units]
-    tokens, error = sampling.ratio_estimate(
-        found.weight, [unit.weight for unit in units], [each.tokens for each in counted]
-    )
+    weights = [unit.weight for unit in units]
+    tokens, error = sampling.ratio_estimate(found.weight, weights, [each.tokens for each in counted])
     exact = found.whole and all(unit.exact for unit in units)
     if bytes_alone and found.kind == "text" and not found.packed:
         tokens, exact = found.weight, True

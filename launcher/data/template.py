@@ -108,9 +108,8 @@ class Template:
                 **self.tokens,
             )
         except MemoryError:
-            rule = (
-                f"row {conversation.row}: {self.name} needs more memory than it may have: it repeats a text too often"
-            )
+            why = "needs more memory than it may have: it repeats a text too often"
+            rule = f"row {conversation.row}: {self.name} {why}"
             raise Unusable("data.template", self.asked, rule, ways_out()) from None
         except Exception as error:  # A template is a program: whatever it does wrong ends here.
             part = "" if count == len(conversation.messages) else f" (its first {count} messages)"

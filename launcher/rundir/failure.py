@@ -155,9 +155,8 @@ def _timed_out(directory: Path, errors: Sequence[JsonObject], hosts: Sequence[st
     nodes = {_node_of(directory, rank) for rank in absent} if hosts else set()
     node = nodes.pop() if len(nodes) == 1 else None
     where = "" if node is None else f" on {node}"
-    text = (
-        f"timeout in a collective: {ranks} {names}{where} did not arrive while {len(waited)} waited (train.timeout_s)"
-    )
+    late = f"{ranks} {names}{where} did not arrive while {len(waited)} waited"
+    text = f"timeout in a collective: {late} (train.timeout_s)"
     return Failure(text=text, transient=True, node=node, kind="hang", rank=absent[0])
 
 

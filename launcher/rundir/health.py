@@ -62,7 +62,7 @@ def stacks(run: Path) -> Path | None:
 
 
 def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> JsonObject:
-    """One rank that hangs, as plain data: its last heartbeat, and its process as :class:`RankStacks` has it.
+    """One rank that hangs, as plain data: its last heartbeat, and its process as ``RankStacks`` of submission has it.
 
     ``at`` is the time by the heartbeat's clock; ``begun`` is False where the rank has no heartbeat of its own yet.
     """

@@ -200,16 +200,9 @@ def _put(objects: Path, name: str, content: bytes) -> None:
 
 def _git(folder: Path, *words: str, asked: bytes = b"", variables: Mapping[str, str] | None = None) -> bytes | None:
     """The answer of git; None where it fails, or is not there."""
+    command, env = ["git", *_NOTHING_ELSE, *words], {**os.environ, **_NO_REMOTE, **(variables or {})}
     try:
-        done = subprocess.run(
-            ["git", *_NOTHING_ELSE, *words],
-            cwd=folder,
-            env={**os.environ, **_NO_REMOTE, **(variables or {})},
-            input=asked,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(command, cwd=folder, env=env, input=asked, capture_output=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -15,8 +15,8 @@ type State = Literal[
 ]
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled", "lost", "unreadable")
-"""States in which nothing more is to be waited for; ``unreadable``: a file of the run is damaged and hides its state.
-"""
+"""States in which nothing more is to be waited for; ``unreadable``: a file of the run is damaged and hides it."""
+
 ACTIVE: tuple[State, ...] = ("queued", "running", "requeued", "not_visible")
 """States in which a job waits, runs, or may run."""
 

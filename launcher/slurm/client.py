@@ -12,8 +12,8 @@ from launcher.base.errors import SubmitError
 _TIMEOUT_S = 60
 """Seconds for one command: Slurm's own messages time out after 10 (``MessageTimeout`` of slurm.conf(5))."""
 
-_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect")
-_UNKNOWN = "Could not establish a configuration source"
+_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
+         "Could not establish a configuration source")  # fmt: skip
 _BETWEEN_S = 0.5  # Seconds between two tries while the controller is away.
 
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
@@ -36,9 +36,8 @@ def ask(*command: str, patience_s: float = 0) -> str:
     import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.
 
     if not _is_here(command[0]):
-        raise SubmitError(
-            f"{command[0]} is not found: this machine has no Slurm; submit from a login node, or use cluster=local"
-        )
+        way = "submit from a login node, or use cluster=local"
+        raise SubmitError(f"{command[0]} is not found: this machine has no Slurm; {way}")
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -73,7 +72,7 @@ def _is_here(program: str) -> bool:
 
 def is_away(text: str) -> bool:
     """True if a command failed because nobody answered."""
-    return any(words in text for words in (*_AWAY, _UNKNOWN))
+    return any(words in text for words in _AWAY)
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -24,7 +24,6 @@ from launcher.slurm.client import SlurmRefused, ask
 
 _MOST_AT_ONCE = 500  # Job ids in one command line.
 
-
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
 """Beginnings of the states of sinfo(1), "NODE STATE CODES", in which a node takes no job."""
 

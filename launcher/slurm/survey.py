@@ -216,8 +216,7 @@ def _kinds(text: str) -> dict[str, list[NodeKind]]:
 
 def gpus(gres: str) -> tuple[tuple[str, int], ...]:
     """The GPUs in a node's generic resources: ``gpu:h100:8(S:0-1),nvme:1`` is ``(("h100", 8),)``."""
-    found = re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres)
-    return tuple((kind, int(count)) for kind, count in found)
+    return tuple((kind, int(count)) for kind, count in re.findall(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres))
 
 
 def minutes(text: str) -> int | None:

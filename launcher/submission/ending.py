@@ -35,13 +35,9 @@ def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str 
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}
-    saved = (
-        f"; `launch resume {run_names.typed(directory)}` goes on from step {outcome['step']}"
-        if outcome.get("step")
-        else ""
-    )
+    way = f"; `launch resume {run_names.typed(directory)}` goes on from step {outcome.get('step')}"
     if asked_to_end(directory) or (stopped and place is None):
-        state.put(directory, "cancelled", reason=f"stopped{saved}", **facts)
+        state.put(directory, "cancelled", reason=f"stopped{way if outcome.get('step') else ''}", **facts)
         return None
     if returncode == 0 and not stopped:
         state.put(directory, "finished", **facts)

@@ -68,9 +68,8 @@ def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[
         if content.get("attempt") == attempt:
             if "error" in content:
                 raise JobFailed(content["error"])
-            return _wait_until_seen(
-                token_folder.folder_of(content, directory), directory, node * spec.cluster.gpus_per_node, stopped
-            )
+            folder, rank = token_folder.folder_of(content, directory), node * spec.cluster.gpus_per_node
+            return _wait_until_seen(folder, directory, rank, stopped)
         time.sleep(_LOOK_S)
     return False
 

@@ -109,9 +109,8 @@ def submit_arrays(recorded: Sequence[tuple[Path, RunSpec]], parallelism: int | N
     room = None if parallelism is None else parallelism - len(live)
     before = list(dict.fromkeys(job.partition("_")[0] for job in live)) if room is not None and room < 1 else []
     jobs_of: list[str] = []
-    for chunk, turn in zip(
-        arrays, turns([len(chunk) for chunk in arrays], parallelism if before else room), strict=True
-    ):
+    in_turn = turns(list(map(len, arrays)), parallelism if before else room)
+    for chunk, turn in zip(arrays, in_turn, strict=True):
         wait_for = before if turn.after is None else [jobs_of[turn.after]]
         jobs_of.append(_submit_array(chunk, clusters[chunk[0]], turn.at_once, wait_for))
     return jobs_of

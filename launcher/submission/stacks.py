@@ -123,9 +123,7 @@ def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             # Without a pause: one that hangs does not move, and one that is stopped is not to be started.
             words = [spy, "dump", "--nonblocking", "--pid", str(process.pid)]
-            done = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", timeout=_PYSPY_S, check=False
-            )
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_PYSPY_S)
             if done.returncode == 0 and frames(done.stdout):
                 return "py-spy", done.stdout
     return _by_signal(folder, process, until)
