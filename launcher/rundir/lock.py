@@ -134,7 +134,7 @@ def _as_yaml(content: str) -> str:
     dumper.add_representer(str, _represent_text)
     dumper.ignore_aliases = lambda self, data: True
 
-    dump = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
+    dump: Any = partial(yaml.dump, json.loads(content), Dumper=dumper, sort_keys=False, width=1 << 16)
     text: str = dump(allow_unicode=True)
     if terminal.visible(text) != text:  # Some of it would act on a terminal.
         text = dump(allow_unicode=False)
