@@ -27,11 +27,7 @@ class CheckRequest(JudgeRequest):
 
 
 def files_of(request: CheckRequest) -> list[Foreign]:
-    """The other programs' files that the run takes settings of; the counts of their keys are reported.
-
-    Raises:
-        ConfigErrors: One cannot be read, or a word of ``--set`` is wrong.
-    """
+    """The other programs' files that a run takes settings of, their keys counted; raises ConfigErrors for a bad one."""
     variables = variables_of(request.variables)
     found = []
     if request.deepspeed is not None:
@@ -72,9 +68,6 @@ def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
         require_for_trace(line, sources, found.spec)
     with checking(careful_validator(line, sources, typed) if request.native else None) as native:
         judging = Judging(
-            refined=memory_engine(request.engine),
-            native=native,
-            python=python_of(line, sources, typed),
-            measured=own,
+            refined=memory_engine(request.engine), native=native, python=python_of(line, sources, typed), measured=own
         )
         return Check.of(judge_run(found, judging), warnings=remarks)

@@ -26,11 +26,7 @@ def errors_of(row: RunState, rank: int | None) -> list[JsonObject]:
 
 
 def outputs_of(directory: Path, rank: int | None) -> Outputs:
-    """The files of a run, or of one of its ranks.
-
-    Raises:
-        ConfigErrors: There is no such rank.
-    """
+    """The files of a run, or of one of its ranks; raises ConfigErrors where there is no such rank."""
     found = output.outputs(directory) if rank is None else output.of_rank(directory, rank)
     if found is None:
         raise ConfigErrors([ConfigError("--rank", rank, f"{directory.name} has no logs of such a rank (yet)")])

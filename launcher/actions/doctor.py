@@ -112,7 +112,6 @@ def _write_profile(name: str, document: JsonObject) -> Path:
     if path.exists():
         rule = f"{path} exists and is not overwritten"
         raise ConfigErrors([ConfigError("--write", name, rule, [f"--write {name}_2"])])
-    text = view.yaml(profile).encode()
-    write_new(path, text, before=lambda content: trust.note_own(path, content))
+    write_new(path, view.yaml(profile).encode(), before=lambda content: trust.note_own(path, content))
     say(f"launch: use it by cluster={name}")
     return path

@@ -27,20 +27,12 @@ def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
 
 
 def find(names: list[str]) -> list[Path]:
-    """Run directories by words, of a sweep all of its runs.
-
-    Raises:
-        ConfigErrors: A word is no run, or is several.
-    """
+    """Run directories by words, of a sweep all of its runs; raises ConfigErrors where a word is no run, or several."""
     return run_names.find([_resolve(name, ask=False) for name in names], folder())
 
 
 def sweep_of(name: str) -> Path | None:
-    """The folder of the sweep that a word names; None where it names a run, or nothing.
-
-    Raises:
-        ConfigErrors: It is several.
-    """
+    """The folder of the sweep that a word names; None where it names none; raises ConfigErrors where it is several."""
     try:
         [place, *more] = run_names.places(name, folder())
     except FileNotFoundError:

@@ -169,11 +169,9 @@ class Sweep:
         return _frame(self.rows(), "Sweep.rows()")
 
     def __str__(self) -> str:
-        return (
-            sweep_table.judged(self.points)
-            if self.directory is None
-            else sweep_table.text(outcomes.rows(self.directory))
-        )
+        if self.directory is None:
+            return sweep_table.judged(self.points)
+        return sweep_table.text(outcomes.rows(self.directory))
 
 
 def _frame(rows: list[JsonObject], otherwise: str) -> pandas.DataFrame:

@@ -20,19 +20,14 @@ _NAME = re.compile(r"(?:[A-Za-z_]\w*|[1-9]\d?)\Z", re.ASCII)
 
 
 def variables_of(words: Iterable[str]) -> dict[str, str]:
-    """The variables that the words ``NAME=VALUE`` of ``--set`` give.
-
-    Raises:
-        ConfigErrors: A word is none, or a variable is given twice.
-    """
+    """The variables of ``--set NAME=VALUE``; raises ConfigErrors where a word is none, or a variable is given twice."""
     found: dict[str, str] = {}
     errors = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not _NAME.match(name):
-            errors.append(
-                ConfigError("--set", word, "it is NAME=VALUE, a variable as a shell names them", ["--set TP=8"])
-            )
+            rule = "it is NAME=VALUE, a variable as a shell names them"
+            errors.append(ConfigError("--set", word, rule, ["--set TP=8"]))
         elif name in found and found[name] != value:
             errors.append(ConfigError("--set", word, f"{name} is {found[name]} already", [f"--set {name}={value}"]))
         found[name] = value
@@ -42,16 +37,7 @@ def variables_of(words: Iterable[str]) -> dict[str, str]:
 
 
 def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
-    """Read a foreign configuration.
-
-    Args:
-        kind: The importer's name.
-        path: The file; of ``hf`` also the folder of a model.
-        variables: Those of ``--set``.
-
-    Raises:
-        ConfigErrors: The file cannot be read or is not what it should be.
-    """
+    """Read a foreign configuration, of ``hf`` also the folder of a model; raises ConfigErrors where it is none."""
     if kind not in registry.names("importers"):
         raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(registry.names('importers'))}")])
     importer = registry.load("importers", kind)

@@ -42,11 +42,7 @@ type Show = Callable[[str], None]
 
 
 def require_measurable(request: MeasureRequest, question: Question) -> None:
-    """Refuse, before anything is searched, runs that nobody can agree to or that cannot start here.
-
-    Raises:
-        ConfigErrors: They are.
-    """
+    """Refuse by ConfigErrors, before anything is searched, runs that nobody can agree to or that cannot start here."""
     if request.measure is not None and request.measure < 1:
         raise ConfigErrors([ConfigError("--measure", request.measure, "how many layouts: 1 or more", ["--measure 3"])])
     if request.steps is not None:
@@ -109,14 +105,12 @@ def _text(chosen: Shortlist) -> str:
     run = chosen.runs[0]
     count, kind = len(chosen.runs), "a Slurm array" if run.cluster.kind == "slurm" else "one after the other, here"
     runs = "1 short run" if count == 1 else f"{count} short runs"
-    head = f"{runs} of {chosen.steps} steps on {measurement.machine_text(run)}, {kind}:"
-    lines = ["", head]
+    lines = ["", f"{runs} of {chosen.steps} steps on {measurement.machine_text(run)}, {kind}:"]
     for number, words in enumerate(chosen.overrides):
         text = " ".join(words) or "as the words say"
         lines += textwrap.wrap(text, width(), initial_indent=f"  {number:03d}  ", subsequent_indent=" " * 7)
     if chosen.left_out:
-        text = f"left out of these runs, and back in the winner's recipe: {' '.join(chosen.left_out)}"
-        lines.append(_wrapped(text))
+        lines.append(_wrapped(f"left out of these runs, and back in the winner's recipe: {' '.join(chosen.left_out)}"))
     lines.append(_wrapped("random tokens, no checkpoint, no evaluation, no tracker"))
     return "\n".join((*lines, _wrapped(_cost(chosen))))
 
@@ -196,11 +190,7 @@ def _report_runs(chosen: Shortlist, directory: Path, points: Sequence[Point], en
 
 
 def read_results(run: str, *, save: str | None, ask: bool) -> Results:
-    """Read the results of a measurement so far.
-
-    Raises:
-        ConfigErrors: It is no measurement, or nothing was measured that could be saved.
-    """
+    """The results of a measurement so far; raises ConfigErrors where it is none, or has nothing yet to be saved."""
     directory = sweep_of(resolve_names([run], ask=ask)[0])
     if directory is None:
         rule = "a run, and no measurement of layouts"
@@ -249,9 +239,8 @@ def _compared(row: Measured) -> str:
         parts.append(f"{words} {'as' if 'as fast' in words else 'than'} predicted")
     if row.measured_bytes is not None and row.predicted_bytes:
         more = round(100 * (row.measured_bytes / row.predicted_bytes - 1))
-        parts.append(
-            f"{abs(more)}% {'more' if more > 0 else 'less'} memory than predicted" if more else "memory as predicted"
-        )
+        much = f"{abs(more)}% {'more' if more > 0 else 'less'} memory than predicted"
+        parts.append(much if more else "memory as predicted")
     return ", ".join(parts)
 
 
@@ -282,10 +271,7 @@ def results_document(found: Results, recipe: Path | None) -> JsonObject:
 def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | None:
     """The recipe of the fastest layout: by ``--save`` of those so far, else once all runs have ended.
 
-    One that was written before from the same results stays.
-
-    Raises:
-        SubmitError: There is another recipe of this name.
+    One that was written before from the same results stays; another one of this name raises SubmitError.
     """
     if not found.measured or (save is None and found.waits):
         return None
@@ -297,17 +283,9 @@ def write_winner(found: Results, save: str | None, *, trusted: bool) -> Path | N
         return path
     run = best.directory or found.directory
     catalog = Catalog(folder=recipes.typed_in(run))
-    summary = measurement.summary(found)
+    words, summary = (*found.record.training, *best.row.point.overrides), measurement.summary(found)
     try:
-        return recipes.keep(
-            name,
-            (*found.record.training, *best.row.point.overrides),
-            catalog,
-            summary=summary,
-            source=source,
-            run=run,
-            trusted=trusted,
-        )
+        return recipes.keep(name, words, catalog, summary=summary, source=source, run=run, trusted=trusted)
     except SubmitError as error:
         raise SubmitError(f"{error}, as --save NAME") from None
 

@@ -19,11 +19,7 @@ from launcher.spec import ClusterSpec
 
 
 def list_runs(words: Sequence[str]) -> Output:
-    """The measured runs of the user, or of the cluster that the words name.
-
-    Raises:
-        ConfigErrors: A word is wrong, or the file cannot be read.
-    """
+    """The measured runs of the user, or of the cluster that is named; raises ConfigErrors where they cannot be read."""
     content = _read(request(words).require().cluster)
     return Output(document={"schema": 1, "measurements": _as_dict(content)}, text="\n".join(_as_text(content)))
 
@@ -71,13 +67,12 @@ def _find_row(content: Content, word: str) -> Row:
 
 
 def _as_dict(content: Content) -> JsonObject:
-    found = constants.of_rows(content.rows)
     return {
         "file": str(content.path),
         "rows": [{**row.as_dict(), "why_not": constants.why_not(row)} for row in content.rows],
         "constants": [
             {**key._asdict(), "value": own.value, "deviation": own.deviation, "runs": own.runs, "nodes": own.nodes}
-            for key, own in found.items()
+            for key, own in constants.of_rows(content.rows).items()
         ],
         "unreadable": list(content.unreadable),
     }

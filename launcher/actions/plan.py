@@ -36,21 +36,13 @@ _ROUNDS = 4  # Searches at most: each leaves out what the engines' validators re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes:
-        question: The question of the layouts: for a smallest or largest run, the one with it.
-        plan: The layouts.
-        sentences: Stand before them.
-        keys: Keys of the document beside theirs.
-        is_enough: False where nothing fits, or not in time.
-    """
-
-    question: Question
-    plan: Plan
-    sentences: tuple[str, ...] = ()
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    is_enough: bool = True
+    question: Question  # Of the layouts: for a smallest or largest run, the one with it.
+    plan: Plan  # The layouts.
+    sentences: tuple[str, ...] = ()  # They stand before the layouts.
+    keys: Mapping[str, Any] = field(default_factory=dict)  # Keys of the document beside theirs.
+    is_enough: bool = True  # False where nothing fits, or not in time.
 
 
 def question_of(request: MeasureRequest) -> Question:
@@ -76,11 +68,9 @@ def question_of(request: MeasureRequest) -> Question:
 
 def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
-    return (
-        own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster)
-        if question.openings
-        else None
-    )
+    if not question.openings:
+        return None
+    return own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster)
 
 
 class Search:

@@ -51,15 +51,10 @@ type _Batch = list[_Line]
 
 
 def answers(path: Path, own: Measured | None = None) -> Iterator[Answer]:
-    """Answer every line in order; a bad point is an answer, not a crash.
+    """Answer every line in order, of a file, a pipe (``/dev/fd/63``) or ``-``; a bad point is an answer, not a crash.
 
     The first points are answered here, so that few of them need no other process; so are those that come one by one,
-    from a program that waits for each answer.
-
-    ``path`` may be a pipe that the shell has opened (``/dev/fd/63``), or ``-`` for stdin.
-
-    Raises:
-        ConfigErrors: The file cannot be read.
+    from a program that waits for each answer. Raises ConfigErrors where the file cannot be read.
     """
     facts, catalog = machine.facts(), Catalog(folder=folder())
     _look.forget()

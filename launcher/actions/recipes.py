@@ -77,20 +77,10 @@ def keep(
     run: Path | None = None,
     trusted: bool = False,
 ) -> Path:
-    """Write overrides as a recipe of the working folder; its path.
+    """Write overrides as a recipe of the working folder, with the source of its numbers; its path.
 
-    Args:
-        name: Its name.
-        texts: The overrides.
-        catalog: The configuration folders.
-        summary: Its purpose, in one line.
-        source: The source of its numbers, in one line.
-        run: The run that the words are of, which may be from elsewhere.
-        trusted: True to trust that run, or a recipe from elsewhere that the words name.
-
-    Raises:
-        ConfigErrors: A word cannot be read, or holds a secret.
-        SubmitError: There is a recipe of this name, or it cannot be written.
+    ``run`` is the one that the words are of; ``trusted`` trusts it, and a recipe from elsewhere that they name. Raises
+    ConfigErrors where a word is wrong or a secret, SubmitError where there is such a recipe, or it cannot be written.
     """
     content = {**recipe_file.content_of(texts, catalog, summary=summary), "source": source}
     return _written(name, content, _origin(run, texts, catalog, trusted=trusted))
@@ -102,11 +92,7 @@ def place(name: str) -> Path:
 
 
 def require_name(where: str, name: str, way_out: str) -> None:
-    """Refuse a name that is none.
-
-    Raises:
-        ConfigErrors: It is not.
-    """
+    """Refuse by ConfigErrors a name that no recipe can have."""
     if not _NAME.match(name):
         raise ConfigErrors([ConfigError(where, name, "a recipe's name is letters, digits and _ . -", [way_out])])
 
@@ -170,9 +156,8 @@ def fetch(source: str, name: str | None) -> Output:
         privileged = privileged_settings.of_spec(parse(data["spec"]))
     else:
         privileged = privileged_settings.of_recipe(recipes.check(data, source))
-    write_new(
-        path, content, otherwise=": choose another --name", before=partial(_note_foreign, path, source, privileged)
-    )
+    note = partial(_note_foreign, path, source, privileged)
+    write_new(path, content, otherwise=": choose another --name", before=note)
     return _written_output(path, use)
 
 
@@ -184,11 +169,7 @@ _UNKNOWN = {"model": None, "gpus": None, "strategy": None, "predicted_bytes": No
 
 
 def show(name: str) -> Output:
-    """The overrides that a recipe stands for.
-
-    Raises:
-        ConfigErrors: There is no such recipe, or it cannot be read.
-    """
+    """The overrides that a recipe stands for; raises ConfigErrors where there is no such recipe, or none that reads."""
     recipe = recipes.load(Catalog(folder=folder()).recipe(name))
     content = {"choose": dict(recipe.choose), "set": dict(recipe.set), "sweep": dict(recipe.sweep)}
     words = [*(["-m"] if recipe.sweep else []), *recipe.overrides(), *recipe.sweeps()]

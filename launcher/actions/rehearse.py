@@ -34,11 +34,7 @@ class RehearseRequest(JudgeRequest):
 
 
 def question_of(options: RehearseRequest) -> Request:
-    """Check the options of a rehearsal and make its question.
-
-    Raises:
-        ConfigErrors: An option is wrong.
-    """
+    """Check the options of a rehearsal and make its question; raises ConfigErrors where an option is wrong."""
     errors, layers = [], tuple[int, ...]()
     if options.steps < 1:
         errors.append(ConfigError("--steps", options.steps, "at least one step is trained", [f"--steps {STEPS}"]))
@@ -58,11 +54,7 @@ def question_of(options: RehearseRequest) -> Request:
 
 
 def judge_rehearsed(request: RehearseRequest) -> Assessment:
-    """The pre-flight's answer about a valid run, wherever it is for.
-
-    Raises:
-        ConfigErrors: The configuration is wrong.
-    """
+    """The pre-flight's answer about a valid run, wherever it is for; raises ConfigErrors where the run is wrong."""
     line, own = request.command_line(), own_measurements(wanted=request.measured)
     require_trust(line, trusted=request.trust)
     found = compose_run(line, own)

@@ -47,17 +47,10 @@ _LIVE = ("queued", "running", "requeued")
 
 
 def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again: bool) -> Rehearsed | Output:
-    """Submit a rehearsal, unless these words have an answer, or one is on its way; the answer, else the job.
+    """Submit a rehearsal, unless these words have an answer or one is on its way; the answer, else the job.
 
-    Args:
-        run: The run's words.
-        assessment: The judged run.
-        request: The ranks and steps to measure.
-        again: True to submit it all the same.
-
-    Raises:
-        ConfigErrors: The words are wrong, or Slurm refuses the job as it is.
-        SubmitError: It could not be submitted, or recorded.
+    ``again`` submits it all the same. Raises ConfigErrors where the words are wrong or Slurm refuses the job as it is,
+    SubmitError where it could not be submitted, or recorded.
     """
     spec = assessment.spec
     earlier = None if again else evidence.submitted(evidence.place(spec))

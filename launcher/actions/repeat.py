@@ -144,10 +144,7 @@ def _not_verifiable(found: Lock, spec: RunSpec, steps: int) -> list[ConfigError]
 
 
 def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[JsonObject]]:
-    """Run until a step is in the metrics, then stop; the directory, numbered where its name is taken, and the metrics.
-
-    The schedule is that of the whole run.
-    """
+    """Run until a step is in the metrics, then stop; the directory, numbered where its name is taken, and metrics."""
     planned = plan(assess.assess(spec), python=sys.executable)
     made_of = lock.here(spec.data, with_diff=spec.run.record_diff)
     with interrupts.held():

@@ -50,11 +50,7 @@ class JudgeRequest:
 
     @property
     def typed(self) -> tuple[str, ...]:
-        """The words with ``model=PATH`` in front, in place of ``--hf PATH``.
-
-        Raises:
-            ConfigErrors: The words choose a model, too.
-        """
+        """The words, ``model=PATH`` in front for ``--hf PATH``; raises ConfigErrors where they choose a model, too."""
         if self.hf is None:
             return self.overrides
         word = f"model={as_model(self.hf)}"
@@ -65,15 +61,8 @@ class JudgeRequest:
         return (word, *self.overrides)
 
     def command_line(self, further: Iterable[str] = ()) -> CommandLine:
-        """The words, with those that ``--partial`` and ``--hf`` stand for in front.
-
-        Words of other programs' files, ``further``, stand before the typed ones.
-
-        Raises:
-            ConfigErrors: ``--hf`` and a word both choose a model.
-        """
-        partial = [_PARTIAL] if self.partial else []
-        words = (*further, *partial, *self.typed)
+        """The words behind those of other programs' files (``further``), and behind what ``--partial`` stands for."""
+        words = (*further, *([_PARTIAL] if self.partial else []), *self.typed)
         return CommandLine(words=words, script_args=self.script_args, catalog=Catalog(folder=folder()))
 
 
@@ -123,10 +112,8 @@ def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Mea
 def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Assessment:
     """Judge a request and look at its data; errors of its words stand first, obstacles of this machine last.
 
-    A run that is ``resumed`` goes on from a checkpoint of its own, and ``save.load`` is not looked at.
-
-    Raises:
-        ConfigErrors: Nothing could be read that could be judged.
+    A run that is ``resumed`` goes on from a checkpoint of its own, and ``save.load`` is not looked at. Raises
+    ConfigErrors where nothing could be read that could be judged.
     """
     if found.spec is None:
         raise ConfigErrors(found.errors)
@@ -135,11 +122,10 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     if judging.measured is not None:
         judging.measured.tell(say)
     catalog = Catalog(folder=folder())
-    warnings = (*found.warnings, *judged.warnings)
     return replace(
         judged,
         errors=choices.leaving(found.backend, judged.errors, catalog),
-        warnings=choices.leaving(found.backend, warnings, catalog),
+        warnings=choices.leaving(found.backend, (*found.warnings, *judged.warnings), catalog),
         rehearsed=None if judged.errors else evidence.read(spec),
     )
 
@@ -172,16 +158,10 @@ def draw_figure(path: Path | None, assessment: Assessment) -> None:
 def write_new(
     path: Path, content: str | bytes, *, otherwise: str = "", before: Callable[[bytes], None] | None = None
 ) -> None:
-    """Write a file that must not exist yet, with its folder, whole or not at all.
+    """Write a file that must not exist yet, with its folder, whole or not at all; raises SubmitError where it cannot.
 
-    Args:
-        path: The file.
-        content: Its text or bytes.
-        otherwise: Another way for the user where it exists, for the message.
-        before: Called with the bytes before the file appears; where it fails, no file does.
-
-    Raises:
-        SubmitError: It exists, or cannot be written.
+    ``before`` is called with the bytes before the file appears: where it fails, no file does. ``otherwise`` is another
+    way for the user where it exists, for the message.
     """
     data = content if isinstance(content, bytes) else content.encode()
     exists = SubmitError(f"{path} exists and is not overwritten{otherwise}")

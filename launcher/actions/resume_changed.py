@@ -56,12 +56,8 @@ class _Changed:
 def submit_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[str, RunSpec]:
     """Submit a run again with changed settings; the job id, and the run as it is now.
 
-    ``trusted`` lets it start from a checkpoint from elsewhere that runs code as it is read.
-
-    Raises:
-        ConfigErrors: A word cannot be read, or the run cannot go on like that.
-        DoesNotFit: The changed run does not.
-        SubmitError: It waits or runs, or its submission failed.
+    ``trusted`` lets it start from a checkpoint from elsewhere that runs code as it is read. Raises ConfigErrors where
+    it cannot go on like that, DoesNotFit, and SubmitError where it waits or runs, or its submission failed.
     """
     name, found = run_names.name_of(directory, folder()), status.read(directory)
     if contents.exists(directory, REHEARSAL):
@@ -118,10 +114,8 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
     overrides = line.overrides
     if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
         require_trust(line, trusted=trusted)
-    errors = [
-        *line.errors,
-        *(_no_option(override) for override in overrides if override.group and override.key in _WHOLE),
-    ]
+    whole = (override for override in overrides if override.group and override.key in _WHOLE)
+    errors = [*line.errors, *map(_no_option, whole)]
     if errors:
         raise ConfigErrors(errors)
     content: Any = to_dict(before)
@@ -154,10 +148,8 @@ def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
         return {}
     batch, ranks = before.global_batch_size, after.data_degree
     if after.gpus % after.model_parallel == 0 and batch % ranks:
-        rule = (
-            f"{ranks} ranks cannot share out the run's global batch of {batch} sequences evenly, and another batch is "
-            "another training"
-        )
+        uneven = f"{ranks} ranks cannot share out the run's global batch of {batch} sequences evenly"
+        rule = f"{uneven}, and another batch is another training"
         divisors = [count for count in range(1, batch + 1) if batch % count == 0]
         whole = [count for count in divisors if count * after.model_parallel % after.cluster.nodes == 0]
         near = sorted(whole, key=lambda count: (abs(count - ranks), -count))[:3]
@@ -199,17 +191,15 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"
-    return [
-        ConfigError(edit.length_key(after), edit.length_value(after), rule, [edit.length_override(after, 2 * step)])
-    ]
+    way_out = edit.length_override(after, 2 * step)
+    return [ConfigError(edit.length_key(after), edit.length_value(after), rule, [way_out])]
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
     """A run keeps its name, its folder and its copy of a script, and belongs to no other sweep."""
     rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
-    pairs = [
-        (f"{group}.{key}", was) for group in ("run", "sweep") for key, was in asdict(getattr(before, group)).items()
-    ]
+    groups = {"run": asdict(before.run), "sweep": asdict(before.sweep)}
+    pairs = [(f"{group}.{key}", was) for group, content in groups.items() for key, was in content.items()]
     changed = [(path, was, now) for path, was in pairs if (now := edit.value_at(after, path)) != was]
     errors = [ConfigError(path, now, rule, [edit.override(path, was)]) for path, was, now in changed]
     if after.script != before.script:
@@ -241,6 +231,5 @@ def _report(directory: Path, differences: Sequence[changes.Change], step: int) -
     say(f"launch: {name} goes on from step {step} with other settings; those before are kept in {changes.KEPT}/")
     for path, before, after in differences:
         say(f"  {path}: {edit.typed(before)} -> {edit.typed(after)}")
-    schedule = {path for path, _, _ in differences} & _SCHEDULED
-    if schedule:
+    if {path for path, _, _ in differences} & _SCHEDULED:
         say(f"  learning rates from step {step + 1} on are those of the schedule with these settings")

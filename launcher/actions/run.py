@@ -108,8 +108,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
         found = request_of_lock(request.lock, line.words, trusted=request.trust)
     with checking(assess.judge if request.native else None) as native:
         refined = memory_engine(request.engine)
-        judging = Judging(refined=refined, native=native, python=job_python.asked, measured=own)
-        assessment = judge_run(found, judging)
+        assessment = judge_run(found, Judging(refined=refined, native=native, python=job_python.asked, measured=own))
     if request.rehearsed and not assessment.errors:
         assessment = judge_by_rehearsal(assessment, shlex.join(line.words))
     draw_figure(request.plot, assessment)
@@ -130,11 +129,7 @@ def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
 
 
 def record_run(run: Ready) -> Path:
-    """Record a run that is ready, which takes no time; its directory.
-
-    Raises:
-        SubmitError: The run directory cannot be written, or is taken.
-    """
+    """Record a run that is ready, which takes no time; its directory; raises SubmitError where that is taken."""
     named = directory_of(run.plan, folder=folder())
     return record(run.plan, named, overrides=run.overrides, forced=run.forced, made_of=run.made_of, tokens=run.tokens)
 
@@ -175,11 +170,7 @@ def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
 
 
 def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None) -> int:
-    """Start a recorded run: on Slurm it is submitted, on this machine it is followed to its end.
-
-    Returns:
-        The exit status.
-    """
+    """Start a recorded run: on Slurm it is submitted, on this machine it is followed to its end; the exit status."""
     job_id = submit(directory, planned.spec)
     if planned.spec.cluster.kind == "slurm":
         if show is not None:
@@ -224,8 +215,7 @@ def debug(directory: Path, job: Job) -> int:
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with subprocess.Popen(torchrun.one_rank(job.argv), env={**os.environ, **job.environment, **alone}) as rank:
-        agent = Process.of(rank.pid).as_dict()
-        state.put(directory, "running", keeper=Process.here().as_dict(), agent=agent)
+        state.put(directory, "running", keeper=Process.here().as_dict(), agent=Process.of(rank.pid).as_dict())
         exit_status = _wait(rank)
     reason = failure.explain(directory, exit_status).text if exit_status else None
     state.put(directory, "failed" if exit_status else "finished", reason=reason)

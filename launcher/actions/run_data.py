@@ -149,9 +149,8 @@ def _coloured(tokens: Sequence[Token]) -> Text:
 
 
 def _bracketed(tokens: Sequence[Token]) -> str:
-    runs = (
-        (trained, "".join(token.text for token in run)) for trained, run in groupby(tokens, lambda token: token.trained)
-    )
+    groups = groupby(tokens, lambda token: token.trained)
+    runs = ((trained, "".join(token.text for token in run)) for trained, run in groups)
     return "".join(f"\u27e6{_visible(text)}\u27e7" if trained else _visible(text) for trained, text in runs)
 
 

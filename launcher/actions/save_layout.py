@@ -18,12 +18,7 @@ from launcher.planner.question import Question
 
 
 def free_name(name: str) -> str:
-    """The name of a recipe without its suffix; one that no recipe can get is refused before anything is searched.
-
-    Raises:
-        ConfigErrors: It is no name.
-        SubmitError: There is a recipe of this name.
-    """
+    """A recipe's name without its suffix; raises ConfigErrors where it is none, SubmitError where it is taken."""
     name = name.removesuffix(".yaml")
     recipes.require_name("--save", name, "--save my_recipe")
     path = recipes.place(name)
@@ -33,14 +28,9 @@ def free_name(name: str) -> str:
 
 
 def save(request: PlanRequest, question: Question, found: Plan) -> dict[str, str] | None:
-    """Write the first layout, and say where; of an answer without one nothing is written.
+    """Write the first layout, and say where; its path and use as ``recipe save --json`` has them; None without one.
 
-    Returns:
-        The recipe's path and its use, as ``recipe save --json`` has them; None where nothing was to be written.
-
-    Raises:
-        ConfigErrors: The words hold a secret.
-        SubmitError: It cannot be written.
+    Raises ConfigErrors where the words hold a secret, SubmitError where it cannot be written.
     """
     if request.save is None:
         return None

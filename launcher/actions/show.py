@@ -70,15 +70,10 @@ class Shown:
 
 
 def translate_run(line: CommandLine) -> Shown:
-    """Translate a run, also one that does not fit.
-
-    Raises:
-        ConfigErrors: The configuration is wrong.
-    """
+    """Translate a run, also one that does not fit; raises ConfigErrors where the configuration is wrong."""
     planned = plan(judge_run(compose_run(line, own_measurements(wanted=True)), Judging()), python=sys.executable)
     spec = planned.spec
-    named = spec.run.name is not None or spec.run.directory is not None
-    if named:
+    if spec.run.name is not None or spec.run.directory is not None:
         directory = str(directory_of(planned, folder=folder()))
         sbatch = sbatch_text(directory.rpartition("/")[2], directory, spec.cluster)
         return Shown(plan=planned, job=planned.job.at(directory), sbatch=sbatch)

@@ -86,7 +86,6 @@ def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
 def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
     """The sweep of a request; layouts of ``plan=best`` are searched by the user's own measured runs."""
     line, own = request.command_line(), own_measurements(wanted=request.measured)
-    search = planning.plan if quiet else layout_search.search
     return sweep.read(
         line.words,
         catalog=line.catalog,
@@ -94,7 +93,7 @@ def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
         force=request.force,
         trusted=request.trust,
         measured=own,
-        search=partial(search, judge=Preflight(own)),
+        search=partial(planning.plan if quiet else layout_search.search, judge=Preflight(own)),
     )
 
 
@@ -127,10 +126,8 @@ def left_out_text(points: Sequence[Point]) -> str:
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
     """Start a sweep: on this machine one run after the other, on Slurm all at once, and then it returns.
 
-    ``show`` takes the texts of each run; None shows neither these nor progress.
-
-    Returns:
-        The sweep; its folder, which is not written where no point is kept; its points; and its runs' worst exit status.
+    ``show`` takes the texts of each run; None shows neither these nor progress. Returns the sweep; its folder, which is
+    not written where no point is kept; its points; and its runs' worst exit status.
     """
     swept = _read(request, quiet=show is None)
     if swept.settings.sweep.sampler != "grid":

@@ -54,9 +54,8 @@ def _sources(word: str) -> list[Source]:
         if not any(yaml_files(path)):
             rule = "the folder holds neither a lock nor configuration groups"
             raise ConfigErrors([ConfigError("FILE", word, rule, ["launch recipe trust recipes/NAME.yaml"])])
-        return [
-            Source(path=file, privileged=privileged) for file, privileged in privileged_settings.of_conf(path).items()
-        ]
+        options = privileged_settings.of_conf(path).items()
+        return [Source(path=file, privileged=privileged) for file, privileged in options]
     if path.is_dir() or (path.is_file() and _is_lock(path)):
         found = lock.read(path)
         return [Source(path=found.path, privileged=privileged_settings.of_spec(found.spec), written=True)]

@@ -28,11 +28,7 @@ _LOADS = ("spec", "yaml-cfg")  # Arguments of Megatron-LM that load what they na
 
 
 def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source] = ()) -> None:
-    """Ask for ``--trust`` where the settings of a command line come from elsewhere and would act.
-
-    Raises:
-        ConfigErrors: It was not given.
-    """
+    """Ask for ``--trust``, by ConfigErrors, where the settings of a command line come from elsewhere and would act."""
     from launcher.config.trust import sources as trust
 
     trust.require([*imported, *_sources(line)], folder=folder(), given=trusted)
@@ -48,10 +44,10 @@ def _sources(line: CommandLine) -> list[Source]:
 
     options_of = [privileged_settings.of_conf(place) for place in line.catalog.conf[:-1]]
     found = [Source(path=path, privileged=privileged) for files in options_of for path, privileged in files.items()]
-    named = line.recipe
-    return (
-        found if named is None else [*found, Source(path=named[0], privileged=privileged_settings.of_recipe(named[1]))]
-    )
+    if line.recipe is not None:
+        path, recipe = line.recipe
+        found.append(Source(path=path, privileged=privileged_settings.of_recipe(recipe)))
+    return found
 
 
 def careful_validator(
@@ -83,9 +79,8 @@ def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str
         if spec.cluster.python is not None and (foreign := _foreign(line, imported)):
             known = job_python.kept(spec)
             if known is None:
-                raise job_python.Unasked(
-                    f"{foreign[0]} is from elsewhere and not trusted (--trust), so it was not started"
-                )
+                why = f"{foreign[0]} is from elsewhere and not trusted (--trust), so it was not started"
+                raise job_python.Unasked(why)
             return known
         return job_python.asked(spec)
 
@@ -93,11 +88,7 @@ def python_of(line: CommandLine, imported: Sequence[Source], typed: Sequence[str
 
 
 def require_for_trace(line: CommandLine, imported: Sequence[Source], spec: RunSpec) -> None:
-    """Refuse to trace a run whose settings could load code and come from elsewhere: a trace runs the worker.
-
-    Raises:
-        ConfigErrors: They do, and ``--trust`` was not given.
-    """
+    """Refuse by ConfigErrors to trace a run whose settings from elsewhere could load code: a trace runs the worker."""
     if not (spec.backend.extra or spec.backend.path):
         return
     foreign = _foreign(line, imported)
@@ -124,9 +115,8 @@ def _foreign(line: CommandLine, imported: Sequence[Source]) -> list[Path]:
     """The files that are not trusted and whose settings run code."""
     from launcher.config.trust import sources as trust
 
-    sources = [
-        source for source in (*imported, *_sources(line)) if any(setting.runs_code for setting in source.privileged)
-    ]
+    every = (*imported, *_sources(line))
+    sources = (source for source in every if any(setting.runs_code for setting in source.privileged))
     return [source.path for source in sources if trust.why_foreign(source, folder=folder()) is not None]
 
 

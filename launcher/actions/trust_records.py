@@ -23,20 +23,9 @@ from launcher.spec import edit
 from launcher.submission.slurm_jobs import sbatch_text
 
 _USED = (
-    "script",
-    "script_args",
-    "model.weights",
-    "data.path",
-    "data.tokenizer",
-    "data.template",
-    "save.load",
-    "backend.path",
-    "backend.extra",
-    "zero.nvme_path",
-    "tracking.kind",
-    "tracking.project",
-    "tracking.uri",
-)
+    "script", "script_args", "model.weights", "data.path", "data.tokenizer", "data.template", "save.load",
+    "backend.path", "backend.extra", "zero.nvme_path", "tracking.kind", "tracking.project", "tracking.uri",
+)  # fmt: skip
 """Settings that the worker reads from ``spec.json`` and that name files, programs, options and places to send to."""
 
 
@@ -125,9 +114,8 @@ def _of_run(run: Path) -> Iterator[str]:
     yield from (f"needs your word    {setting}" for setting in trust.needs_of_spec(spec))
     if checkpoints.whole_checkpoints(run) and backends.of(spec).profile.unpickles:
         yield f"checkpoints        {spec.backend.name} reads them as pickles, which run whatever code they hold"
-    yield from (
-        f"sbatch script      {line}" for line in (sbatch_text(run.name, str(run), spec.cluster) or "").splitlines()
-    )
+    script = sbatch_text(run.name, str(run), spec.cluster) or ""
+    yield from (f"sbatch script      {line}" for line in script.splitlines())
 
 
 def _texts(content: JsonObject, name: str) -> list[str]:

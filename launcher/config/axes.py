@@ -69,11 +69,7 @@ class Axes:
 
 
 def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
-    """Find the axes. Those of a recipe come first, unless the command line sets the same key.
-
-    Raises:
-        ConfigErrors: A word cannot be read, or something is swept that belongs to the whole sweep.
-    """
+    """Find the axes, a recipe's first unless the words set the same key; raises ConfigErrors where a word is wrong."""
     overrides, errors = read(texts, catalog)
     if errors:
         raise ConfigErrors(errors)

@@ -72,11 +72,7 @@ class Catalog:
         return tuple(sorted({path.stem for folder in self.recipes for path in folder.glob("*.yaml")}))
 
     def recipe(self, name: str) -> Path:
-        """The file of a recipe.
-
-        Raises:
-            ConfigErrors: There is none.
-        """
+        """The file of a recipe; raises ConfigErrors where there is none."""
         found = self.find_recipe(name)
         if found is None:
             near = [f"recipe={other}" for other in closest(name, self.groups["recipe"])]
@@ -106,8 +102,7 @@ class Catalog:
     def digest(self) -> str:
         """Digest of path, size and time of every configuration file as first seen: equal digests compose equally."""
         places = (f"{folder}/{name}" for folder, names in self._names.items() for name in names)
-        stamps = [[place, *_stamp(place)] for place in places]
-        return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([[place, *_stamp(place)] for place in places]).encode()).hexdigest()
 
     def require_bounded(self) -> None:
         """See that a user's own files, which may be anyone's, stay within the limits, before Hydra reads them.

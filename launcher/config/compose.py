@@ -47,11 +47,7 @@ _one_at_a_time = threading.Lock()  # Hydra's state is the process's, and a progr
 
 
 def compose(overrides: Sequence[Override], catalog: Catalog) -> Config:
-    """Compose one configuration from checked overrides, weakest first.
-
-    Raises:
-        ComposeError: A value cannot be read, or a configuration file is broken.
-    """
+    """Compose one configuration from checked overrides, weakest first; raises ComposeError where one cannot be read."""
     sweeping = [override for override in overrides if override.sweeps]
     if sweeping:
         rule = "several values are a sweep, and this starts one run"
@@ -150,11 +146,7 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
 
 
 def _completed(config: Config, catalog: Catalog, name: str) -> Config:
-    """The same with what a user's own file leaves out: each key of a group that it lacks, from the shipped base.
-
-    Raises:
-        ComposeError: A group is no mapping.
-    """
+    """The same with what a user's own file leaves out: each key of a group that it lacks, from the shipped base."""
     if len(catalog.conf) == 1:
         return config  # Every shipped option inherits its base.
     chosen, is_option, _ = name.partition("/")
@@ -172,11 +164,7 @@ def _completed(config: Config, catalog: Catalog, name: str) -> Config:
 
 
 def _refuse_other_folders() -> None:
-    """Let no file add folders to Hydra's search path: a folder of a package is found by importing it.
-
-    Raises:
-        HydraException: While a configuration with ``hydra.searchpath`` is composed.
-    """
+    """Let no file add folders to Hydra's search path: a folder of a package is found by importing it."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -216,9 +204,8 @@ def _unreadable(parser: Any, text: str, exception: type[Exception]) -> ConfigErr
     except exception as error:
         key, _, value = text.lstrip("+").partition("=")
         if secret.shown(value, key) != value:  # Hydra's reason and the quoted word would repeat pieces of it.
-            return ConfigError(
-                key, secret.NOT_SHOWN, "the value cannot be read: a text with special characters is quoted"
-            )
+            rule = "the value cannot be read: a text with special characters is quoted"
+            return ConfigError(key, secret.NOT_SHOWN, rule)
         reason = str(error).splitlines()[0]
         quoted = value.strip("'\"").replace('"', '\\"')
         ways = [shlex.quote(f'{key}="{quoted}"')] if takes_text(key) else []

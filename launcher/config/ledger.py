@@ -100,11 +100,9 @@ class Ledger:
     _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def say(self, key: str, *paths: str) -> None:
-        """Enter a key that these settings and chosen groups say; where none of them is set in the end, it is default.
+        """Enter a key that these settings (``train.steps``) and chosen groups (``precision``) say.
 
-        Args:
-            key: Of the file; one that is not there is ignored, so that a reader need not ask.
-            paths: Keys of the run (``train.steps``) or groups that are chosen (``precision``).
+        Where none of them is set in the end, it is default; one that is not there is ignored, so a reader need not ask.
         """
         self._enter(key, tuple(dict.fromkeys((*self._said(key), *paths))))
 

@@ -36,11 +36,7 @@ def asked_for(sentence: str) -> set[str]:
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
     """An error for each key that matters; keys of one block that are left out for one reason are one error.
 
-    Args:
-        file: The file, for messages.
-        left_out: Its keys that the run does not have here.
-        given: The keys of the run that the user sets.
-        partial: The word with which the user goes on without them.
+    Keys that are ``given`` answer what asks for them; ``partial`` is the word with which the user goes on without.
     """
     found = []
     for left in _in_blocks(_mattering(left_out, given)):
@@ -53,9 +49,9 @@ def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, pa
 
 def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> list[ConfigError]:
     """The same keys as warnings of a run that the user wants without them."""
-    found = _in_blocks(_mattering(left_out, given))
     return [
-        ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}") for left in found
+        ConfigError(f"{file}: {left.key}", short(left.value), f"the run is without it: {left.effect}")
+        for left in _in_blocks(_mattering(left_out, given))
     ]
 
 

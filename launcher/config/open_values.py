@@ -44,9 +44,6 @@ def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = 
 
     A memory among the keys ``typed`` by the user or a recipe is all for the rank: nothing of it is reserved. A rank on
     the CPU without one, and without one in the option, has its share of the host. ``hardware.name`` stays ``auto``.
-
-    Returns:
-        A new configuration; what the user set stays.
     """
     hardware, cluster = dict(config["hardware"]), dict(config["cluster"])
     if hardware["name"] == "auto":

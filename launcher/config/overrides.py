@@ -88,11 +88,7 @@ def _scalar(text: str) -> tuple[bool, Scalar]:
 
 
 def read(texts: Iterable[str], catalog: Catalog) -> tuple[list[Override], list[ConfigError]]:
-    """Split overrides and check their keys and option names.
-
-    Returns:
-        The overrides that are right, in order, and an error for each of the others.
-    """
+    """Check the keys and option names of overrides: those that are right, in order, and an error for each other."""
     overrides: list[Override] = []
     errors: list[ConfigError] = []
     texts = list(texts)
@@ -190,8 +186,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     if f"{group}.name" in keys and group == "run":
-        near = [f"run.name={value}"]
-        return ConfigError(group, value, rule, near)
+        return ConfigError(group, value, rule, [f"run.name={value}"])
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"
     return ConfigError(group, value, rule, [f"{group}={option}" for option in near] or [others])
 

@@ -30,11 +30,7 @@ _NOT_REPEATED = ("run", "sweep", "hardware")
 
 
 def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> JsonObject:
-    """A command line as a recipe: its choices, settings and axes; a recipe that it names is taken in.
-
-    Raises:
-        ConfigErrors: A word cannot be read.
-    """
+    """A command line as a recipe; one that it names is taken in; raises ConfigErrors where a word cannot be read."""
     axes = read_axes(texts, catalog)
     words, _ = read(axes.fixed, catalog)
     overrides = expand(words, catalog)
@@ -55,10 +51,8 @@ def content_of(texts: Sequence[str], catalog: Catalog, *, summary: str) -> JsonO
 def words_for(spec: RunSpec, catalog: Catalog) -> list[str]:
     """Overrides that compose to a run: the options that its groups are named after, and the keys that differ from them.
 
-    The facts of a machine and the run's own name are left out, as they are no part of what others repeat.
-
-    Raises:
-        ConfigErrors: The options do not compose any more.
+    The facts of a machine and the run's own name are left out, as they are no part of what others repeat. Raises
+    ConfigErrors where the options do not compose any more.
     """
     whole: Any = to_dict(spec)
     named = {group: str(whole[group][key]) for group, key in _NAMED_BY.items()}
@@ -80,11 +74,7 @@ def _differing(group: str, wanted: Mapping[str, Any], composed: Mapping[str, Any
 
 
 def as_text(name: str, content: Mapping[str, Any]) -> str:
-    """A recipe as YAML, headed by the command that runs it.
-
-    Raises:
-        ConfigErrors: It would hold a secret.
-    """
+    """A recipe as YAML, headed by the command that runs it; raises ConfigErrors where it would hold a secret."""
     import yaml
 
     secrecy.require_none(content, "the recipe")

@@ -54,12 +54,9 @@ class Recipe:
 
 
 def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """Put a recipe's overrides before the user's own.
+    """Put a recipe's overrides before the user's own; raises ConfigErrors where it is broken.
 
     A group that the user chooses drops what the recipe chose and set inside it (docs/contract/commands.md).
-
-    Raises:
-        ConfigErrors: The recipe is broken, or it names what does not exist.
     """
     found = named(overrides, catalog)
     own = [override for override in overrides if not (override.group and override.key == "recipe")]
@@ -67,11 +64,7 @@ def expand(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
 
 
 def words_of(recipe: Recipe, texts: Sequence[str], catalog: Catalog) -> list[Override]:
-    """Some of a recipe's words as overrides.
-
-    Raises:
-        ConfigErrors: They name what does not exist.
-    """
+    """Some of a recipe's words as overrides; raises ConfigErrors where they name what does not exist."""
     found, errors = read(texts, catalog)
     if errors:
         where = f"recipe={recipe.name}"
@@ -83,10 +76,7 @@ def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe
     """The file of the recipe that a command line names, and the recipe less what the other words take out of it.
 
     A group that they choose takes out all of that group, a key that they set its value or sweep; a mapping stays, since
-    the words only add to it.
-
-    Raises:
-        ConfigErrors: There is no such recipe, or it is broken.
+    the words only add to it. Raises ConfigErrors where there is no such recipe, or it is broken.
     """
     names = [override.value for override in overrides if override.group and override.key == "recipe"]
     if not names:
@@ -123,11 +113,7 @@ def _loaded(path: Path, *state: int) -> Recipe:
 
 
 def check(content: object, where: str, name: str = "") -> Recipe:
-    """Return the recipe of plain data.
-
-    Raises:
-        ConfigErrors: They are none.
-    """
+    """The recipe of plain data; raises ConfigErrors where they are none."""
     if not isinstance(content, dict):
         rule = f"a recipe is a mapping of {', '.join(_KEYS)}"
         found = "nothing" if content is None else str(content)[:40]

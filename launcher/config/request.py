@@ -51,11 +51,7 @@ class CommandLine:
 
     @cached_property
     def recipe(self) -> tuple[Path, Recipe] | None:
-        """The file of the recipe that they name, and the recipe less what the other words take out of it.
-
-        Raises:
-            ConfigErrors: There is no such recipe, or it is broken.
-        """
+        """The file of the recipe that they name, and the recipe less what other words take out of it."""
         return recipes.named(self.overrides, self.catalog)
 
 
@@ -77,11 +73,7 @@ class Request:
     said: tuple[str, ...] = ()
 
     def require(self) -> RunSpec:
-        """The specification.
-
-        Raises:
-            ConfigErrors: There were errors.
-        """
+        """The specification; raises ConfigErrors where there were errors."""
         if self.errors or self.spec is None:
             raise ConfigErrors(self.errors)
         return self.spec
@@ -163,8 +155,8 @@ def _specify(
         if script_args:
             config["script_args"] = list(script_args)
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
-            name = Path(str(config["script"])).stem
-            config["model"] = {**config["model"], "name": name, "source": SCRIPTS_OWN}
+            model = {"name": Path(str(config["script"])).stem, "source": SCRIPTS_OWN}
+            config["model"] = {**config["model"], **model}
         return parse(config), ()
     except ConfigErrors as error:
         return None, error.errors

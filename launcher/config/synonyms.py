@@ -90,16 +90,12 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 _BY_KEY = {word: ways for words, ways in _KEYS for word in words}
 
 OPTIONS = {
+    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")},
     "plot": "--plot FILE.png",
-    "json": "--json",
     "explain": "--explain activations",
     "points": "--points FILE.jsonl",
-    "force": "--force",
-    "debug": "--debug",
-    "trust": "--trust",
     "trace": "--engine trace",
     "multirun": "-m",
-    "help": "--help",
 }
 """Options that people type as words."""
 
@@ -141,11 +137,7 @@ def verbs(word: str) -> list[str]:
 
 
 def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The words without ``plan=best``, and True if it was there.
-
-    Raises:
-        ConfigErrors: ``plan`` has another value.
-    """
+    """The words without ``plan=best``, and True if it was there; raises ConfigErrors for another value of it."""
     rest = tuple(text for text in texts if text.partition("=")[0] != BEST_KEY or "=" not in text)
     if len(rest) < len(texts) and (wrong := [text for text in texts if text not in (*rest, BEST)]):
         raise ConfigErrors(best_refused(text.partition("=")[2]) for text in wrong)

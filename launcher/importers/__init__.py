@@ -82,11 +82,7 @@ _FORMATS = (
 
 
 def refuse_other(kind: str, text: str, path: str) -> None:
-    """See that a file does not look like another format than the one that it is read as.
-
-    Raises:
-        ConfigErrors: It does, with the keys that say so and what can be done with it.
-    """
+    """Refuse by ConfigErrors a file that looks like another format, with the keys that say so and the ways out."""
     keys = set(_keys(text, path))
     alike = [(each, sign) for each in _FORMATS for sign in map(str.split, each.signs) if keys.issuperset(sign)]
     if not alike or any(key.startswith("--") for key in keys):

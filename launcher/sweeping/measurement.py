@@ -240,12 +240,7 @@ class Results:
 
 
 def read(directory: Path) -> Results:
-    """Read the results of a measurement so far.
-
-    Raises:
-        ConfigErrors: It is a sweep of another kind.
-        BadRecord: Its record is damaged.
-    """
+    """The results of a measurement so far; raises ConfigErrors for another sweep, BadRecord for a damaged record."""
     content = (contents.read(directory, state.SWEEP) or {}).get(MEASUREMENT)
     if content is None:
         rule = "a sweep, and none of layouts that `launch plan --measure N` has started"

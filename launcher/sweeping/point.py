@@ -28,14 +28,11 @@ class Point:
     id: str  # Its number in the sweep, and the name of its run's folder.
     overrides: tuple[str, ...]  # Its own settings, beside the words that all points share.
     verdict: VerdictName  # The pre-flight's answer.
-    reason: str | None = None  # Why it is left out; None where it is run.
-    predicted_bytes: int | None = None  # The allocated peak of the worst rank; None for an invalid point.
-    # Bytes that its device must have, the figure of the verdict; None for an invalid point.
-    needed_bytes: int | None = None
-    # The pile with most of that rank's memory, with its bytes; None for an invalid point.
-    largest_pile: tuple[str, int] | None = None
-    # None where it is unknown, and of a point that does not fit.
-    predicted_tokens_per_second_per_gpu: float | None = None
+    reason: str | None  # Why it is left out; None where it is run.
+    predicted_bytes: int | None  # The allocated peak of the worst rank; None for an invalid point.
+    needed_bytes: int | None  # Those that its device must have, the figure of the verdict; None for an invalid point.
+    largest_pile: tuple[str, int] | None  # Most of that rank's memory, with its bytes; None for an invalid point.
+    predicted_tokens_per_second_per_gpu: float | None  # None where it is unknown, and of a point that does not fit.
     layout: tuple[str, ...] = ()  # The last of its overrides, where these are the planner's choices for ``plan=best``.
 
     @property
@@ -58,15 +55,20 @@ class Point:
 def invalid(name: str, overrides: Sequence[str], errors: Iterable[ConfigError]) -> Point:
     """A point that is no run, with the reasons."""
     reason = "; ".join(f"{error.where}: {error.rule}" for error in errors)
-    return Point(id=name, overrides=tuple(overrides), verdict="invalid", reason=reason)
+    return Point(
+        id=name,
+        overrides=tuple(overrides),
+        verdict="invalid",
+        reason=reason,
+        predicted_bytes=None,
+        needed_bytes=None,
+        largest_pile=None,
+        predicted_tokens_per_second_per_gpu=None,
+    )
 
 
 def read_point(directory: Path, row: JsonObject) -> Point:
-    """Read a point of a sweep's folder.
-
-    Raises:
-        BadRecord: It is not as :meth:`Point.as_dict` writes it.
-    """
+    """Read a point of a sweep's folder; raises BadRecord where it is not as :meth:`Point.as_dict` writes it."""
     try:
         point = typed.read(Point, row)
     except typed.Unfit:
@@ -77,14 +79,10 @@ def read_point(directory: Path, row: JsonObject) -> Point:
 
 
 def differences(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> list[str]:
-    """A sentence for each thing that differs between points and that nobody swept: batches, number formats.
+    """A sentence for each thing that differs between valid points and that nobody ``swept``: batches, number formats.
 
     Presets leave different numbers of data ranks, and with them another default batch; engines mean different formats
     by one ``precision``. A table of such points compares trainings, not engines, so it is said beside it.
-
-    Args:
-        points: The valid points: id and specification.
-        swept: The keys that are swept; what is a key of these is meant to differ.
     """
     sentences = []
     if not {"train", "train.global_batch_size", "train.micro_batch_size"} & {*swept}:

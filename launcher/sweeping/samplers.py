@@ -25,11 +25,7 @@ class Tried:
 
 
 def require() -> None:
-    """Say early that Optuna is missing.
-
-    Raises:
-        ConfigErrors: It is not installed.
-    """
+    """Say early, by ConfigErrors, that Optuna is not installed."""
     try:
         import optuna  # noqa: F401
     except ImportError:
@@ -39,13 +35,9 @@ def require() -> None:
 
 
 def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:
-    """The next point, as overrides.
+    """The next point, as overrides, by ``tpe`` (tree-structured Parzen estimator) or ``random``.
 
-    Args:
-        axes: The space.
-        sampler: ``tpe`` (tree-structured Parzen estimator) or ``random``.
-        seed: Of the first point; the same history proposes the same point.
-        tried: Every proposal so far and what it came to.
+    The same ``seed`` and history (``tried``: every proposal so far and what it came to) propose the same point.
     """
     import optuna
 

@@ -45,37 +45,22 @@ MEASUREMENT = "measurement"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The space of a sweep, and all that judging one of its points needs.
+    """The space of a sweep, and all that judging one of its points needs."""
 
-    Attributes:
-        words: The command line, as typed.
-        axes: The same, taken apart.
-        settings: The specification whose ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
-        catalog: The configuration folders.
-        facts: This machine.
-        force: True to run points that do not fit, too.
-        trusted: True if points may start from checkpoints from elsewhere that run code as they are read.
-        measured: The user's own measured runs; None takes the shipped constants.
-        searches: Finds the layout of each point where the words say ``plan=best``, else None.
-        looking: How to look at data; points that share theirs look once.
-        remarks: Remarks on words, data and files of valid points, each with its points; filled as points are judged.
-        meant: Keys whose warnings are not said, since the points are meant to be so.
-        measures: The record of a measurement of layouts (``launcher.sweeping.measurement``).
-    """
-
-    words: tuple[str, ...]
-    axes: Axes
-    settings: RunSpec
+    words: tuple[str, ...]  # The command line, as typed.
+    axes: Axes  # The same, taken apart.
+    settings: RunSpec  # Its ``sweep``, ``run`` and ``cluster`` hold for the whole sweep.
     catalog: Catalog
-    facts: Machine
-    force: bool
-    trusted: bool = False
-    measured: Measured | None = field(default=None, compare=False)
-    searches: Searches | None = field(default=None, compare=False)
-    looking: DataLook = field(default_factory=look.Remembered, compare=False)
+    facts: Machine  # This machine.
+    force: bool  # True to run points that do not fit, too.
+    trusted: bool = False  # True if points may start from checkpoints from elsewhere that run code as they are read.
+    measured: Measured | None = field(default=None, compare=False)  # The user's own; None takes the shipped constants.
+    searches: Searches | None = field(default=None, compare=False)  # Finds layouts where the words say ``plan=best``.
+    looking: DataLook = field(default_factory=look.Remembered, compare=False)  # Points that share data look once.
+    # Remarks on words, data and files of valid points, each with its points; filled as points are judged.
     remarks: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    meant: frozenset[str] = frozenset()
-    measures: JsonObject | None = None
+    meant: frozenset[str] = frozenset()  # Keys whose warnings are not said, since the points are meant to be so.
+    measures: JsonObject | None = None  # The record of a measurement of layouts (``launcher.sweeping.measurement``).
 
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
@@ -118,9 +103,8 @@ class Sweep:
         warnings = (each for each in (*found.warnings, *judged.here) if each.path not in self.meant)
         self._note(name, (*(f"launch: {line}" for line in loaded.said), *map(_warning_text, warnings)))
         verdict, estimate, speed = assessment.verdict, assessment.estimate, assessment.speed
-        needs = (
-            f"{each.place} needs {gib(each.used_bytes)} of {gib(each.capacity_bytes)}" for each in verdict.shortages
-        )
+        short = verdict.shortages
+        needs = (f"{each.place} needs {gib(each.used_bytes)} of {gib(each.capacity_bytes)}" for each in short)
         point = Point(
             id=name,
             overrides=tuple(overrides),
@@ -188,10 +172,8 @@ def read(
 def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Path:
     """The folder of a sweep: ``run.directory``, ``runs/<run.name>``, or a name made of the time and ``kind``.
 
-    A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own.
-
-    Raises:
-        SubmitError: It holds something already, or cannot be made.
+    A folder of the last kind is made, so that of two sweeps that begin in the same second each has its own. Raises
+    SubmitError where it holds something already, or cannot be made.
     """
     directory = directory_for(settings, kind, folder=folder)
     if settings.run.name is not None or settings.run.directory is not None:
@@ -253,10 +235,6 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
 
 
 def points(directory: Path) -> list[Point]:
-    """The points of a sweep's folder so far.
-
-    Raises:
-        BadRecord: ``sweep.json`` does not hold what it should.
-    """
+    """The points of a sweep's folder so far; raises BadRecord where ``sweep.json`` does not hold what it should."""
     rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
     return [read_point(directory, row) for row in rows]

@@ -70,6 +70,7 @@ def swept(folder: Path, losses: Mapping[str, float | None], *, jobs: Sequence[st
     for number, (rate, loss) in enumerate(losses.items()):
         word, name = f"optimizer.lr={rate}", f"{number:03d}"
         judged = {"id": name, "overrides": [word], "needed_bytes": 1, "predicted_bytes": 1, "largest_pile": None}
+        judged["predicted_tokens_per_second_per_gpu"] = None
         points.append({**judged, "verdict": "fits", "reason": None if loss is not None else "too large"})
         if loss is not None:
             job = jobs[number] if number < len(jobs) else None

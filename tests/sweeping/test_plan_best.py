@@ -125,7 +125,8 @@ def test_a_sampler_knows_its_proposals_without_their_layouts(
 
 
 def test_a_layout_that_is_no_end_of_its_points_words_is_no_record(tmp_path: Path) -> None:
-    row: dict[str, Any] = {"id": "000", "verdict": "fits", "overrides": ["a.b=1", "c.d=2"]}
+    row: dict[str, Any] = {"id": "000", "verdict": "fits", "overrides": ["a.b=1", "c.d=2"], "reason": None}
+    row |= dict.fromkeys(("predicted_bytes", "needed_bytes", "largest_pile", "predicted_tokens_per_second_per_gpu"))
     assert read_point(tmp_path, row | {"layout": ["c.d=2"]}).proposed == ("a.b=1",)
     for wrong in ("c.d=2", ["a.b=1"], ["x", "a.b=1", "c.d=2"]):
         with pytest.raises(BadRecord):

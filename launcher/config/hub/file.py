@@ -26,21 +26,13 @@ _ABSENT = object()
 
 
 class Config:
-    """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``).
-
-    Attributes:
-        content: The file.
-        path: For messages.
-        ledger: Where each key ends.
-        errors: What is wrong with values.
-        sources: The key that the family reads for a key of ``model``, whether the file has it or not.
-    """
+    """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``)."""
 
     def __init__(self, content: Mapping[str, Any], path: str) -> None:
-        self.content = content
-        self.path = path
+        self.content, self.path = content, path
         self.ledger = Ledger(leaves(content))
         self.errors: list[ConfigError] = []
+        # The key that the family reads for a key of ``model``, whether the file has it or not.
         self.sources: dict[str, str] = {}
         self._defaults: Mapping[str, Any] = keys.class_of(self.model_type)["defaults"]
 
@@ -123,8 +115,7 @@ class Config:
     def activation(self, key: str, *, to: str | None = None) -> str:
         """The activation function by our name."""
         self.say(key, to or key)
-        value = self.get(key, "silu")
-        known = word_in(_ACTIVATIONS, value)
+        known = word_in(_ACTIVATIONS, self.get(key, "silu"))
         if known is None:
             self.error(key, f"no model family here has it; they have {', '.join(_ACTIVATIONS)}")
         return known or "silu"

@@ -84,9 +84,8 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
 def _other_kind(kind: str) -> str | None:
     """A sentence about a model that is no decoder of attention alone; None for any other."""
     if kind in _ENCODERS:
-        return (
-            "this is an encoder, which predicts masked words, and only models that predict the next token are trained"
-        )
+        kind_of = "this is an encoder, which predicts masked words"
+        return f"{kind_of}, and only models that predict the next token are trained"
     if kind in _SEQ2SEQ:
         return "this is an encoder with a decoder, and only models of a decoder alone are trained"
     if kind in _RECURRENT:
@@ -99,10 +98,8 @@ def _text_model(content: Mapping[str, Any], known: Collection[str]) -> Iterator[
     for key in ("text_config", "llm_config", "language_config"):
         within = content.get(key)
         if isinstance(within, Mapping) and within.get("model_type") in known:
-            yield (
-                f"save the object {key} as a config.json of its own to train its text model alone"
-                f" (model_type: {within['model_type']})"
-            )
+            way_out = f"save the object {key} as a config.json of its own to train its text model alone"
+            yield f"{way_out} (model_type: {within['model_type']})"
 
 
 def _architectures(content: Mapping[str, Any]) -> list[str]:

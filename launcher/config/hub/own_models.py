@@ -87,10 +87,8 @@ class OwnModel:
             yield _starting_from(self, spec.model.weights)
         reads_text = spec.data.source not in ("synthetic", "tokens")
         if reads_text and spec.data.tokenizer == "bytes" and "data.tokenizer" not in given and _has_tokenizer(self):
-            rule = (
-                f"bytes are ids 0 to 255, and this model has a tokenizer of its own for its {spec.model.vocab_size}"
-                " ids: its weights know no others"
-            )
+            own = f"this model has a tokenizer of its own for its {spec.model.vocab_size} ids"
+            rule = f"bytes are ids 0 to 255, and {own}: its weights know no others"
             yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={self.folder}"])
 
     def _has_weights(self) -> bool:
@@ -113,10 +111,7 @@ def weights_missing(folder: Path) -> ConfigError:
 def chosen(overrides: Iterable[Override], catalog: Catalog, *, fetching: bool = True) -> OwnModel | None:
     """The model that the last choice of ``model`` names; None where that is an option.
 
-    Without ``fetching`` a model of the Hub must be in the user's cache.
-
-    Raises:
-        ConfigErrors: There is no such folder, no ``config.json`` in it, or none that can be read.
+    Without ``fetching`` a model of the Hub must be in the user's cache. Raises ConfigErrors where none can be read.
     """
     last = next((item for item in reversed([*overrides]) if item.group and item.key == "model"), None)
     if last is None or not is_own_model(last.value) or last.sweeps:
@@ -135,8 +130,7 @@ def may_fetch(overrides: Sequence[Override], catalog: Catalog) -> bool:
 def _starting_from(model: OwnModel, weights: str) -> ConfigError:
     if not has_weights(model.file.parent):
         rule = "training starts from the Hub's weights, which are not fetched yet: fetch them before the run"
-        ways = [hub.command(Path(weights)) or "", "model.weights=null"]
-        return ConfigError("model", model.typed, rule, ways)
+        return ConfigError("model", model.typed, rule, [hub.command(Path(weights)) or "", "model.weights=null"])
     rule = "training starts from the weights in it; null draws fresh ones"
     return ConfigError("model.weights", weights, rule, ["model.weights=null"])
 

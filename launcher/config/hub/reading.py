@@ -39,15 +39,8 @@ def read(
 ) -> ModelFile:
     """Read a ``config.json``; what keeps it from being a model here is in ``errors`` of the answer.
 
-    Args:
-        text: The file's content.
-        path: The file, for messages.
-        name: The model's name; None takes the one that the file may hold, else its model type.
-        source: Where it is from; None says as much as the file does.
-        weights: The folder of the model's weights, where it has some.
-
-    Raises:
-        ConfigErrors: It is not a JSON object.
+    ``name`` and ``source`` stand in place of what the file may say of them, ``weights`` is the folder of the model's
+    weights, where it has some. Raises ConfigErrors where the text is not a JSON object.
     """
     content = _content(text, path)
     config = Config(content, path)

@@ -59,17 +59,12 @@ def command(folder: Path) -> str | None:
     if found is None:
         return None
     owner, model, revision = found.groups()
-    kinds = ("*.safetensors*", "*.json", "tokenizer*")
-    wanted = " ".join(f"--include {shlex.quote(kind)}" for kind in kinds)
+    wanted = " ".join(f"--include {shlex.quote(kind)}" for kind in ("*.safetensors*", "*.json", "tokenizer*"))
     return f"hf download {owner}/{model} --revision {revision} {wanted}"
 
 
 def fetch(name: str) -> Path:
-    """Fetch a model's ``config.json`` into the cache, and nothing else of it; the folder that then holds it.
-
-    Raises:
-        ConfigErrors: There is no such model or no network, it must be asked for, or ``huggingface_hub`` is missing.
-    """
+    """Fetch a model's ``config.json`` alone into the cache; its folder there; raises ConfigErrors where that fails."""
     ways = [f"hf download {name} {CONFIG}", "model=./folder"]
     if find_spec("huggingface_hub") is None:
         rule = "a model of the Hub is fetched by huggingface_hub, which is not installed for this Python"

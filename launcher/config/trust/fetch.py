@@ -86,11 +86,7 @@ def _get(url: str) -> bytes:
 
 
 def _address(url: str) -> tuple[str, int]:
-    """Host and port of an address.
-
-    Raises:
-        ConfigErrors: It is not one of https.
-    """
+    """Host and port of an address; raises ConfigErrors where it is not one of https."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
@@ -167,8 +163,7 @@ def public_address(host: str, port: int) -> str:
         raise OSError(f"{host}:{port} is no address: {error}") from None
     hidden = [address for address in found if not ipaddress.ip_address(address).is_global]
     if hidden:
-        rule = f"it leads to {hidden[0]}, which is not a public address"
-        raise ConfigErrors([ConfigError("SOURCE", host, rule)])
+        raise ConfigErrors([ConfigError("SOURCE", host, f"it leads to {hidden[0]}, which is not a public address")])
     return found[0]
 
 
@@ -190,8 +185,7 @@ def _from_git(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         _git(folder, deadline, "init", "--quiet")
         _git(folder, deadline, "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, match["revision"])
-        size = int(_git(folder, deadline, "cat-file", "-s", file))
-        if size > MOST_BYTES:
+        if int(_git(folder, deadline, "cat-file", "-s", file)) > MOST_BYTES:
             raise ConfigErrors([ConfigError("SOURCE", source, "it is larger than 1 MiB")])
         return _git(folder, deadline, "cat-file", "blob", file)
 
@@ -210,11 +204,7 @@ def _bounded() -> None:
 
 
 def _git(folder: str, deadline: float, *words: str) -> bytes:
-    """Run git with no prompt, no hooks, no redirect to another place, and no file larger than :data:`PACK_BYTES`.
-
-    Raises:
-        SubmitError: It fails, is not installed, takes too long, or brings too much.
-    """
+    """Run git with no prompt, hooks or redirect, and no file larger than :data:`PACK_BYTES`; raises SubmitError."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     no_name = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true"}  # An empty name, at once.
     environment = {**no_name, "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}

@@ -36,11 +36,7 @@ class Known:
 
 
 def known() -> Known:
-    """Read the record.
-
-    Raises:
-        ConfigErrors: It is there and cannot be read: what is foreign is then not known.
-    """
+    """Read the record; raises ConfigErrors where it is there and cannot be read: what is foreign is then not known."""
     found = Known()
     for entry in files.json_objects(_text(_store()).splitlines()):
         _take(found, entry)

@@ -14,19 +14,11 @@ from launcher.importers.deepspeed import optimizer, others, zero
 from launcher.importers.deepspeed.reading import AUTO, Reading, content_of
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
-_SETTINGS = {
-    _TOTAL: "train.global_batch_size",
-    _MICRO: "train.micro_batch_size",
-    _STEPS: "train.gradient_accumulation",
-}
+_SETTINGS = {_TOTAL: "train.global_batch_size", _MICRO: "train.micro_batch_size", _STEPS: "train.gradient_accumulation"}
 
 
 def read(text: str, path: str) -> Imported:
-    """Read a ``ds_config.json``; ``path`` is for messages.
-
-    Raises:
-        ConfigErrors: The text is not a ``ds_config.json``.
-    """
+    """Read a ``ds_config.json``; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = content_of(text, path)
     reading = Reading(path=path, ledger=Ledger(leaves(content)))
     if content and others.HEADS.isdisjoint(content):
@@ -85,8 +77,7 @@ def _batch(reading: Reading) -> None:
         return
     steps = found[_STEPS] or (1 if _STEPS not in _open_batch(reading) else None)
     if steps is not None:
-        follows = {_SETTINGS[_TOTAL]: found[_TOTAL], _SETTINGS[_MICRO]: None, _SETTINGS[_STEPS]: steps}
-        reading.say(_TOTAL, follows)
+        reading.say(_TOTAL, {_SETTINGS[_TOTAL]: found[_TOTAL], _SETTINGS[_MICRO]: None, _SETTINGS[_STEPS]: steps})
 
 
 def _open_batch(reading: Reading) -> set[str]:

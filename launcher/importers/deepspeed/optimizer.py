@@ -12,14 +12,7 @@ from launcher.importers.deepspeed.reading import Reading
 BLOCK = "optimizer"
 _TYPE = f"{BLOCK}.type"
 
-_OPTIMIZERS = {
-    "adam": "adamw",
-    "adamw": "adamw",
-    "fusedadam": "adamw",
-    "cpuadam": "adamw",
-    "deepspeedcpuadam": "adamw",
-    "sgd": "sgd",
-}
+_OPTIMIZERS = {**dict.fromkeys(("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"), "adamw"), "sgd": "sgd"}
 """Those that backend=deepspeed runs; ``Adam`` is AdamW unless ``adam_w_mode`` is false (``ops/adam/fused_adam.py``)."""
 
 _DEFAULTS: Mapping[str, Mapping[str, float]] = {
@@ -29,14 +22,9 @@ _DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """What the classes take for what the file does not say (``ops/adam``, ``torch.optim``)."""
 
 _USUAL: Mapping[str, object] = {
-    "bias_correction": True,
-    "amsgrad": False,
-    "nesterov": False,
-    "dampening": 0,
-    "maximize": False,
-    "eps_inside_sqrt": False,
-    "fp32_optimizer_states": True,
-}
+    "bias_correction": True, "amsgrad": False, "nesterov": False, "dampening": 0, "maximize": False,
+    "eps_inside_sqrt": False, "fp32_optimizer_states": True,
+}  # fmt: skip
 _EFFECTS: Mapping[str, str] = {
     "bias_correction": "the moments are corrected for their start at 0 here",
     "amsgrad": "the step divides by the second moment here, not by its largest value so far",
@@ -150,14 +138,10 @@ def _torch(reading: Reading, key: str) -> None:
 def scheduler_settings() -> dict[str, str]:
     """Keys of the block and the settings that decide in their place."""
     keys = {
-        "warmup_min_lr": "warmup_lr",
-        "warmup_min_ratio": "warmup_lr",
-        "warmup_max_lr": "lr",
-        "warmup_num_steps": "warmup_steps",
-        "warmup_type": "warmup",
-        "total_num_steps": "decay_steps",
+        "warmup_min_lr": "warmup_lr", "warmup_min_ratio": "warmup_lr", "warmup_max_lr": "lr",
+        "warmup_num_steps": "warmup_steps", "warmup_type": "warmup", "total_num_steps": "decay_steps",
         "cos_min_ratio": "min_lr",
-    }
+    }  # fmt: skip
     return {_KIND: "optimizer.schedule"} | {f"{_PARAMS}.{key}": f"optimizer.{name}" for key, name in keys.items()}
 
 
@@ -223,9 +207,8 @@ def _overruled(reading: Reading, rate: float) -> None:
     """The optimizer's own learning rate, which the scheduler replaces before the first step."""
     key = "optimizer.params.lr"
     if reading.value(key) not in (None, rate):
-        reading.ledger.leave(
-            key, f"no effect: the scheduler sets the rate to {rate:g}, in DeepSpeed too", matters=False
-        )
+        effect = f"no effect: the scheduler sets the rate to {rate:g}, in DeepSpeed too"
+        reading.ledger.leave(key, effect, matters=False)
 
 
 def _rate(reading: Reading, key: str) -> float | None:

@@ -14,32 +14,18 @@ _FORMATS = {
 }
 
 _SCALE: Mapping[str, object] = {
-    "loss_scale": 0,
-    "initial_scale_power": 16,
-    "loss_scale_window": 1000,
-    "hysteresis": 2,
-    "consecutive_hysteresis": False,
-    "min_loss_scale": 1,
-}
+    "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2,
+    "consecutive_hysteresis": False, "min_loss_scale": 1,
+}  # fmt: skip
 """Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
 
 _USUAL: Mapping[str, object] = {
-    "data_types.param_dtype": None,
-    "data_types.buffer_dtype": None,
-    "data_types.keep_in_fp32_modules": AUTO,
-    "disable_allgather": False,
-    "disable_python_gc": False,
-    "dump_state": False,
-    "gradient_allreduce_op": "mean",
-    "gradient_predivide_factor": 1.0,
-    "log_level": None,
-    "memory_breakdown": False,
-    "prescale_gradients": False,
-    "seq_parallel_communication_data_type": "fp32",
-    "use_data_before_expert_parallelism": False,
-    "vocabulary_size": None,
-    "wall_clock_breakdown": False,
-}
+    "data_types.param_dtype": None, "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
+    "disable_allgather": False, "disable_python_gc": False, "dump_state": False, "gradient_allreduce_op": "mean",
+    "gradient_predivide_factor": 1.0, "log_level": None, "memory_breakdown": False, "prescale_gradients": False,
+    "seq_parallel_communication_data_type": "fp32", "use_data_before_expert_parallelism": False,
+    "vocabulary_size": None, "wall_clock_breakdown": False,
+}  # fmt: skip
 """Keys on which DeepSpeed alone acts, with its defaults (``runtime/constants.py``)."""
 
 _PRINTING = ("comms_logger", "flops_profiler", "timers")
@@ -220,8 +206,7 @@ def _activations(reading: Reading, *, cut: bool) -> None:
         reading.idle(why, f"{block}.partition_activations")
     if not reading.value(f"{block}.contiguous_memory_optimization"):
         reading.idle("it belongs to contiguous_memory_optimization", f"{block}.number_checkpoints")
-    effect = "activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode"
-    reading.leave(effect, block)
+    reading.leave("activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode", block)
 
 
 def engine(reading: Reading) -> None:

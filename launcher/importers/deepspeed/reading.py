@@ -162,11 +162,7 @@ class _TwiceError(ValueError):
 
 
 def content_of(text: str, path: str) -> JsonObject:
-    """The file's blocks.
-
-    Raises:
-        ConfigErrors: It is neither JSON nor HJSON, no object, or has a key twice.
-    """
+    """The file's blocks; raises ConfigErrors where it is neither JSON nor HJSON, no object, or has a key twice."""
     try:
         found = _parsed(text.removeprefix("\ufeff"))
         files.check_plain(found)

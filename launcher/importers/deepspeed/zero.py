@@ -9,10 +9,7 @@ from launcher.importers.deepspeed.reading import Reading
 BLOCK = "zero_optimization"
 _STAGE = f"{BLOCK}.stage"
 
-_COUNTS: Mapping[str, str] = {
-    "reduce_bucket_size": "zero.reduce_bucket_size",
-    "allgather_bucket_size": "zero.allgather_bucket_size",
-}
+_COUNTS = {key: f"zero.{key}" for key in ("reduce_bucket_size", "allgather_bucket_size")}
 _COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"} | {
     f"{prefix}{key}": f"zero.{key}"
     for prefix in ("stage3_", "")
@@ -21,14 +18,10 @@ _COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"
 """Counts of elements; DeepSpeed takes those of stage 3 without their prefix, too."""
 
 _USUAL: Mapping[str, object] = {
-    "contiguous_gradients": True,
-    "reduce_scatter": True,
-    "allgather_partitions": True,
-    "use_multi_rank_bucket_allreduce": True,
-    "ignore_unused_parameters": True,
-    "parameter_alignment": False,
+    "contiguous_gradients": True, "reduce_scatter": True, "allgather_partitions": True,
+    "use_multi_rank_bucket_allreduce": True, "ignore_unused_parameters": True, "parameter_alignment": False,
     "round_robin_gradients": False,
-}
+}  # fmt: skip
 _USUAL_OF_STAGE_3: Mapping[str, object] = {
     "memory_efficient_linear": True,
     **dict.fromkeys(("stage3_model_persistence_threshold", "model_persistence_threshold"), None),
@@ -57,8 +50,7 @@ _OF_FILES = ("load_from_fp32_weights", "elastic_checkpoint", "legacy_stage1", "p
 
 _CPU_OFFLOAD = {
     "cpu_offload": "zero.offload_optimizer",
-    "cpu_offload_param": "zero.offload_parameters",
-    "cpu_offload_params": "zero.offload_parameters",
+    **dict.fromkeys(("cpu_offload_param", "cpu_offload_params"), "zero.offload_parameters"),
 }
 """Spellings before DeepSpeed 0.4."""
 
@@ -91,8 +83,7 @@ def read(reading: Reading) -> int:
     for key, path in _OFFLOAD.items():
         _offload(reading, key, path, stage)
     _others(reading, stage)
-    rule = "DeepSpeed 0.19.8 has no such key in this block and refuses the file for it"
-    reading.leave(rule, BLOCK)
+    reading.leave("DeepSpeed 0.19.8 has no such key in this block and refuses the file for it", BLOCK)
     return stage
 
 
@@ -148,9 +139,8 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
         device = None
     if device == "nvme" and stage < 3:
         reading.settings[path] = device = "cpu"
-        reading.idle(
-            f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)", f"{block}.device"
-        )
+        why = f"DeepSpeed offloads to the CPU at stage {stage}, and so does this ({path}=cpu)"
+        reading.idle(why, f"{block}.device")
     elif device is not None:
         reading.say(f"{block}.device", {path: device})
     _beside_device(reading, block, device or "none")
@@ -217,5 +207,4 @@ def _others(reading: Reading, stage: int) -> None:
     reading.leave("parameters are sharded over all ranks here: DeepSpeed 0.19.8 has MiCS no more", *mics)
     effect = "gradients lack the correction of their quantization: DeepSpeed 0.19.8 has LoCo no more"
     reading.leave(effect, f"{BLOCK}.zeropp_loco_param")
-    effect = "every update is applied at once here: ZenFlow lets some lag behind"
-    reading.leave(effect, f"{BLOCK}.zenflow")
+    reading.leave("every update is applied at once here: ZenFlow lets some lag behind", f"{BLOCK}.zenflow")

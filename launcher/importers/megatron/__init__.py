@@ -28,11 +28,7 @@ _LOCAL = "backend.extra.transformer-impl"
 
 
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
-    """Read an argument list, with the values of variables that the file leaves open (:func:`parse`).
-
-    Raises:
-        ConfigErrors: It cannot be read. A list of another model, a missing size or a wrong value is in ``errors``.
-    """
+    """Read an argument list (:func:`parse`); another model, a missing size or a wrong value is in ``errors``."""
     parsed = parse(text, path, variables)
     reader = Reader(parsed, path, ledger_of(parsed), list(parsed.errors), list(parsed.not_understood))
     name = name_from(path.rpartition("/")[2].partition(".")[0])

@@ -28,24 +28,16 @@ _STARTERS = re.compile(r"(torchrun|deepspeed|ds|accelerate|python[\d.]*|ipexrun)
 _STARTING_MODULES = re.compile(r"torch\.distributed\.|torchrun|accelerate\.|deepspeed\.launcher")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.+)$", re.MULTILINE)
 _OF_SLURM = {
-    "SLURM_NNODES": "nnodes",
-    "SLURM_JOB_NUM_NODES": "nnodes",
-    "SLURM_GPUS_PER_NODE": "nproc-per-node",
-    "SLURM_GPUS_ON_NODE": "nproc-per-node",
+    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nnodes"),
+    **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), "nproc-per-node"),
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
 _MOST_HINTS = 8  # Ways out in one message.
 _MOST_LISTS = 100  # Variables that are compared with one another, which takes a time that grows with their square.
 
 LAUNCHER = {
-    "nnodes": "nnodes",
-    "nproc-per-node": "nproc-per-node",
-    "num-nodes": "nnodes",
-    "num-gpus": "nproc-per-node",
-    "nodes": "nnodes",
-    "N": "nnodes",
-    "gpus-per-node": "nproc-per-node",
-    "gres": "nproc-per-node",
+    **dict.fromkeys(("nnodes", "num-nodes", "nodes", "N"), "nnodes"),
+    **dict.fromkeys(("nproc-per-node", "num-gpus", "gpus-per-node", "gres"), "nproc-per-node"),
     **{
         name: name
         for name in names_in("""
@@ -148,9 +140,8 @@ def _ambiguous(script: Script, first: Command, others: list[Command], path: str)
     numbers = {number for command in commands for number in command.decisions}
     decisions = [script.decisions[number] for number in sorted(numbers) if script.decisions[number].names]
     if decisions:
-        return decided_by(
-            decisions[:1], path, f"decides which of the commands in lines {_listed(lines)} trains", decisions[0].hints
-        )
+        effect = f"decides which of the commands in lines {_listed(lines)} trains"
+        return decided_by(decisions[:1], path, effect, decisions[0].hints)
     rule = f"lines {_listed(lines)} train with arguments that differ: say which of them is meant"
     return ConfigError(path, None, rule, [f"--set line_{line}=true" for line in lines[:_MOST_HINTS]])
 
@@ -166,9 +157,8 @@ def decided_by(decisions: list[Decision], path: str, effect: str, hints: Iterabl
     line = f"line{'s' * (len(lines) > 1)} {_listed(lines)}"
     if not first.names:
         rule = f"the condition in {line} asks the machine, which is not done here; it {effect}"
-        return ConfigError(
-            f"{path}: {line}", None, rule, [f"--set line_{first.line}={answer}" for answer in ("true", "false")]
-        )
+        answers = [f"--set line_{first.line}={answer}" for answer in ("true", "false")]
+        return ConfigError(f"{path}: {line}", None, rule, answers)
     names = ", ".join(f"${name}" for name in first.names)
     return ConfigError(f"{path}: {names}", None, f"has no value; it {effect} ({line})", ways_out(first.names, hints))
 

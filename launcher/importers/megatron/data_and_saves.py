@@ -53,8 +53,7 @@ def _prefix(reader: Reader) -> str | None:
     for name in given:
         if name in _LISTS or name in reader.parsed.unset:
             continue
-        words = _words(reader, name)
-        prefixes = [word for word in words if not _WEIGHT.fullmatch(word)]
+        prefixes = [word for word in _words(reader, name) if not _WEIGHT.fullmatch(word)]
         if len(prefixes) == 1 and len(given) == 1:
             reader.get(name, "data", "data.path")
             return prefixes[0]
@@ -80,9 +79,8 @@ def _held_out(reader: Reader, evaluates: bool) -> Settings:
     if "split" not in reader:
         reader.note(f"no --split: Megatron-LM takes {_DEFAULT_SPLIT}")
     value = reader.get("split", "data.eval_fraction", default=_DEFAULT_SPLIT)
-    parts = [
-        float(word) for word in map(str, value if isinstance(value, list) else split(value)) if _PART.fullmatch(word)
-    ]
+    words = map(str, value if isinstance(value, list) else split(value))
+    parts = [float(word) for word in words if _PART.fullmatch(word)]
     if not parts or sum(parts) <= 0 or min(parts) < 0:
         reader.wrong("split", value, "is the parts of training, validation and test: 969,30,1")
         return {}
@@ -182,6 +180,5 @@ def others(reader: Reader) -> Settings:
             reader.ledger.say(key, f"cluster.environment.{name}")
             settings[f"cluster.environment.{name}"] = str(value)
         elif reader.ledger.is_open(key):
-            effect = "no effect: it is no argument of the training program"
-            reader.ledger.leave(key, effect, matters=False)
+            reader.ledger.leave(key, "no effect: it is no argument of the training program", matters=False)
     return settings

@@ -86,10 +86,8 @@ def _virtual(reader: Reader, layers: Any, pipeline: int) -> int:
     if per_chunk is None or not isinstance(layers, int):
         return int(chunks)
     if per_chunk < 1 or pipeline < 1 or layers % (pipeline * per_chunk):
-        rule = (
-            f"{layers} layers over {pipeline} stages in chunks of {per_chunk} leave a rest, which Megatron-LM refuses"
-        )
-        reader.wrong(name, per_chunk, rule)
+        chunked = f"{layers} layers over {pipeline} stages in chunks of {per_chunk}"
+        reader.wrong(name, per_chunk, f"{chunked} leave a rest, which Megatron-LM refuses")
         return 1
     found = layers // (pipeline * per_chunk)
     if found > 1 and pipeline == 1:
@@ -196,8 +194,7 @@ def _fsdp_formats(reader: Reader, half: str) -> Settings:
         reader.leave("megatron-fsdp-grad-comm-dtype", effect)
     if half != "fp32" and main not in ("fp32", "fp16"):
         reader.leave("megatron-fsdp-main-params-dtype", "memory: main parameters are fp32 here")
-    formats = half if summed == "auto" else summed
-    settings: Settings = dict.fromkeys(("gradients", "accumulate", "reduce"), formats)
+    settings: Settings = dict.fromkeys(("gradients", "accumulate", "reduce"), half if summed == "auto" else summed)
     return settings | ({"master": main} if main == "fp16" else {})
 
 

@@ -165,8 +165,7 @@ def _attention(reader: Reader) -> str:
     found = _BACKENDS.get(str(backend).rpartition(".")[2])
     if found is None:
         reader.wrong("attention-backend", backend, f"is one of {', '.join(_BACKENDS)}")
-    flash = reader.switches(("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton"), key)
-    if flash or found == "flash":
+    if reader.switches(("use-flash-attn", "use-flash-attn-v2", "use-flash-attn-triton"), key) or found == "flash":
         return "flash"
     return "eager" if found == "eager" or is_local(reader) else "sdpa"
 
@@ -186,10 +185,9 @@ def _experts(reader: Reader, layers: Any, ffn: Any) -> Settings:
     if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
         reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
     width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
-    topk = reader.count("moe-router-topk", "model.num_experts_per_tok", default=2)
     return {
         "num_experts": experts,
-        "num_experts_per_tok": topk,
+        "num_experts_per_tok": reader.count("moe-router-topk", "model.num_experts_per_tok", default=2),
         "moe_intermediate_size": width,
         "num_shared_experts": _shared(reader, width),
         "first_dense_layers": _first_dense(reader, layers),

@@ -34,16 +34,10 @@ _NESTS = ("MODEL_ARGS", "args", "arguments", "model_args")
 
 
 def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> Parsed:
-    """Read an argument list.
+    """Read an argument list: YAML or JSON by its suffix, else shell text; raises ConfigErrors without an argument.
 
-    Args:
-        text: The file's content.
-        path: The file, for messages; its suffix tells YAML and JSON from shell text.
-        variables: Values of shell variables that the user gives: the environment for what the file does not set, and
-            instead of the value of a plain ``NAME=value`` of the file, as one edits that line.
-
-    Raises:
-        ConfigErrors: It is not text of the kind that its suffix promises, or holds no argument.
+    ``variables`` are the user's values of shell variables: the environment for what the file does not set, and instead
+    of the value of a plain ``NAME=value`` of the file, as one edits that line.
     """
     given = dict(variables or {})
     start = text.lstrip()[:1]
@@ -54,8 +48,7 @@ def parse(text: str, path: str, variables: Mapping[str, str] | None = None) -> P
         found = _from_shell(text, path, given)
     check_numbers((*found.arguments.values(), *found.launcher_arguments.values()), path)
     if not found.arguments and not found.not_given:
-        rule = "it holds no argument; they are spelt --num-layers 32"
-        rule = "; ".join([rule, *found.not_understood[:4]])
+        rule = "; ".join(["it holds no argument; they are spelt --num-layers 32", *found.not_understood[:4]])
         raise ConfigErrors([ConfigError(path, text[:40], rule), *found.errors])
     return found
 
@@ -140,11 +133,7 @@ class _Data:
 
 
 def _load(text: str, path: str) -> _Data:
-    """Read YAML or JSON.
-
-    Raises:
-        ConfigErrors: It is none, or no argument list.
-    """
+    """Read YAML or JSON; raises ConfigErrors where it is none, or no argument list."""
     content = _json(text, path) if path.endswith(".json") or text.lstrip()[:1] in {"{", "["} else None
     if content is None and not path.endswith(".json"):
         content = safe_yaml.loads(text, path)

@@ -195,5 +195,4 @@ def ledger_of(parsed: Parsed) -> Ledger:
 
 def started_by(parsed: Parsed, name: str) -> Argument | None:
     """An argument of torchrun, Slurm or DeepSpeed's launcher whose value is known."""
-    argument = parsed.launcher_arguments.get(name)
-    return None if name in parsed.unset else argument
+    return None if name in parsed.unset else parsed.launcher_arguments.get(name)

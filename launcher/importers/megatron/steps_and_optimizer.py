@@ -46,8 +46,7 @@ def _evaluation(reader: Reader) -> Settings:
 def _loss(reader: Reader) -> Settings:
     """Return the kernel of the loss; ``validate_args`` refuses Transformer Engine's."""
     fused = reader.switch("cross-entropy-loss-fusion", "train.loss")
-    kernel = reader.word("cross-entropy-fusion-impl", "train.loss")
-    if kernel == "te" and fused:
+    if reader.word("cross-entropy-fusion-impl", "train.loss") == "te" and fused:
         reader.leave("cross-entropy-fusion-impl", "memory: the fused loss is Megatron-LM's own kernel here")
     return {"train.loss": "fused"} if fused else {}
 
@@ -123,10 +122,7 @@ def optimizer(reader: Reader) -> tuple[dict[str, str], Settings]:
 def _momenta(reader: Reader, name: str) -> Settings:
     """Return the numbers of an optimizer, others' having no effect; Muon steps small tensors with Adam's."""
     first, second, epsilon = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
-    of = {
-        "sgd": (("sgd-momentum", first, 0.9),),
-        "lion": (("lion-beta1", first, 0.95), ("lion-beta2", second, 0.98)),
-    }
+    of = {"sgd": (("sgd-momentum", first, 0.9),), "lion": (("lion-beta1", first, 0.95), ("lion-beta2", second, 0.98))}
     adam = (("adam-beta1", first, 0.9), ("adam-beta2", second, 0.999), ("adam-eps", epsilon, 1e-8))
     chosen = of.get(name, adam)
     found = {key: reader.number(argument, key, default=default) for argument, key, default in chosen}

@@ -231,20 +231,12 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
 """Arguments that change the maths, the memory or the data, and that the run does not have, by what differs."""
 
 DEFAULTS: Mapping[str, object] = {
-    "add-position-embedding": True,
-    "cross-entropy-fusion-impl": "native",
-    "cuda-graph-impl": "none",
-    "dataloader-type": "single",
-    "distributed-backend": "nccl",
-    "exit-signal-handler": True,
-    "moe-router-dtype": "fp32",
-    "moe-token-dispatcher-type": "alltoall",
-    "optimizer-offload-fraction": 1.0,
-    "outer-dp-sharding-strategy": "no_shard",
-    "transformer-impl": "transformer_engine",
-    "softmax-type": "vanilla",
+    "add-position-embedding": True, "cross-entropy-fusion-impl": "native", "cuda-graph-impl": "none",
+    "dataloader-type": "single", "distributed-backend": "nccl", "exit-signal-handler": True, "moe-router-dtype": "fp32",
+    "moe-token-dispatcher-type": "alltoall", "optimizer-offload-fraction": 1.0,
+    "outer-dp-sharding-strategy": "no_shard", "transformer-impl": "transformer_engine", "softmax-type": "vanilla",
     "vocab-extra-ids": 0,
-}
+}  # fmt: skip
 """Values with which a run here is what it is without them, whatever else the argument can do."""
 
 

@@ -25,8 +25,7 @@ def vocabulary(reader: Reader) -> Any:
     """The number of tokens; ``???`` where it is known to the tokenizer alone, so that nothing is guessed."""
     key = "model.vocab_size"
     exact = [reader.count(name, key, _MULTIPLE) for name in ("padded-vocab-size", "pad-vocab-size-to")]
-    given = _given(reader, sized=any(value is not None for value in exact))
-    found = first((*exact, given))
+    found = first((*exact, _given(reader, sized=any(value is not None for value in exact))))
     reader.idle("the data hold token ids, and the vocabulary's size is all that the model knows of it", *_TOKENIZER)
     return found if found is not None else _by_tokenizer(reader)
 

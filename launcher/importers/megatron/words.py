@@ -72,9 +72,8 @@ class Words:
         """The words, one that holds a flag and its value split into two; argparse would refuse it."""
         for word in words:
             if marks.is_known(word) and _FLAG_WITH_BLANK.match(word):
-                self.sentences.append(
-                    f"{marks.plain(word)!r} is one word, which Megatron-LM refuses: it is taken as several"
-                )
+                joined = f"{marks.plain(word)!r} is one word, which Megatron-LM refuses"
+                self.sentences.append(f"{joined}: it is taken as several")
                 yield from word.split()
             else:
                 yield word
@@ -146,10 +145,9 @@ class Words:
     def launch(self, words: Iterable[str]) -> None:
         """Take the arguments of launchers; the last of each is the nearest to the program."""
         for key, spelling, text in launcher_pairs(words):
-            value = (
-                marks.plain(text).removeprefix("gpu:").rpartition(":")[2] if spelling == "gres" else marks.plain(text)
-            )
-            argument = Argument(spelling, typed(value) if value else True, (marks.plain(text),) if text else ())
+            shown = marks.plain(text)
+            value = shown.removeprefix("gpu:").rpartition(":")[2] if spelling == "gres" else shown
+            argument = Argument(spelling, typed(value) if value else True, (shown,) if text else ())
             self._take(self.launcher, argument, "", [text], key)
 
     def add_value(self, key: str, value: Any) -> None:

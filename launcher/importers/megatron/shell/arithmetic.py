@@ -24,26 +24,14 @@ _LEVELS = (
 
 _ASSIGN = {"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="}
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: bool(a or b),
-    "&&": lambda a, b: bool(a and b),
-    "|": operator.or_,
-    "^": operator.xor,
-    "&": operator.and_,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<<": lambda a, b: a << (b & 63),
-    ">>": lambda a, b: a >> (b & 63),
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
+    "||": lambda a, b: bool(a or b), "&&": lambda a, b: bool(a and b),
+    "|": operator.or_, "^": operator.xor, "&": operator.and_,
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+    "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63),
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "**": operator.pow,
     "/": lambda a, b: -(-a // b) if (a < 0) != (b < 0) else a // b,
     "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
-    "**": operator.pow,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,5 +182,4 @@ def _apply(sign: str, left: Number, right: Number) -> Number:
         return Number(None, names)
     if (sign in {"/", "%"} and not right.value) or (sign == "**" and not 0 <= right.value < 64):
         return Number(None, names)
-    found = _OPERATORS[sign](left.value, right.value)
-    return Number((found + 2**63) % 2**64 - 2**63)
+    return Number((_OPERATORS[sign](left.value, right.value) + 2**63) % 2**64 - 2**63)

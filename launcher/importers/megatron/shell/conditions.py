@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.base.frozen import dataclass
@@ -10,13 +11,9 @@ from launcher.importers.megatron.shell.parameters import Parameters
 from launcher.importers.megatron.shell.tree import DEEPEST, ShellError
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
+    "-ge": operator.ge,
+}  # fmt: skip
 _TEXTS = {"=", "==", "!=", "=~", "<", ">"}
 _OF_FILES = {f"-{letter}" for letter in "abcdefghkprstuwxGLNOS"}
 
@@ -84,9 +81,8 @@ class _Test:
         self.at, self.depth = 0, 0
 
     def stands(self, *operators: str) -> bool:
-        return self.at < len(self.operands) and (
-            self.operands[self.at].is_operator and self.operands[self.at].text in operators
-        )
+        here = self.operands[self.at] if self.at < len(self.operands) else None
+        return here is not None and here.is_operator and here.text in operators
 
     def either(self) -> Truth:
         found = self.both()

@@ -53,32 +53,21 @@ class Script:
 
 
 class Follower(ABC):
-    """Follows statements from a state; its heirs know commands, loops and branches.
-
-    Attributes:
-        given: Variables that the user gives.
-        trains: True of the words of a command that is a training.
-        under: Numbers of the decisions that this place stands under.
-        loops: Names and values of the loops around this place.
-        outer_line: The line of the command whose text is followed; None outside of such a text.
-        trained: How many trainings were started.
-        depth: How many functions and texts are around this place.
-        local_values: Values before each function around this place, of the variables that are local to it.
-        written: Scripts that ``cat`` has written, with their lines.
-    """
+    """Follows statements from a state; its heirs know commands, loops and branches."""
 
     def __init__(self, given: Mapping[str, str], trains: Callable[[tuple[str, ...]], bool]) -> None:
         self.given, self.trains, self.budget = given, trains, Budget()
         self.parameters = Parameters(State(positional=given_positional(given)), given, self.budget)
         self.expansion = Expansion(self.parameters)
         self.script = Script()
-        self.under: tuple[int, ...] = ()
-        self.loops: tuple[tuple[str, str], ...] = ()
-        self.outer_line: int | None = None
-        self.trained = 0
-        self.depth = 0
+        self.under: tuple[int, ...] = ()  # Numbers of the decisions that this place stands under.
+        self.loops: tuple[tuple[str, str], ...] = ()  # Names and values of the loops around this place.
+        self.outer_line: int | None = None  # Of the command whose text is followed; None outside of such a text.
+        self.trained = 0  # How many trainings were started.
+        self.depth = 0  # How many functions and texts are around this place.
+        # Values before each function around this place, of the variables that are local to it.
         self.local_values: list[dict[str, Value | None]] = []
-        self.written: list[tuple[int, Heredoc]] = []
+        self.written: list[tuple[int, Heredoc]] = []  # Scripts that ``cat`` has written, with their lines.
 
     @property
     def state(self) -> State:

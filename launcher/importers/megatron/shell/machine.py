@@ -29,16 +29,10 @@ def follow(
     trains: Callable[[tuple[str, ...]], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Script:
-    """Follow a script.
+    """Follow a script from its ``environment``; raises ShellError where it is none, or asks for too much.
 
-    Args:
-        text: The script.
-        given: Variables that the user gives; ``line_12`` answers the condition in line 12.
-        trains: True of the words of a command that is a training.
-        environment: Variables that are set before the script begins.
-
-    Raises:
-        ShellError: It is none, or asks for too much.
+    Of the variables that are ``given`` by the user, ``line_12`` answers the condition in line 12. ``trains`` is true of
+    the words of a command that is a training.
     """
     if marks.MARK in text or "\1" in text:
         raise ShellError("it holds control characters")
@@ -251,16 +245,8 @@ def _endless(node: tree.Count | tree.While) -> ShellError:
 
 
 _BY_KIND: Mapping[type, Callable[[Machine, Any], Truth]] = {
-    tree.Simple: Machine.simple,
-    tree.Chain: Machine._chain,
-    tree.Pipeline: Machine._pipeline,
-    tree.If: Machine._if,
-    tree.Test: Machine._test,
-    tree.Arithmetic: Machine._arithmetic,
-    tree.Function: Machine._function,
-    tree.Group: Machine._group,
-    tree.Case: Machine._case,
-    tree.For: Machine._for,
-    tree.Count: Machine._count,
+    tree.Simple: Machine.simple, tree.Chain: Machine._chain, tree.Pipeline: Machine._pipeline, tree.If: Machine._if,
+    tree.Test: Machine._test, tree.Arithmetic: Machine._arithmetic, tree.Function: Machine._function,
+    tree.Group: Machine._group, tree.Case: Machine._case, tree.For: Machine._for, tree.Count: Machine._count,
     tree.While: Machine._while,
-}
+}  # fmt: skip

@@ -58,8 +58,7 @@ def is_known(text: str) -> bool:
 
 def names(text: str) -> tuple[str, ...]:
     """The names to ask for the marks of a text."""
-    found = [name for match in _MARKED.finditer(text) for name in match[2].split(",") if name]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for match in _MARKED.finditer(text) for name in match[2].split(",") if name))
 
 
 def plain(text: str) -> str:

@@ -23,11 +23,7 @@ _ENDS = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
 
 
 def parse(text: str) -> Body:
-    """Read a script.
-
-    Raises:
-        ShellError: It is none; the sentence names the line.
-    """
+    """Read a script; raises ShellError, whose sentence names the line, where it is none."""
     reader = _Parser(text)
     body = reader.body()
     if reader.at < len(text):
@@ -321,8 +317,7 @@ class _Parser(_Tokens):
         return body
 
     def while_(self, line: int, word: str) -> tree.While:
-        condition = self.body()
-        return tree.While(line, condition, self.loop(), until=word == "until")
+        return tree.While(line, self.body(), self.loop(), until=word == "until")
 
     def function(self, _line: int, _word: str) -> tree.Function:
         name = self.word()

@@ -59,9 +59,8 @@ def cut(text: str, pattern: str, *, end: bool, longest: bool) -> str | None:
         return None
     lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
     for length in lengths:
-        piece, rest = (
-            (text[len(text) - length :], text[: len(text) - length]) if end else (text[:length], text[length:])
-        )
+        at = len(text) - length if end else length
+        piece, rest = (text[at:], text[:at]) if end else (text[:at], text[at:])
         if matches(pattern, piece):
             return rest
     return text

@@ -65,16 +65,11 @@ def given_positional(given: Mapping[str, str]) -> tuple[str, ...] | None:
     numbers = [int(name) for name in given if name.isdecimal() and 0 < len(name) < 3 and int(name) > 0]
     if not numbers:
         return None
-    names = map(str, range(1, max(numbers) + 1))
-    return tuple(given.get(name, marks.mark(f"${name}", [name])) for name in names)
+    return tuple(given.get(name, marks.mark(f"${name}", [name])) for name in map(str, range(1, max(numbers) + 1)))
 
 
 def merged(states: list[State], decision: str) -> tuple[State, tuple[str, ...]]:
-    """One state of several that a decision is between: the last, with what differs marked as decided.
-
-    Returns:
-        The state, and the flags that differ.
-    """
+    """The last of several states that a decision is between, with what differs marked; and the flags that differ."""
     found = states[-1].copy()
     flags: list[str] = []
     for name in dict.fromkeys(name for state in states for name in state.variables):
