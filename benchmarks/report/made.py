@@ -59,6 +59,7 @@ def sweep(folder: Path, points: int, *, steps: int = 20) -> Path:
             "predicted_bytes": size,
             "needed_bytes": size + 2 * _MIB,
             "largest_pile": ["activations", tokens // 200 * _MIB],
+            "predicted_tokens_per_second_per_gpu": None,
         })  # fmt: skip
         if fits:
             content = copy.deepcopy(spec)
