@@ -35,6 +35,7 @@ ALONE = 9_000
 """Runs below ``runs/`` itself; the others are points of sweeps."""
 
 _POINTS = 100
+_UNKNOWN = ("predicted_bytes", "needed_bytes", "largest_pile", "predicted_tokens_per_second_per_gpu")
 _STEPS = 300
 _ACTIVE = 5
 _WORDS = ("model=tiny", "parallel=fsdp", "hardware=cpu", "cluster.gpus_per_node=2", "train.steps=300")
@@ -79,7 +80,8 @@ def make(folder: Path, runs: int) -> None:
         place = folder / "runs" / f"sweep-{sweep:02d}"
         _copied(first, place / f"{point:03d}", "finished")
         if point == 0:
-            points = [{"id": f"{each:03d}", "overrides": [], "verdict": "fits"} for each in range(_POINTS)]
+            known: dict[str, object] = {"overrides": [], "verdict": "fits", "reason": None, **dict.fromkeys(_UNKNOWN)}
+            points = [{"id": f"{each:03d}", **known} for each in range(_POINTS)]
             (place / state.SWEEP).write_text(json.dumps({"points": points}))
     for number in range(alone):
         _copied(first, folder / "runs" / f"run-{number:05d}", "running" if number < _ACTIVE else "finished")
