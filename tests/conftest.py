@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import submitit  # noqa: F401  # Its import closes the handlers of logging, and absl's close what pytest captures with.
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from benchmarks import signals
 from slurm import dev_cluster
@@ -31,7 +31,8 @@ os.environ["XDG_STATE_HOME"] = f"{_CACHE}/state"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("fixed", derandomize=True)
+# No test fails because a machine is slow: neither one example nor making them has a limit of time.
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default" if os.environ.get("LAUNCH_EXPLORE") else "fixed")
 
 
