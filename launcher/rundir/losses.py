@@ -49,7 +49,7 @@ def _row(content: Mapping[str, Any]) -> JsonObject:
 
 
 MEAN = "mean of the last tenth of the logged steps"
-"""What the loss of training of a run is, which single lines scatter around."""
+"""Lines of metrics whose mean counts as the loss of a run, since single lines scatter around it."""
 
 _NO_SAMPLES = ("workers", "preview")  # Keys of ``data`` that change no sample.
 

@@ -56,7 +56,7 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("precision.compute", "computes in", "the target has no such matrix units"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
 )
-"""What is refused although ``validate_args`` takes it: key, part of the rule, reason (docs/engines.md)."""
+"""Refusals beyond those of ``validate_args``: key, part of the rule, reason (docs/engines.md)."""
 
 
 TARGETS = ("queue", "no_queue", "grouped", "fused", "bad_word", "queue_again")

@@ -150,4 +150,4 @@ EXPERTS: dict[str, Decoder] = {
         legal={**_NO_LOSS, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "use_sliding_window": (False,)},
     ),
 }
-"""Those with routed experts in place of the MLP."""
+"""Classes with routed experts in place of the MLP."""
