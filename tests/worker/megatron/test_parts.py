@@ -56,6 +56,7 @@ def test_the_stand_ins_for_cuda_refuse_to_load_where_there_is_a_gpu(monkeypatch:
     assert torch.cuda.synchronize is before
 
 
+@pytest.mark.thorough  # Each way imports torch's compiler anew.
 @pytest.mark.parametrize("before", ["", "import torch._dynamo; "])
 def test_without_a_compiler_what_megatron_compiles_is_computed_all_the_same(before: str) -> None:
     pytest.importorskip("megatron.core")
