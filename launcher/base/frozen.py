@@ -2,18 +2,20 @@
 
 ``dataclasses`` writes and compiles six functions for every frozen class, one after another: 0.7 ms a class with
 CPython 3.12 and 3.13. A ``launch check`` defines a hundred of them, which was a quarter of its time. Here ``__init__``
-alone is compiled; classes share the other five. What they do is the same (tests/base/test_frozen.py), and so is all
-that type checkers and ``fields``, ``replace``, ``asdict``, ``copy`` and ``pickle`` see.
+alone is compiled, once for all classes with as many fields; classes share the other five. What they do is the same
+(tests/base/test_frozen.py), and so is all that type checkers and ``fields``, ``replace``, ``asdict``, ``copy`` and
+``pickle`` see.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from dataclasses import MISSING, FrozenInstanceError, fields
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 _set = object.__setattr__
 
@@ -42,29 +44,45 @@ def _frozen(cls: type | None = None, /, *, eq: bool = True, frozen: bool, slots:
 
 def _initialiser(cls: Any) -> Callable[..., None]:
     """The ``__init__`` of a class, which takes its fields in order, those that are ``kw_only`` by name alone."""
-    known: dict[str, Any] = {"_set_": _set, "_MISSING_": MISSING}
-    by_place, by_name, body = ["self"], list[str](), list[str]()
-    for number, field in enumerate(fields(cls)):
-        parameter, value = _parameter(field, f"_default_{number}_", known)
-        (by_name if field.kw_only else by_place).append(parameter)
-        body.append(f"_set_(self, {field.name!r}, {value})")
-    parameters = ", ".join([*by_place, *(["*", *by_name] if by_name else [])])
-    exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), known)
-    found: Callable[..., None] = known["__init__"]
-    found.__qualname__ = f"{cls.__qualname__}.__init__"
-    return found
+    order = sorted(fields(cls), key=lambda field: bool(field.kw_only))
+    makes = tuple(number for number, field in enumerate(order) if field.default_factory is not MISSING)
+    by_name = sum(bool(field.kw_only) for field in order)
+    names = {_placeholder(number): field.name for number, field in enumerate(order)}
+    shape = _shape(len(order), makes)
+    code = shape.replace(
+        co_argcount=1 + len(order) - by_name,
+        co_kwonlyargcount=by_name,
+        co_varnames=tuple(names.get(name, name) for name in shape.co_varnames),
+        co_consts=tuple(names.get(value, value) if isinstance(value, str) else value for value in shape.co_consts),
+        co_qualname=f"{cls.__qualname__}.__init__",
+    )
+    factories = {f"_make_{number}_": order[number].default_factory for number in makes}
+    found: Any = FunctionType(code, {"_set_": _set, "_MISSING_": MISSING, **factories}, "__init__")
+    given = [(field, MISSING if number in makes else field.default) for number, field in enumerate(order)]
+    optional = [
+        (field, value) for field, value in given if value is not MISSING or field.default_factory is not MISSING
+    ]
+    found.__defaults__ = tuple(value for field, value in optional if not field.kw_only) or None
+    found.__kwdefaults__ = {field.name: value for field, value in optional if field.kw_only} or None
+    return cast(Callable[..., None], found)
 
 
-def _parameter(field: Field[Any], default: str, known: dict[str, Any]) -> tuple[str, str]:
-    """The parameter of a field, and its value in the body; a default is put among the ``known`` names."""
-    name = field.name
-    if field.default is not MISSING:
-        known[default] = field.default
-        return f"{name}={default}", name
-    if field.default_factory is not MISSING:
-        known[default] = field.default_factory
-        return f"{name}=_MISSING_", f"{default}() if {name} is _MISSING_ else {name}"
-    return name, name
+def _placeholder(number: int) -> str:
+    return f"_field_{number}_"
+
+
+@cache
+def _shape(size: int, makes: tuple[int, ...]) -> CodeType:
+    """The compiled ``__init__`` of classes of so many fields; ``makes`` are those whose default is made anew."""
+    names = [_placeholder(number) for number in range(size)]
+    values = [
+        f"_make_{number}_() if {name} is _MISSING_ else {name}" if number in makes else name
+        for number, name in enumerate(names)
+    ]
+    body = [f"_set_(self, {name!r}, {value})" for name, value in zip(names, values, strict=True)]
+    known: dict[str, Any] = {}
+    exec(f"def __init__({', '.join(['self', *names])}):\n " + "\n ".join(body or ["pass"]), known)
+    return cast(CodeType, known["__init__"].__code__)
 
 
 @cache

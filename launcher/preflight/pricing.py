@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.view import Strategy
 from launcher.estimate.speed.calibration import Constant
-from launcher.estimate.speed.estimate import estimate, unknown
-from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.result import OF_CPU, SpeedEstimate
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
@@ -44,6 +43,10 @@ class PredictedSpeed(NamedTuple):
 def predicted(spec: RunSpec, parts: PartsOf, verdict: Verdict, measured: Measured | None = None) -> PredictedSpeed:
     """The speed of a valid run; its ``verdict`` says how full its card is."""
     own = parts(spec)
+    if spec.hardware.device == "cpu" and own["backend"].execution(spec) is not None:
+        return PredictedSpeed(None, OF_CPU)
+    from launcher.estimate.speed.estimate import estimate, unknown  # Late, because only a GPU's speed is modelled.
+
     full = _crowding(verdict.used_bytes, verdict.capacity_bytes) if verdict.fits else None
     found = estimate(spec, **own, crowding=full, measured=None if measured is None else measured(spec))
     return PredictedSpeed(found, unknown(spec, own["backend"]) if found is None else None)
@@ -66,6 +69,8 @@ def priced(
 
 
 def _with_speed(fix: Fix, before: SpeedEstimate, parts: PartsOf, measured: Measured | None) -> Fix:
+    from launcher.estimate.speed.estimate import estimate  # Late, as above.
+
     full = None if fix.excess_bytes else _crowding(fix.peak_bytes, fix.spec.rank_memory_bytes)
     own = None if measured is None else measured(fix.spec)
     after = estimate(fix.spec, **parts(fix.spec), crowding=full, measured=own)

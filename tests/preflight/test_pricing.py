@@ -47,7 +47,7 @@ def ordered(monkeypatch: pytest.MonkeyPatch, ratios: dict[str, float], *ways: Fi
     def told(*_: object, **__: object) -> SpeedEstimate:
         return speed_of(step=before.step_seconds / ratios[next(turns).cost])
 
-    monkeypatch.setattr(pricing, "estimate", told)
+    monkeypatch.setattr("launcher.estimate.speed.estimate.estimate", told)
     found = pricing.priced(Search(found=ways), ways[0].spec, before, assess.parts)
     return [fix.cost for fix in found.found]
 

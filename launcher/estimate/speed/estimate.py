@@ -18,7 +18,7 @@ from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
 from launcher.estimate.speed.network import Network, network_of
 from launcher.estimate.speed.products import model_flops
-from launcher.estimate.speed.result import SpeedEstimate
+from launcher.estimate.speed.result import OF_CPU, SpeedEstimate
 from launcher.estimate.speed.shape import shape_of
 from launcher.estimate.speed.stage import Line, Stage, bubble, idle_seconds, line_of, messages
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
@@ -81,7 +81,7 @@ def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, netw
     if execution is None:
         return f"nothing is known of how {spec.backend.name} executes a step"
     if spec.hardware.device != "cuda":
-        return "the speed of a CPU is not modelled"
+        return OF_CPU
     if spec.judges_no_model:
         return "what the script trains is not known"
     if card is None:

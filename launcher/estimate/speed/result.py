@@ -11,6 +11,9 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart
 from launcher.spec import RunSpec
 
+OF_CPU = "the speed of a CPU is not modelled"
+"""The reason why the speed of a run without GPUs is unknown."""
+
 NOISE = 1e-9  # Seconds below which a term is a rounding error.
 
 _NAMES = {

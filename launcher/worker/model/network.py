@@ -15,12 +15,20 @@ import torch
 import transformers
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from launcher.estimate import families
 from launcher.spec import ModelSpec, RunSpec
 from launcher.worker import TrainingError
+
+# Where torchao is installed, transformers imports it with its first model, for weights that torchao has quantised, and
+# no run of ours reads those: 0.35 s and two warnings of every rank.
+_asked = transformers.utils.is_torchao_available
+transformers.utils.is_torchao_available = lambda *_, **__: False
+try:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+finally:
+    transformers.utils.is_torchao_available = _asked
 
 _ROTARY, _SINCE = "rope_parameters", "5.0"
 
