@@ -24,7 +24,7 @@ demo: $(VENV)/.built-demo ## build the environment and train a small model on th
 	$(BIN)/launch model=tiny parallel=fsdp
 
 # Status 5 is pytest's for a selection that leaves nothing. Slurm's clocks (time limits, margins) go on while other tests
-# have the processors, so its tests come by themselves; they wait more than they compute, so each of the five long files
+# have the processors, so its tests come by themselves; they wait more than they compute, so each of the six long files
 # has a worker.
 test: $(VENV)/.built-test chromium ## build what the tests need and run them, or a part: make test ARGS="-k word"
 	@command -v git >/dev/null || { echo "the tests need git: install it, for example by 'apt-get install git'." >&2; exit 1; }
@@ -32,7 +32,7 @@ test: $(VENV)/.built-test chromium ## build what the tests need and run them, or
 
 test-all: $(VENV)/.built-test ## run what `make test` leaves out: whole matrices, real Slurm (as root), the tools in benchmarks/
 	$(PYTEST) -n 2 -m thorough --ignore=tests/slurm $(ARGS) || test $$? = 5
-	$(PYTEST) -n 5 tests/slurm $(ARGS) || test $$? = 5
+	$(PYTEST) -n 6 tests/slurm $(ARGS) || test $$? = 5
 
 # It belongs to the system and not to .venv, so that no file here can say whether it is there: it is looked for each time.
 chromium: $(VENV)/.built-test ## install the browser of tests/browser where this may be done; else they are skipped

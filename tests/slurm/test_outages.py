@@ -1,4 +1,4 @@
-"""Runs on a real Slurm that outlast a node, the controller or the launcher."""
+"""Runs on a real Slurm that outlast the controller, a step that could not start, or the launcher."""
 
 from __future__ import annotations
 
@@ -10,58 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher.rundir import state, status
-from launcher.slurm import jobs
 from slurm.dev_cluster import Cluster
-from tests.support.slurm_runs import SLURM, ended, launch, lines, processes, restarts, submit, submitted, succeeds, wait
+from tests.support.slurm_runs import SLURM, ended, launch, restarts, submit, submitted, succeeds, wait
 
 CLUSTER = "outages"
-
-
-def test_a_node_that_goes_down_costs_no_more_than_its_attempt(cluster: Cluster) -> None:
-    run = submit("node", "cluster.gpus_per_node=1", "--", "--steps", "30")
-    wait("steps", lambda: lines(run))
-    node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
-    cluster.ask("scontrol", "update", f"node={node}", "state=down", "reason=test")  # It returns when it next reports.
-    wait("the requeue", lambda: status.read(run).state == "requeued")
-    succeeds(run)
-    assert restarts(cluster, run) == 1
-
-
-def test_a_node_whose_slurmd_is_dead_goes_on_until_the_job_begins_elsewhere(cluster: Cluster) -> None:
-    run = submit("orphan", "cluster.gpus_per_node=1", "--", "--steps", "3000", "--again", "10")
-    wait("steps", lambda: lines(run))
-    node = cluster.ask("squeue", "-h", "-j", str(status.read(run).job_id), "-o", "%N")
-    first = processes(run)
-    cluster.kill(node, "slurmd")
-    before = len(lines(run))
-    wait("steps without slurmd", lambda: len(lines(run)) > before + 5)
-    succeeds(run)
-    assert restarts(cluster, run) == 1
-    wait("the end of the first attempt", lambda: not set(first) & set(processes(run)))
-    assert status.read(run).state == "finished", "which it leaves as it is"
-    cluster.revive(node, "slurmd", "-D", "-N", node)
-    wait(
-        "the node", lambda: node in cluster.ask("sinfo", "-h", "-N", "-p", "main", "-t", "idle,mix", "-o", "%N").split()
-    )
-
-
-def test_a_crash_loop_leaves_a_node_that_fails_twice_and_is_not_requeued_for_ever(cluster: Cluster) -> None:
-    # Slurm takes the first of the two nodes as long as it may.
-    words = ("cluster.gpus_per_node=2", "cluster.requeues=2", "cluster.extra.exclude='node[3-4]'")
-    run = submit("loop", *words, "--", "--do", "die")
-    job = str(status.read(run).job_id)
-    wait("the second requeue", lambda: "failed 2 times" in str(status.read(run).reason))
-    left = "rank 1 was ended by SIGKILL: the kernel may have been out of memory (on node1); node1 failed 2 times and "
-    assert str(status.read(run).reason).startswith(f"{left}is excluded from the requeue")
-    wait("Slurm's word for it", lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%x") == "node[1,3-4]")
-    assert jobs.obstacle(job, ["node2"]) == "partition main has 0 other nodes that are up, and the run needs 1"
-    ending = ended(run)
-    assert ending.state == "failed"
-    expected = (
-        "rank 1 was ended by SIGKILL: the kernel may have been out of memory (on node2); not requeued: 3 attempts "
-    )
-    assert ending.reason == f"{expected}in a row left no new checkpoint (cluster.requeues=2)"
-    assert restarts(cluster, run) == 2
 
 
 def test_a_controller_that_restarts_is_waited_for(cluster: Cluster) -> None:
