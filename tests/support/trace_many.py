@@ -23,6 +23,7 @@ def main(given: str, found: str) -> None:
 
     warnings.simplefilter("ignore")  # As the trace itself does: fake tensors have no addresses.
     gc.disable()
+    gc.freeze()  # A trace collects what it has left behind, which need not look through torch again.
     answers = {}
     for name, document in json.loads(Path(given).read_text()).items():
         spec = parse(document)
