@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.job.versions import Need
@@ -23,6 +25,12 @@ EXPERTS = Need(
 
 With 4.56 two ranks of FSDP abort after some steps.
 """
+
+MEGATRON_MODULES = {
+    "core_attn": "attention", "mla_up_proj": "attention", "moe_act": "experts", "moe": "experts",
+    "shared_experts": "experts", "layernorm": "norm",
+}  # fmt: skip
+"""Megatron-core's ``--recompute-modules``, and the module of a class of ``transformers`` that each is part of."""
 
 _SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
 """Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
@@ -76,12 +84,24 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "each layer is a group of its own: transformers calls its layers one by one"
         way_out = ["checkpointing.layers=1", "checkpointing.method=block"]
         yield ConfigError("checkpointing.layers", settings.layers, rule, way_out)
-    if settings.modules:
-        rule = "what is kept is chosen by operation, not by module: every second matrix product, and attention"
-        yield ConfigError("checkpointing.modules", list(settings.modules), rule, ["checkpointing.modules=[]"])
+    yield from _modules(spec)
     if spec.train.loss == "fused":
         rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
         yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
+
+
+def _modules(spec: RunSpec) -> Iterator[ConfigError]:
+    """Modules that the model's class does not have; Megatron-core's names are answered with the ones that are near."""
+    found, path = spec.checkpointing.modules, "checkpointing.modules"
+    if not found:
+        return
+    known = recomputed.modules(families.of(spec.model), spec.model)
+    unknown = [name for name in found if name not in known]
+    if unknown or len(set(found)) < len(found):
+        near = (MEGATRON_MODULES.get(name, name) for name in found)
+        left = [name for name in dict.fromkeys(near) if name in known]
+        rule = f"of this model the modules {', '.join(known)} can be recomputed, each named once"
+        yield ConfigError(path, list(found), rule, [edit.override(path, left or [known[0]])])
 
 
 def job(

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.estimate import families
+from launcher.estimate.rank.recomputed import method
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.estimate.speed.products import model_flops
 from launcher.preflight import findings
@@ -63,14 +65,18 @@ def _kept(spec: RunSpec, stage: int) -> int:
     """Layers of a rank that are there at every depth, since they are of another kind."""
     dense = spec.model.first_dense_layers if spec.model.num_experts and stage == 0 else 0
     recompute = spec.checkpointing
-    alone = recompute.layers if recompute.mode == "full" and recompute.method == "block" else None
+    alone = recompute.layers if recompute.mode != "none" and _method(spec) == "block" else None
     return max(dense, alone or 0)
 
 
 def _step(spec: RunSpec) -> int:
     """Layers that are recomputed together: a depth has a whole number of such groups."""
     recompute = spec.checkpointing
-    return (recompute.layers or 1) if recompute.mode == "full" and recompute.method == "uniform" else 1
+    return (recompute.layers or 1) if recompute.mode == "full" and _method(spec) == "uniform" else 1
+
+
+def _method(spec: RunSpec) -> str:
+    return method(spec.checkpointing, backends.of(spec).engine(spec))
 
 
 def asked(spec: RunSpec, layers: tuple[int, ...]) -> tuple[int, ...]:

@@ -159,8 +159,16 @@ REFUSED: tuple[Row, ...] = (
         "checkpointing=selective",
         "by selective activation checkpointing",
     ),
-    *_rows(
-        {"checkpointing.layers": None, "checkpointing.method": "uniform"},
+    Dependent(
+        "checkpointing.layers",
+        None,
+        lambda spec: spec.checkpointing.mode != "none",
+        "checkpointing=full",
+        "by activation checkpointing",
+    ),
+    Dependent(
+        "checkpointing.method",
+        None,
         lambda spec: spec.checkpointing.mode == "full",
         "checkpointing=full",
         "by full activation checkpointing",

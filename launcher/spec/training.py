@@ -28,7 +28,7 @@ class CheckpointingSpec:
     """Activation checkpointing: which activations are recomputed in the backward pass instead of kept."""
 
     mode: Literal["none", "selective", "full"]
-    method: Literal["uniform", "block"]
+    method: Literal["uniform", "block"] | None
     modules: tuple[str, ...]
     layers: Count | None
 

@@ -285,6 +285,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero=0 precision.optimizer_states=bf16
         precision.master=fp16 optimizer=sgd
         checkpointing=selective checkpointing.modules=[core_attn,q_proj]
+        checkpointing=selective checkpointing.layers=2
         checkpointing=selective checkpointing.modules=[core_attn,mla_up_proj]
         optimizer=adamw_8bit
         optimizer.fused=true

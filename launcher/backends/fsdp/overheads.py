@@ -249,22 +249,28 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     block = rank.largest_block.dense - rank.largest_block.quantised
     blocks = rank.all_blocks.dense - rank.all_blocks.quantised
-    head = output_elements(rank)
-    recomputes = rank.spec.checkpointing.mode != "none"
-    inside = block if recomputes and not rank.root.trained else blocks
+    head, kept = output_elements(rank), _kept_copies(rank)
+    again = ceil(block * rank.blocks[-1].recomputed_share) if rank.blocks else 0
+    inside = blocks if rank.root.trained else kept + again
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),
         (("output", "loss"), head + inside),
-        (("loss_backward",), head if recomputes else head + blocks),
-        (("block_backward",), block if recomputes else blocks),
+        (("loss_backward",), head + kept),
+        (("block_backward",), kept + again),
         (("second_layer_backward", "first_layer_backward"), block),
     ]
     if rank.layers > 1:
-        cast.append((("next_block_backward",), block if recomputes else blocks - block))
+        cast.append((("next_block_backward",), max(kept + again - (block - again), again)))
     for moments, w in cast:
         yield term(
             "gather_buffers", moments, "autocast's copies of weights", "z * P", _DDP_TRACE, z=rank.engine.size, P=w
         )
+
+
+def _kept_copies(rank: RankModel) -> int:
+    """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
+    counts = ((kind, kind.elements.dense - kind.elements.quantised) for kind in rank.blocks)
+    return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -317,9 +323,9 @@ def copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
     A micro-batch casts on its own, since autocast must not reach backward, and checkpointed blocks save no copies.
     """
-    if not rank.engine.autocast or rank.spec.checkpointing.mode != "none":
+    blocks = _kept_copies(rank)
+    if not rank.engine.autocast or not blocks:
         return
-    blocks = rank.all_blocks.dense - rank.all_blocks.quantised
     what, z, f = "autocast's copies of other micro-batches in flight", rank.engine.size, rank.view.in_flight
     yield _in_passes("gather_buffers", what, "z * ceil((f - 1) * blocks)", z=z, f=f, blocks=blocks)
 

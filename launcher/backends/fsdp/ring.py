@@ -36,7 +36,7 @@ def forward(rank: RankModel) -> Iterator[MemoryTerm]:
     q/2`` as the kernel returned it. Only a block that saves nothing is looked at: beside what it saves of its MLP the
     ring is less. Of the products that selective checkpointing keeps, the queries' alone is there by then.
     """
-    if rank.spec.checkpointing.mode == "none":
+    if not rank.blocks[-1].repeats("attention"):
         return
     size, queries, pairs = _sizes(rank)
     kernel = size * queries // 2 if size < _FP32 else 0

@@ -195,9 +195,15 @@ def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:
 def _checkpointing(spec: RunSpec) -> Iterator[ConfigError]:
     checkpointing = spec.checkpointing
     unknown = [name for name in checkpointing.modules if name not in _MODULES]
+    if checkpointing.mode == "selective" and checkpointing.layers is not None:
+        rule = "Megatron-LM recomputes modules of all layers, or all of some layers (--recompute-num-layers)"
+        way_out = ["checkpointing.layers=null", "checkpointing=full checkpointing.method=block"]
+        yield ConfigError("checkpointing.layers", checkpointing.layers, rule, way_out)
     if unknown:
         rule = f"Megatron-LM recomputes the modules {', '.join(_MODULES)}"
-        known = [name for name in checkpointing.modules if name in _MODULES]
+        theirs = {"attention": "core_attn", "norm": "layernorm", "experts": "moe"}
+        near = (theirs.get(name, name) for name in checkpointing.modules)
+        known = [name for name in dict.fromkeys(near) if name in _MODULES]
         way_out = [edit.override("checkpointing.modules", known or ["core_attn"])]
         yield ConfigError("checkpointing.modules", list(checkpointing.modules), rule, way_out)
     yield from _recomputed(spec)

@@ -90,9 +90,10 @@ def _recomputation(spec: RunSpec) -> Arguments:
         return {}
     if checkpointing.mode == "selective":
         return {"recompute-granularity": "selective", "recompute-modules": checkpointing.modules or ("core_attn",)}
-    every = 1 if checkpointing.method == "uniform" else max(chunk_sizes(spec))
+    method = checkpointing.method or "uniform"
+    every = 1 if method == "uniform" else max(chunk_sizes(spec))
     return {
         "recompute-granularity": "full",
-        "recompute-method": checkpointing.method,
+        "recompute-method": method,
         "recompute-num-layers": checkpointing.layers or every,
     }

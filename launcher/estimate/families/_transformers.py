@@ -6,17 +6,35 @@ bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import Part, SavedTensor, Share
+from launcher.estimate.rank.tensors import Module, Part, SavedTensor, Share
 from launcher.spec import ModelSpec
 
 _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
 _PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
 _FP32 = 4
+OUTPUT, STREAM = "output of the norm", "residual stream"
+"""Names of what the linears of a module read, and save."""
+
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
+
+
+def inside(module: Module, rows: Iterable[SavedTensor], read: str) -> list[SavedTensor]:
+    """The rows as a module's own, which is recomputed from the tensor that is called ``read``."""
+    return [replace(row, module=module, input=read) for row in rows]
+
+
+def behind(norm: list[SavedTensor], module: Module, rows: list[SavedTensor]) -> list[SavedTensor]:
+    """A norm's own tensors, and those of the module behind it, whose linears save the norm's output."""
+    own = [row for row in norm if row.name not in (OUTPUT, STREAM)]
+    linears = [row for row in norm if row.name in (OUTPUT, STREAM)]
+    return inside("norm", own, f"input of the norm before {module}") + inside(
+        module, [*linears, *rows], f"input of {module}"
+    )
 
 
 def norm(size: int, model: ModelSpec, engine: EngineTraits, *, readers: tuple[str, ...] = ("",)) -> list[SavedTensor]:
@@ -52,7 +70,7 @@ def _scaled(size: int, share: Share, part: Part) -> SavedTensor:
 
 
 def _output(size: int, readers: tuple[str, ...]) -> SavedTensor:
-    return _read("output of the norm", size, "token", "norm", readers)
+    return _read(OUTPUT, size, "token", "norm", readers)
 
 
 def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = True) -> list[SavedTensor]:

@@ -61,7 +61,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
     else:
         readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")
         rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)
-        rows += _transformers.latent_attention(model, engine)
+        rows = _transformers.behind(rows, "attention", _transformers.latent_attention(model, engine))
     if kind(model, layer) == "dense":
         return rows + llama.feed_forward(model, engine)
     return rows + moe.experts(model, engine, wide_router=True)

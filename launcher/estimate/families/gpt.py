@@ -96,11 +96,10 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
         rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
         rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
-    rows = _transformers.norm(hidden, model, engine, readers=("c_attn",)) + _transformers.attention(
-        model, engine, wide_softmax=False
-    )
-    rows += _transformers.norm(hidden, model, engine, readers=("c_fc",))
-    return rows + _transformers.feed_forward(model, engine, width)
+    first = _transformers.norm(hidden, model, engine, readers=("c_attn",))
+    rows = _transformers.behind(first, "attention", _transformers.attention(model, engine, wide_softmax=False))
+    second = _transformers.norm(hidden, model, engine, readers=("c_fc",))
+    return rows + _transformers.behind(second, "mlp", _transformers.feed_forward(model, engine, width))
 
 
 after_blocks = llama.after_blocks

@@ -82,7 +82,7 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     if engine.library == "megatron":
         return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
     rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
-    return rows + _transformers.attention(model, engine)
+    return _transformers.behind(rows, "attention", _transformers.attention(model, engine))
 
 
 def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
@@ -92,4 +92,5 @@ def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
         rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
     readers = ("gate_proj", "up_proj") if model.gated else ("up_proj",)
-    return _transformers.norm(hidden, model, engine, readers=readers) + _transformers.feed_forward(model, engine, width)
+    rows = _transformers.norm(hidden, model, engine, readers=readers)
+    return _transformers.behind(rows, "mlp", _transformers.feed_forward(model, engine, width))

@@ -98,9 +98,9 @@ def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False
     if engine.library == "megatron":
         rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
         return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
-    rows = _transformers.norm(hidden, model, engine, readers=("gate", "experts"))
-    rows += _transformers.routed(model, engine, wide_router=wide_router)
-    return rows + (_transformers.feed_forward(model, engine, shared) if shared else [])
+    rows = _transformers.routed(model, engine, wide_router=wide_router)
+    rows += _transformers.feed_forward(model, engine, shared) if shared else []
+    return _transformers.behind(_transformers.norm(hidden, model, engine, readers=("gate", "experts")), "experts", rows)
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:

@@ -17,6 +17,7 @@ from launcher.base.formula import Value
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.recomputed import BLOCK, method
 from launcher.estimate.rank.tensors import SavedTensor
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/estimate/families)"
@@ -117,7 +118,7 @@ def mask(rank: RankModel) -> Iterator[MemoryTerm]:
 
     What is added to scores is not needed again, unless a block is recomputed.
     """
-    added = rank.engine.scores and rank.spec.checkpointing.mode == "none"
+    added = rank.engine.scores and not any(kind.repeats("attention") for kind in rank.blocks)
     moments: Moments = frozenset(("forward",)) if added else PASSES
     if m := rank.family.traits.mask(rank.spec.model, rank.engine):
         yield term("activations", moments, "masks of attention", "m", _MASK, m=m)
@@ -170,11 +171,13 @@ def content(
     norm saves it as it is, and with selective checkpointing what that keeps. ``saved`` are the tensors that are left by
     then; None is all of them.
     """
-    spec, tok = rank.spec.checkpointing, rank.tokens
+    tok = rank.tokens
     every = [item for item in kind.saved if item.part != "cache"]
     whole = rank.token_bytes(every if saved is None else saved)
-    if spec.mode == "none":
+    if not kind.recomputed:
         return term("activations", moments, "saved by one block", "k * tok", SOURCE, k=whole, tok=tok)
+    if kind.kept:
+        return _content_of_modules(rank, kind, moments, saved)
     if others := _recomputed_beside(rank, kind):
         whole += others * rank.token_bytes(every)
     return term(
@@ -190,10 +193,31 @@ def content(
     )
 
 
+def _content_of_modules(
+    rank: RankModel, kind: BlockKind, moments: Moments, saved: Sequence[SavedTensor] | None
+) -> MemoryTerm:
+    """The same with recomputed modules: what the block kept, and what the one whose backward pass runs brings back.
+
+    Backward starts with the MLP or the experts; where tensors are left by then, it has come to attention.
+    """
+    runs = ("mlp", "experts") if saved is None else ("attention",)
+    there = kind.saved if saved is None else saved
+    reached = {row.module for row in there}
+    kept = [row for row in kind.kept if row.part == "input" and row.module in reached]
+    kept += [row for row in there if row.module not in kind.recomputed]
+    again = [row for row in there if row.module in runs and row.module in kind.recomputed]
+    if again and again[0].part == "norm" and not rank.engine.autocast:
+        again = again[1:]  # The module's input itself, of which under autocast each linear saves a cast.
+    return term(
+        "activations", moments, "kept and recomputed of one block", "(k_kept + k) * tok", SOURCE,
+        k=rank.token_bytes(again), k_kept=rank.token_bytes(kept), tok=rank.tokens,
+    )  # fmt: skip
+
+
 def _recomputed_beside(rank: RankModel, kind: BlockKind) -> int:
     """Other blocks of the group that is recomputed with a block."""
     spec = rank.spec.checkpointing
-    if spec.mode != "full" or spec.method != "uniform":
+    if spec.mode != "full" or method(spec, rank.engine) != "uniform":
         return 0
     return min(spec.layers or 1, _chunk(rank), kind.count) - 1
 
@@ -209,8 +233,11 @@ def first_norm(rank: RankModel, kind: BlockKind) -> Value:
     Of what a checkpointed block kept, what recomputation did not find among its own tensors stays beside it.
     """
     left = rank.token_bytes(kind.first_norm_backward)
-    if rank.spec.checkpointing.mode == "none":
+    if not kind.recomputed:
         return left
+    if kind.kept:
+        own = [row for row in kind.kept if row.module == "norm" and row.part == "input"][:1]
+        return left + (0 if rank.family.saves_input(rank.spec.model, rank.engine) else rank.token_bytes(own))
     if others := _recomputed_beside(rank, kind):
         left += others * rank.token_bytes(item for item in kind.saved if item.part != "cache")
     return left + max(kept_per_token(rank, kind) - _there(rank, kind), 0)
@@ -250,11 +277,13 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     if not rank.blocks or rank.engine.library == "megatron":
         return
     kind, engine = rank.blocks[-1], rank.engine
-    model, recomputes = rank.spec.model, rank.spec.checkpointing.mode != "none"
+    model, recomputes = rank.spec.model, BLOCK in kind.recomputed
     # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
+    if kind.kept and (kind.repeats("mlp") or kind.repeats("experts")):
+        rows = 0 if kind.repeats("norm") else 2  # Norms keep the block's input and the first sum.
     row = _residual("residuals", rows * engine.residual_size * model.hidden_size)
-    k = rank.token_bytes([row, *(_passing(rank, kind) if recomputes else ())])
+    k = rank.token_bytes([row, *(_passing(rank, kind) if kind.recomputed else ())])
     what = "tensors inside one block"
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
 
@@ -265,6 +294,8 @@ def _passing(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
     loops = not rank.engine.grouped_experts
     for item in kind.saved_if_trained:
         inside = item.in_forward_peak and item.part in ("mlp", "activation", "moe")
+        if kind.kept and item.module not in kind.recomputed:
+            continue
         if inside and item.output_of not in kept and not (loops and item.share.startswith("routed")):
             yield item
 
@@ -273,13 +304,13 @@ def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
     """Bytes that one block keeps of a token until its backward pass, averaged where only some are checkpointed."""
     spec = rank.spec.checkpointing
     whole = rank.token_bytes(kind.saved)
-    if spec.mode == "none":
+    if not kind.recomputed:
         return whole
-    kept = checkpoint_per_token(rank, kind)
-    if spec.mode == "selective":
+    kept = rank.token_bytes(kind.kept) if kind.kept else checkpoint_per_token(rank, kind)
+    if spec.mode == "selective" or rank.engine.library == "transformers":
         return kept
     chunk = _chunk(rank)
-    if spec.method == "block":
+    if method(spec, rank.engine) == "block":
         checkpointed = min(spec.layers or chunk, chunk)
         return Fraction(checkpointed * kept + (chunk - checkpointed) * whole) / chunk
     groups = -(-chunk // (spec.layers or 1))

@@ -32,13 +32,17 @@ def _forward(rank: RankModel, kind: BlockKind) -> Iterator[MemoryTerm]:
     row = _row(kind)
     assert row is not None
     before, after = _around(kind, row)
+    after = [item for item in after if item.module not in kind.recomputed]
+    after += [item for item in kind.kept if item.part == "input" and item.module in ("mlp", "experts")]
     made, what = replace(row, bytes=row.made), "attention's scores and their softmax"
-    if rank.spec.checkpointing.mode == "none":
+    if not kind.repeats("attention"):
         values = {"k": rank.token_bytes([made]), "k_there": rank.token_bytes([row, *after]), "tok": rank.tokens}
         yield term("temporary", ("forward",), what, "max(k - k_there, 0) * tok", _TRACE, **values).at(_INSTANT)
     else:
         k = rank.token_bytes([made, *_passing(before), block_input(rank)])
-        yield term("temporary", ("forward",), what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
+        there = rank.token_bytes(after) if kind.kept else 0
+        expression, values = ("max(k - k_there, 0) * tok", {"k_there": there}) if there else ("k * tok", {})
+        yield term("temporary", ("forward",), what, expression, _TRACE, k=k, tok=rank.tokens, **values).at(_INSTANT)
 
 
 def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import FamilyTraits
-from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import AdapterSpec, RunSpec
 
 
@@ -69,8 +69,19 @@ def saved(
     names = frozenset(module(weight) for weight in found)
     reads = engine.fused_adapters or not adapter.dropout
     left = [row for row in (_after(rows, names) if first else rows) if _needed(row, names, reads=reads)]
-    own = (row for weight in found for row in _own(weight, adapter, engine, traits.attention_output))
+    own = (
+        replace(row, module=_place(weight, rows))
+        for weight in found
+        for row in _own(weight, adapter, engine, traits.attention_output)
+    )
     return (*left, *own)
+
+
+def _place(weight: Weight, rows: Sequence[SavedTensor]) -> Module | None:
+    """The module of ``checkpointing.modules`` that a linear is in: attention, or the MLP or what stands for it."""
+    if "attn" in weight.name or "attention" in weight.name:
+        return "attention"
+    return next((row.module for row in reversed(rows) if row.module not in (None, "norm")), None)
 
 
 def backward_extra(

@@ -64,6 +64,11 @@ class EngineTraits(Hashed):
     master_size: int | None = None
 
     @property
+    def recompute_method(self) -> Literal["uniform", "block"]:
+        """The layers of ``checkpointing.layers`` without ``checkpointing.method``: groups of so many, or the first."""
+        return "uniform" if self.library == "megatron" else "block"
+
+    @property
     def mask_size(self) -> int:
         """Bytes of an element of a dropout mask: a bool on CUDA, the input's own format on the CPU."""
         return self.size if self.cpu else 1

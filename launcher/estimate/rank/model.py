@@ -19,6 +19,7 @@ from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
+from launcher.estimate.rank.recomputed import BLOCK, kept, method, recomputed, share_of_weights
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.estimate.rank.view import RankView, rounded_up
@@ -41,6 +42,14 @@ class BlockKind:
     saved: tuple[SavedTensor, ...]  # Tensors that it saves in this run.
     backward_extra: tuple[SavedTensor, ...]  # Tensors that its backward pass adds at its peak.
     first_norm_backward: tuple[SavedTensor, ...]  # Tensors alive at the end of its backward pass, in its first norm.
+    # The parts that backward computes again: none, the whole, or modules (``rank.recomputed``).
+    recomputed: tuple[str, ...]
+    kept: tuple[SavedTensor, ...]  # Where these are modules, the tensors that stay until the backward pass.
+    recomputed_share: Fraction  # The part of its matrices in them.
+
+    def repeats(self, module: str) -> bool:
+        """True if backward computes this module, or the whole of the block, again."""
+        return BLOCK in self.recomputed or module in self.recomputed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +160,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         dtypes=dtypes,
         engine=engine,
         family=family,
-        blocks=tuple(_kind(spec, family, engine, alike) for alike in counts.blocks),
+        blocks=tuple(_kinds(spec, family, engine, view, counts.blocks)),
         after_blocks=_after_blocks(family, model, engine, spec) if view.head else (),
         counts=counts,
         tokens=spec.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
@@ -163,14 +172,34 @@ def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: 
     return adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
 
 
-def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks) -> BlockKind:
+def _kinds(
+    spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
+) -> Iterator[BlockKind]:
+    """The kinds of blocks; where only the first ones are recomputed, these are kinds of their own, before the others.
+
+    Megatron-core counts such layers in each model chunk: there the bytes of all blocks are averaged.
+    """
+    parts, first = recomputed(spec), spec.checkpointing.layers
+    if not parts or first is None or engine.library == "megatron" or method(spec.checkpointing, engine) != "block":
+        yield from (_kind(spec, family, engine, alike, parts) for alike in blocks)
+        return
+    ahead = kinds_of(family, spec.model, view.layers[:first], first_apart=spec.adapter.name != "none")
+    counts = {(name, layer): count for name, layer, count in ahead}
+    for own, sign in ((parts, 1), ((), 0)):
+        for alike in blocks:
+            reached = counts.get((alike.name, alike.layer), 0)
+            if count := reached if sign else alike.count - reached:
+                yield _kind(spec, family, engine, replace(alike, count=count), own)
+
+
+def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks, parts: tuple[str, ...]) -> BlockKind:
     saved_if_trained, saved, backward_extra, first_norm_backward = _rows(
         family,
         spec.model,
         spec.adapter,
         alike.layer,
         engine,
-        keeps_products=spec.checkpointing.mode == "selective",
+        keeps_products=spec.checkpointing.mode == "selective" and BLOCK in parts,
         splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
     )
     return BlockKind(
@@ -181,6 +210,9 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
         saved=saved,
         backward_extra=backward_extra,
         first_norm_backward=first_norm_backward,
+        recomputed=parts,
+        kept=tuple(kept(saved, parts, spec.model, engine)) if parts and BLOCK not in parts else (),
+        recomputed_share=share_of_weights(family, spec.model, alike.layer, parts) if parts else Fraction(),
     )
 
 

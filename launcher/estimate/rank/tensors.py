@@ -9,6 +9,7 @@ from launcher.base.frozen import dataclass
 
 type Split = Literal["replicated", "tensor", "expert"]
 type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
+type Module = Literal["attention", "mlp", "experts", "norm"]
 type Part = Literal[
     "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter", "cache"
 ]
@@ -53,3 +54,5 @@ class SavedTensor:
     made: int = 0  # Bytes for one token while it is made, with all that it is made of; 0 where that is not looked at.
     # Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
     undone: int = 0
+    module: Module | None = None  # The module of ``checkpointing.modules`` that saves it.
+    input: str = ""  # The name of the tensor that this module reads, and keeps where it is recomputed.

@@ -263,7 +263,29 @@ def _again(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape,
         return NOTHING
     if how.mode == "full":
         return forward
-    return _modules(key, own, shape, how) if shape.megatron else _operators(key, own, forward, shape)
+    if shape.megatron:
+        return _modules(key, own, shape, how)
+    return _children(key, own, shape, how.modules) if how.modules else _operators(key, own, forward, shape)
+
+
+def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iterable[str]) -> Pass:
+    """Modules of ``transformers``, each without its last product, whose output nobody needs (``early_stop``)."""
+    repeated = NOTHING
+    inside = tuple(one for one in own if one.part in ("attention", "up_projection"))
+    if "attention" in names:
+        scores, _ = _attention(key, shape)
+        repeated = repeated.plus(_products(inside[:-1], key.model, shape)[0]).plus(scores)
+        repeated = repeated.plus(_moved(_rotary(key.model, shape), shape))
+    rest = tuple(one for one in own if one not in inside)
+    routed = any(one.experts for one in rest)
+    if ("experts" if routed else "mlp") in names:
+        repeated = repeated.plus(_products(rest[:-1], key.model, shape)[0])
+        repeated = repeated.plus(_moved(_activation(own, key.model, shape), shape))
+        if routed:
+            repeated = repeated.plus(experts.exchange(key.model, shape)).plus(experts.sorting(key.model, shape))
+    if "norm" in names:
+        repeated = repeated.plus(_moved(_norms(key, shape), shape))
+    return repeated
 
 
 def _operators(key: BlockKey, own: tuple[Product, ...], forward: Pass, shape: Shape) -> Pass:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from launcher.estimate.rank.counts import kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.recomputed import method
 from launcher.estimate.rank.stages import Cut, alike, cut_of, rank_layers
 from launcher.estimate.speed import collectives, gemm
 from launcher.estimate.speed.block import BlockKey, BlockPasses, block
@@ -93,7 +94,7 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
         own = BlockKey(key.family, key.model, key.adapter, layer)
         ahead, behind, repeated = block(own, blocks, key.checkpointing)
         forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
-        again = again.plus(repeated.times(_recomputed(key.checkpointing, len(layers), count)))
+        again = again.plus(repeated.times(_recomputed(key, len(layers), count)))
     for ahead, behind, repeated in _ends(key, shape, stage):
         forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
     launch = 0.0 if execution.graphs else execution.launch_seconds
@@ -110,9 +111,12 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     return Stage(forward, backward, forward.plus(backward), again, time)
 
 
-def _recomputed(how: CheckpointingSpec, layers: int, count: int) -> float:
+def _recomputed(key: LineKey, layers: int, count: int) -> float:
     """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
-    return count if how.method != "block" or how.layers is None else count * min(1.0, how.layers / max(1, layers))
+    how = key.checkpointing
+    if how.layers is None or method(how, key.engine) != "block":
+        return count
+    return count * min(1.0, how.layers / max(1, layers))
 
 
 def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:

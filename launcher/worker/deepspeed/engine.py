@@ -48,7 +48,7 @@ def build(context: Context) -> DeepSpeedTraining:
     _prepare(context.device, config)
     shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
-    network.recompute(network.blocks(built.network), spec)
+    network.recompute(network.numbered(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
     context.memory.layers.follow(network.numbered(built.network))
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built

@@ -63,11 +63,10 @@ def rank_parts(context: Context) -> RankParts:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
-    network.recompute(blocks, spec)
+    numbered = {number: block for made in networks for number, block in network.numbered(made).items()}
+    network.recompute(numbered, spec)
     context.clock.follow(blocks, context.device)
-    context.memory.layers.follow({
-        number: block for made in networks for number, block in network.numbered(made).items()
-    })
+    context.memory.layers.follow(numbered)
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from launcher.estimate import families
+from launcher.estimate.rank import recomputed
 from launcher.spec import ModelSpec, RunSpec
 from launcher.worker import TrainingError
 
@@ -207,20 +208,29 @@ _KEPT = frozenset((
 """Dear to compute again and small to keep: attention, and communication (torchtitan, ``activation_checkpoint.py``)."""
 
 
-def recompute(blocks: nn.ModuleList, spec: RunSpec) -> None:
-    """Wrap the forward functions of the blocks that are recomputed; their parameters keep their names."""
-    settings = spec.checkpointing
-    if settings.mode == "none":
-        return
-    chosen = list(blocks)
-    if settings.mode == "full" and settings.method == "block" and settings.layers is not None:
-        chosen = chosen[: settings.layers]
+def recompute(blocks: Mapping[int, nn.Module], spec: RunSpec) -> None:
+    """Wrap the forward functions of the blocks, or of their modules, that are recomputed; parameters keep their names.
+
+    ``blocks`` are those of one stage by their numbers; of them ``checkpointing.layers`` are the first.
+    """
+    settings, parts = spec.checkpointing, recomputed.recomputed(spec)
+    first = None if settings.method == "uniform" else settings.layers
     random = spec.model.dropout > 0 or spec.adapter.dropout > 0
-    contexts = {"context_fn": _selective} if settings.mode == "selective" else {}
-    for block in chosen:
-        block.forward = functools.partial(
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random, **contexts
-        )
+    whole = settings.mode == "selective" and not settings.modules
+    contexts = {"context_fn": _selective} if whole else {}
+    for number, block in list(blocks.items())[:first]:
+        for module in _parts(block, number, spec, parts):
+            module.forward = functools.partial(
+                checkpoint, module.forward, use_reentrant=False, preserve_rng_state=random, **contexts
+            )
+
+
+def _parts(block: nn.Module, number: int, spec: RunSpec, parts: Collection[str]) -> list[nn.Module]:
+    """The block itself, or those of its children that the named modules are."""
+    if recomputed.BLOCK in parts:
+        return [block]
+    words = recomputed.children(families.of(spec.model), spec.model, number)
+    return [child for name, child in block.named_children() if words.get(name) in parts]
 
 
 def _selective() -> Any:

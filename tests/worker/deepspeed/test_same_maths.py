@@ -47,7 +47,7 @@ REFERENCE = {
 
 FP32 = {
     "zero0": ("parallel=zero0", "train.micro_batch_size=2"),
-    "zero1": ("parallel=zero1", "train.micro_batch_size=1", "checkpointing=full"),
+    "zero1": ("parallel=zero1", "train.micro_batch_size=1", "checkpointing=full", "checkpointing.layers=1"),
     "zero2": ("parallel=zero2", "checkpointing=selective", "zero.reduce_bucket_size=20000", *SAVED),
     "zero2_accumulating": ("parallel=zero2", "train.micro_batch_size=2", "zero.overlap_comm=true"),
     "zero2_offloaded": ("parallel=zero2", "zero.offload_optimizer=cpu"),
@@ -63,7 +63,10 @@ FP32 = {
 PARTS = {
     "zero0_evaluated": ("parallel=zero0", *TENSOR, *EVALUATED),
     "zero1_tensor": ("parallel=zero1", *TENSOR, *SAVED),
-    "zero2_heads": ("parallel=zero2", *TENSOR, *HEADS, "checkpointing=full"),
+    "zero2_heads": (
+        *("parallel=zero2", *TENSOR, *HEADS, "checkpointing=selective"),
+        "checkpointing.modules=[attention,mlp]",
+    ),
     "zero3_tensor": ("parallel=zero3", *TENSOR, "zero.param_persistence_threshold=0", *SAVED),
     "zero0_stages": ("parallel=zero0", *STAGES, "checkpointing=full"),
     "zero1_stages": ("parallel=zero1", *STAGES, *SAVED),

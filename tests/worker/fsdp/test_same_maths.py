@@ -22,6 +22,10 @@ FSDP = {
     "fsdp": ("parallel=fsdp",),
     "fsdp_full": ("parallel=fsdp", "checkpointing=full"),
     "fsdp_full_block": ("parallel=fsdp", "checkpointing=full", "checkpointing.method=block", "checkpointing.layers=1"),
+    "fsdp_modules": (
+        *("parallel=fsdp", "checkpointing=selective", "checkpointing.modules=[attention,mlp,norm]"),
+        "checkpointing.layers=1",
+    ),
     "fsdp_selective": ("parallel=fsdp", "checkpointing=selective"),
     "fsdp_accumulating": ("parallel=fsdp", "train.micro_batch_size=1", "checkpointing=full"),
     "fsdp_accumulating_unsynchronised": ("parallel=fsdp", "train.micro_batch_size=2", "backend.micro_step_sync=false"),

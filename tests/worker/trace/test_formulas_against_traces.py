@@ -40,6 +40,12 @@ _FAMILIES = {
     ),
 }
 _FAMILIES |= {
+    "deepseek": (
+        *("model=deepseek_v3", "model.kv_lora_rank=128", "model.q_lora_rank=0", "model.num_experts=4"),
+        *("model.qk_nope_head_dim=64", "model.qk_rope_head_dim=32", "model.v_head_dim=64"),
+        *("model.num_experts_per_tok=2", "model.moe_intermediate_size=688", "model.first_dense_layers=1"),
+        *("model.n_group=1", "model.topk_group=1", "model.intermediate_size=1376"),
+    ),
     "gemma2": (*_DECODERS, "model.model_type=gemma2", "model.attention=eager"),
     "gemma3": (*_DECODERS, "model.model_type=gemma3_text", "model.qk_norm=true"),
     "gpt-oss": (
@@ -79,6 +85,13 @@ _MODES = ("none", "selective", "full")
 
 _FSDP = (
     *(f"llama/fsdp/{precision}/{mode}/4" for precision in ("bf16", "fp32") for mode in _MODES),
+    "llama/fsdp/bf16/selective/4/checkpointing.modules=[mlp]",
+    "llama/fsdp/bf16/selective/4/checkpointing.modules=[attention,mlp,norm]/checkpointing.layers=2",
+    "llama/ddp/bf16/selective/4/checkpointing.modules=[attention,norm]",
+    "llama/tp+sp/bf16/selective/4/checkpointing.modules=[mlp,norm]",
+    "gpt/ddp/fp32/selective/4/checkpointing.modules=[mlp,norm]",
+    "moe/fsdp/bf16/selective/4/checkpointing.modules=[experts]",
+    "deepseek/fsdp/bf16/selective/4/checkpointing.modules=[attention]",
     *(f"llama/ddp/bf16/{mode}/4" for mode in _MODES),
     *(f"gpt/fsdp/{precision}/{mode}/4" for precision in ("bf16", "fp32") for mode in ("selective", "full")),
     *(f"gpt/ddp/fp32/{mode}/4" for mode in _MODES),
@@ -123,6 +136,8 @@ _DEEPSPEED = (
     "llama/zero3/bf16/selective/4/zero.prefetch_bucket_size=10000000",
     *(f"llama/zero2/bf16/{mode}/2" for mode in ("none", "full")),
     "llama/zero2/bf16/none/4/train.global_batch_size=16",
+    "llama/zero3/bf16/selective/4/checkpointing.modules=[attention,norm]",
+    "llama/zero2/bf16/full/4/checkpointing.layers=2",
     "gpt/zero2/bf16/selective/2/model.tie_word_embeddings=true",
     "gpt/zero3/fp32/none/4/model.tie_word_embeddings=true",
     *(f"moe/{stage}/bf16/full/2/model.moe_intermediate_size=128" for stage in ("zero1", "zero2", "zero3")),

@@ -12,9 +12,9 @@ from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.families._hugging_face import ACTIVATIONS
-from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._transformers import OUTPUT, STREAM, _read, _saved, behind, inside
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import SavedTensor
+from launcher.estimate.rank.tensors import Module, SavedTensor
 from launcher.spec import ModelSpec
 
 _FP32 = 4
@@ -32,15 +32,36 @@ def block(model: ModelSpec, engine: EngineTraits, *, masked: bool = False) -> li
     """
     found = values.decoder(model)
     attention, mlp = _attention_readers(found), _mlp_readers(found)
-    shared = () if found.second or not found.parallel else mlp
-    rows = _before(model, found, engine, found.first, (*attention, *shared))
-    rows += _attention(model, found, engine, masked) + _after(model, found, engine, found.after_attention)
-    if found.second or not found.parallel:
-        between = _before(model, found, engine, found.second, mlp)
-        # Where both norms read the same stream, a kernel saves it for both of them.
-        rows += between[1:] if found.parallel and found.norm_code == "kernel" else between
     inner = _experts(model, engine) if found.experts else _mlp(model, found, engine)
-    return rows + inner + _after(model, found, engine, found.after_mlp)
+    word, core = _word(found), _attention(model, found, engine, masked)
+    if found.parallel and not found.second:
+        return _side_by_side(model, found, engine, core, inner)
+    rows = behind(_before(model, found, engine, found.first, attention), "attention", core)
+    rows += inside("norm", _after(model, found, engine, found.after_attention), "output of attention")
+    between = _before(model, found, engine, found.second, mlp)
+    # Where both norms read the same stream, a kernel saves it for both of them.
+    rows += behind(between[1:] if found.parallel and found.norm_code == "kernel" else between, word, inner)
+    return rows + inside("norm", _after(model, found, engine, found.after_mlp), f"output of {word}")
+
+
+def _side_by_side(
+    model: ModelSpec, found: Decoder, engine: EngineTraits, attention: list[SavedTensor], inner: list[SavedTensor]
+) -> list[SavedTensor]:
+    """Attention and MLP that read one norm's output: both keep it, unless each linear saves a cast of its own."""
+    word, read = _word(found), OUTPUT if engine.autocast else ""
+    rows: list[SavedTensor] = []
+    for row in _before(model, found, engine, found.first, (*found.inputs, *_mlp_readers(found))):
+        if row.name not in (OUTPUT, STREAM):
+            rows += inside("norm", [row], "input of the norm")
+        elif engine.autocast:
+            rows += inside("attention" if row.readers[0] in found.inputs else word, [row], read)
+        else:
+            rows.append(row)
+    return rows + inside("attention", attention, read) + inside(word, inner, read)
+
+
+def _word(found: Decoder) -> Module:
+    return "experts" if found.experts else "mlp"
 
 
 def saves_input(model: ModelSpec, engine: EngineTraits) -> bool:
@@ -110,7 +131,7 @@ def _before(
 
 
 def _stream(model: ModelSpec, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:
-    return [replace(row, name="residual stream") for row in _output(model.hidden_size, engine, readers)]
+    return [replace(row, name=STREAM) for row in _output(model.hidden_size, engine, readers)]
 
 
 def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) -> list[SavedTensor]:
@@ -120,8 +141,8 @@ def _after(model: ModelSpec, found: Decoder, engine: EngineTraits, name: str) ->
 def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[SavedTensor]:
     """Inputs that linears save: one for all, or under autocast a cast for each."""
     if engine.autocast:
-        return [_read("output of the norm", engine.size * size, "token", "norm", (reader,)) for reader in readers]
-    return [_read("output of the norm", engine.residual_size * size, "token", "norm", readers)]
+        return [_read(OUTPUT, engine.size * size, "token", "norm", (reader,)) for reader in readers]
+    return [_read(OUTPUT, engine.residual_size * size, "token", "norm", readers)]
 
 
 def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
