@@ -56,6 +56,7 @@ _ALONE: dict[str, object] = {
     "parallel.virtual_pipeline": 1,
     "parallel.first_stage_layers": None,
     "parallel.last_stage_layers": None,
+    "parallel.layout": (),
     "parallel.schedule": "1f1b",
     "parallel.context": 1,
     "parallel.ulysses": 1,

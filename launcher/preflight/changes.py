@@ -201,7 +201,8 @@ def sequence_ranks(spec: RunSpec) -> Iterator[Change]:
 
 def pipeline_parallel(spec: RunSpec) -> Iterator[Change]:
     """Layers shared out over more stages; where they do not divide, with fewer on the first and the last."""
-    if spec.parallel.first_stage_layers is not None or spec.parallel.last_stage_layers is not None:
+    parallel = spec.parallel
+    if parallel.first_stage_layers is not None or parallel.last_stage_layers is not None or parallel.layout:
         return
     degree, cost = spec.parallel.pipeline, "stages that wait for each other, the less the more micro-batches there are"
     while (degree := degree * 2) <= min(spec.model.num_hidden_layers, spec.gpus):

@@ -39,7 +39,7 @@ def at(spec: RunSpec, layers: int) -> RunSpec:
     """The run with so many layers in all, shared out evenly among its stages, and with fresh weights."""
     if layers == spec.model.num_hidden_layers:
         return spec
-    even = {"parallel.first_stage_layers": None, "parallel.last_stage_layers": None}
+    even = {"parallel.first_stage_layers": None, "parallel.last_stage_layers": None, "parallel.layout": ()}
     return changed_at(spec, {"model.num_hidden_layers": layers, "model.weights": None, **even})
 
 

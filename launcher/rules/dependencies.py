@@ -99,7 +99,7 @@ _OF_ENGINES: dict[str, object] = {
     "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None, "zero.prefetch_bucket_size": 50_000_000,
     "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,
     "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
-    "zero.gather_16bit_weights_on_save": False, "backend.path": None,
+    "zero.gather_16bit_weights_on_save": False, "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (),
 }  # fmt: skip
 _ADAPTER = {
     "adapter.rank": 16,

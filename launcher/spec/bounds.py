@@ -29,7 +29,7 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     # checkpointing.layers and model.num_hidden_layers count the same, as do the stages' own layers.
     (
         "checkpointing.layers model.num_hidden_layers model.first_dense_layers parallel.first_stage_layers "
-        "parallel.last_stage_layers parallel.virtual_pipeline",
+        "parallel.last_stage_layers parallel.virtual_pipeline model.mtp_layers",
         Bound(10_000, "layers are counted one by one, and the deepest published models have some 1,000"),
     ),
     (

@@ -61,6 +61,7 @@ class ModelSpec(Hashed):
     n_group: Natural = 0
     topk_group: Natural = 0
     router_aux_loss_coef: NonNegative = 0.0
+    mtp_layers: Natural = 0
     model_type: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -146,6 +147,7 @@ class ParallelSpec:
     replicate: Count
     schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "dualpipe"]
     shard: bool
+    layout: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "backend.extra": ({"key": 1},),
     "parallel.first_stage_layers": (1,),
     "parallel.last_stage_layers": (1,),
+    "parallel.layout": (("Ettt", "tL"),),
     "parallel.expert_tensor": (1,),
     "zero.stage": (0, 1, 2, 3),
     "zero.nvme_path": ("/other",),

@@ -84,7 +84,7 @@ def test_a_deterministic_run_of_the_older_container_has_no_kernel_but_scores_in_
     ("changes", "reason"),
     [
         ({"vocab_size": None}, "the vocabulary is not stated"),
-        ({"arguments": {"--mtp-num-layers": 1}}, "multi-token prediction"),
+        ({"arguments": {"--export-kd-cfg": "kd.yaml"}}, "distillation"),
         ({"arguments": {"--hidden-size": "wide"}}, "does not parse: arguments.json: --hidden-size"),
     ],
 )

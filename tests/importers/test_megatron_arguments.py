@@ -75,6 +75,11 @@ def words_of(found: Imported, key: str) -> tuple[str, ...]:
         ("--num-workers 2", {"data.workers": 2}),
         ("--moe-aux-loss-coeff 0.1 0.2 --num-experts 2", {"backend.extra.moe-aux-loss-coeff": [0.1, 0.2]}),
         ("--fp8-format e4m3", {"precision": "fp8", "backend.extra.fp8-format": "e4m3"}),
+        ("--mtp-num-layers 1", {"model.mtp_layers": 1}),
+        (
+            r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3\|\(tt\|\)*2tL",
+            {"parallel.layout": ["Et*3|(tt|)*2tL"], "parallel.virtual_pipeline": 2},
+        ),
     ],
 )
 def test_an_argument_becomes_what_the_run_has_for_it(arguments: str, expected: dict[str, Any]) -> None:
@@ -86,7 +91,6 @@ def test_an_argument_becomes_what_the_run_has_for_it(arguments: str, expected: d
 @pytest.mark.parametrize(
     ("arguments", "key", "effect"),
     [
-        ("--mtp-num-layers 1", "--mtp-num-layers", "the model there is another: layers that predict further tokens"),
         ("--embed-layernorm", "--embed-layernorm", "the model there is another: parameters"),
         ("--freeze-all-layers", "--freeze-all-layers", "the model there is another: no layer is frozen here"),
         ("--position-embedding-type alibi", "--position-embedding-type", "the maths: no alibi positions here"),
@@ -120,7 +124,6 @@ def test_an_argument_becomes_what_the_run_has_for_it(arguments: str, expected: d
         ),
         ("--use-bnb-optimizer", "--use-bnb-optimizer", "memory: the states of its optimizer are in 8 bits there"),
         ("--use-torch-fsdp2", "--use-torch-fsdp2", "memory: torch's FSDP2 shards there"),
-        ("--pipeline-model-parallel-layout Et|tL", "--pipeline-model-parallel-layout", "memory: stages hold other"),
         ("--spec my.layers make", "--spec", "the model there is another: its layers are those of a module"),
         ("--use-checkpoint-args", "--use-checkpoint-args", "the model there is another: its sizes are those of the"),
     ],

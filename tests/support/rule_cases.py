@@ -59,6 +59,14 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel.pipeline=1 parallel.first_stage_layers=2
         parallel.pipeline=1 parallel.last_stage_layers=2
         parallel.pipeline=1 parallel.schedule=interleaved
+        parallel.pipeline=1 parallel.layout=[EttL]
+        model.num_hidden_layers=4 parallel.layout=[Ett,ttX]
+        model.num_hidden_layers=4 parallel.layout=[Et,t,t,tL]
+        model.num_hidden_layers=4 parallel.layout=[Ett,tL] parallel.first_stage_layers=2
+        model.num_hidden_layers=4 parallel.layout=[tt,ttL]
+        model.num_hidden_layers=4 parallel.layout=[Ett,ttmL]
+        model.num_hidden_layers=4 parallel.layout=[Ettt,mtL] model.mtp_layers=1
+        model.num_hidden_layers=4 parallel.layout=[Ettttm,mL] model.mtp_layers=2
         zero=2
         """,
         *NODE,
@@ -250,6 +258,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.gather_16bit_weights_on_save=true
         zero.hpz=2
         backend.path=/megatron
+        model.mtp_layers=1
+        parallel=zero3 parallel.layout=[Ett,ttL]
         zero.nvme_path=/nvme
         precision.recipe=delayed
         checkpointing.modules=[mlp]

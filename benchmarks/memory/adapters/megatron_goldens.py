@@ -28,9 +28,6 @@ without tensor and context parallelism say alike; the torch of this launcher, an
 NODE = 8
 
 UNMODELLED = {
-    "--mtp-num-layers": "multi-token prediction",
-    "--use-megatron-fsdp": "Megatron-FSDP",
-    "--pipeline-model-parallel-layout": "a free pipeline layout",
     "--fine-grained-activation-offloading": "activation offload",
     "--export-kd-cfg": "distillation",
     "--cuda-graph-impl": "CUDA graphs",

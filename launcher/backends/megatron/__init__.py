@@ -30,7 +30,11 @@ __all__ = [
 profile = Profile(
     framework="megatron-core",
     install=package.install("megatron"),
-    settings={"backend.path": "backend=megatron"},
+    settings={
+        "backend.path": "backend=megatron",
+        "model.mtp_layers": "parallel=tp",
+        "parallel.layout": "parallel=pp",
+    },
     shards_instead=("zero.stage=1",),
     unpickles=True,
     counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},

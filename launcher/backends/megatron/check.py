@@ -133,7 +133,7 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     precision = spec.precision
     held = {"fp32": "fp32", "fp16": "fp16"}.get(precision.compute, "bf16")
     legal: dict[str, tuple[str | None, ...]] = {
-        "parameters": (None, held),
+        "parameters": (None, held, "fp32") if precision.compute == "fp8" else (None, held),
         "gradients": _main_gradients(precision.compute),
         "accumulate": _main_gradients(precision.compute),
         "reduce": _main_gradients(precision.compute),

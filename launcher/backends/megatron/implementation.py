@@ -8,6 +8,7 @@ read by the overheads, the traits of the engine and the argument list.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from launcher.base.frozen import dataclass
@@ -122,8 +123,11 @@ def dtypes(spec: RunSpec) -> Dtypes:
     """Parameters in the word's format, fp32 main gradients for bf16, fp32 master and moments (docs/engines.md).
 
     For fp16 the gradients stay in fp16: ``--accumulate-allreduce-grads-in-fp32`` is implied by ``--bf16`` alone
-    (Megatron-LM ``training/arguments.py``).
+    (Megatron-LM ``training/arguments.py``). Products in fp8 beside fp32 parameters have these as their main copy, but
+    Megatron-FSDP has one in any case (``_init_each_parameter_group_buffers`` of ``param_and_grad_buffer.py``).
     """
+    if spec.precision.parameters == "fp32" and spec.precision.master is None and not fsdp(spec):
+        return beside_master(replace(spec.precision, master="none"), "bf16", gradients="fp32")
     if spec.precision.compute == "fp16":
         return beside_master(spec.precision, "fp16", gradients="fp16")
     return beside_master(spec.precision, "bf16", gradients="fp32")

@@ -19,11 +19,13 @@ def arguments(spec: RunSpec) -> Arguments:
 
 def _degrees(spec: RunSpec) -> Arguments:
     parallel, staged = spec.parallel, spec.parallel.pipeline > 1
+    interleaved = parallel.virtual_pipeline > 1 and not parallel.layout  # A layout says its chunks itself.
     return {
         "tensor-model-parallel-size": parallel.tensor,
         "sequence-parallel": parallel.sequence and parallel.tensor > 1,
         "pipeline-model-parallel-size": parallel.pipeline,
-        "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if interleaved else None,
+        "pipeline-model-parallel-layout": "|".join(parallel.layout) or None,
         "decoder-first-pipeline-num-layers": parallel.first_stage_layers if staged else None,
         "decoder-last-pipeline-num-layers": parallel.last_stage_layers if staged else None,
         "context-parallel-size": parallel.context,
@@ -73,7 +75,7 @@ def _formats(spec: RunSpec) -> Arguments:
     aware = precision_aware(spec)
     return {
         "fp16": compute == "fp16",
-        "bf16": compute in ("bf16", "fp8"),
+        "bf16": compute == "bf16" or (compute == "fp8" and meaning.parameters == "bf16"),
         "fp8-format": _FP8_FORMATS[precision.recipe] if compute == "fp8" and precision.recipe else None,
         "fp8-recipe": precision.recipe if compute == "fp8" else None,
         "grad-reduce-in-bf16": meaning.accumulate == "bf16",

@@ -22,6 +22,23 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _activation(spec)
     yield from _router(spec)
     yield from _positions(spec)
+    if spec.model.mtp_layers:
+        yield from _further_tokens(spec)
+
+
+def _further_tokens(spec: RunSpec) -> Iterator[ConfigError]:
+    """Multi-token prediction (``validate_args``; ``core/transformer/multi_token_prediction.py``)."""
+    without = "model.mtp_layers=0"
+    if spec.model.position_embedding == "learned":
+        rule = "Megatron-LM predicts further tokens with rotary positions or none, and these are learned"
+        yield ConfigError("model.mtp_layers", spec.model.mtp_layers, rule, [without])
+    settings = spec.checkpointing
+    if settings.mode == "full" and settings.method != "block" and (settings.layers or 1) > 1:
+        rule = "layers of multi-token prediction are recomputed one by one"
+        yield ConfigError("checkpointing.layers", settings.layers, rule, ["checkpointing.layers=1", without])
+    if spec.save.export != "none":
+        rule = "transformers builds no layers of multi-token prediction, so that these would be lost"
+        yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", without])
 
 
 def _positions(spec: RunSpec) -> Iterator[ConfigError]:

@@ -46,6 +46,7 @@ def arguments(spec: RunSpec) -> Arguments:
         "attention-dropout": model.dropout,
         "hidden-dropout": model.dropout,
         "init-method-std": model.initializer_range,
+        "mtp-num-layers": model.mtp_layers or None,
         "attention-backend": _ATTENTION[model.attention],
         "window-size": f"{model.sliding_window - 1},0" if model.sliding_window else None,
         "vocab-size": model.vocab_size,

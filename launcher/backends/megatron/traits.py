@@ -14,7 +14,8 @@ VOCABULARY_MULTIPLE = 128
 def engine(spec: RunSpec) -> EngineTraits:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
     meaning, how = dtypes(spec), implementation(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    # Beside products in fp8 everything else is in the parameters' format.
+    size = DTYPE_BYTES[meaning.parameters if meaning.compute == "fp8" else meaning.compute]
     return EngineTraits(
         library="megatron",
         size=size,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank import predicted
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.recomputed import BLOCK, method
 from launcher.estimate.rank.tensors import SavedTensor
@@ -47,16 +48,25 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.blocks:
         counts = tuple(kind.count for kind in rank.blocks)
         kept = tuple(kept_per_token(rank, kind) for kind in rank.blocks)
-        yield from _all_saved(_Held(rank.view.in_flight, rank.tokens, counts, kept))
+        f = rank.view.in_flight
+        every = tuple(count * _others(rank, kind) for count, kind in zip(counts, rank.blocks, strict=True))
+        yield from _all_saved(_Held(f, rank.tokens, counts, kept, every))
+
+
+def _others(rank: RankModel, kind: BlockKind) -> Value:
+    """Share of the other micro-batches in flight that hold a kind of block: the last chunk has run fewer of them."""
+    f, own = rank.view.in_flight, rank.view.predicted_in_flight
+    return 1 if kind.name != predicted.NAME or own == f else (own - 1) / (f - 1) if f > 1 else 0
 
 
 class _Held(NamedTuple):
-    """Micro-batches in flight, tokens of one, blocks of each kind, and bytes of a token that one of each keeps."""
+    """Micro-batches in flight, tokens of one, blocks of each kind, bytes of a token that one keeps, others' blocks."""
 
     f: Fraction
     tok: int
     counts: tuple[int, ...]
     kept: tuple[Value, ...]
+    every: tuple[Value, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +96,7 @@ def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
 
 def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
     """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
-    f, tok, every_count, kept = held
+    f, tok, _, kept, every_count = held
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
     if len(kept) > 1:
@@ -309,6 +319,8 @@ def kept_per_token(rank: RankModel, kind: BlockKind) -> Value:
     kept = rank.token_bytes(kind.kept) if kind.kept else checkpoint_per_token(rank, kind)
     if spec.mode == "selective" or rank.engine.library == "transformers":
         return kept
+    if kind.outside:  # Further tokens: ``_checkpointed_forward`` of Megatron-core's multi_token_prediction.py.
+        return kept if method(spec, rank.engine) == "uniform" else whole
     chunk = _chunk(rank)
     if method(spec, rank.engine) == "block":
         checkpointed = min(spec.layers or chunk, chunk)
@@ -323,14 +335,14 @@ def _chunk(rank: RankModel) -> int:
     ``core/recompute.py``, ``num_layers_per_pipeline_rank``.
     """
     chunks = rank.spec.parallel.virtual_pipeline if rank.engine.library == "megatron" else 1
-    return max(1, -(-rank.layers // chunks))
+    return max(1, -(-(rank.layers - rank.view.predicted) // chunks))
 
 
 def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
     """Bytes of a token that one checkpointed block keeps: its input, and what selective checkpointing does not drop."""
     spec, engine, row = rank.spec.checkpointing, rank.engine, block_input(rank)
     if spec.mode == "full":
-        return rank.token_bytes([row])
+        return rank.token_bytes([row, *kind.outside])
     if engine.library == "transformers":
         return rank.token_bytes([row, *(item for item in kind.saved if item.kept_by_selective)])
     dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}

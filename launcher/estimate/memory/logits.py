@@ -90,6 +90,8 @@ def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
     per_element = size + 4 if size < 4 else 4
     if rank.spec.train.loss == "fused":
         per_element += 4
+    # Of each further token that is predicted the softmax waits for its backward pass (``process_mtp_loss``).
+    per_element += 4 * rank.spec.model.mtp_layers
     yield _logits(rank, "loss", per_element, rank.tokens, _MEGATRON)
     yield _logits(rank, "loss_backward", per_element, rank.tokens, _MEGATRON)
 

@@ -14,6 +14,7 @@ from math import prod
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters
+from launcher.estimate.rank import predicted as further
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.shards import ShardRule, WeightCounts, counts_of, total
 from launcher.estimate.rank.tensors import Weight
@@ -75,25 +76,29 @@ def count_rank(
     kinds: tuple[tuple[str, int, int], ...],
     ends: tuple[bool, bool],
     rule: ShardRule,
+    predicted: int = 0,
 ) -> RankCounts:
     """Count one rank's elements.
 
     ``kinds`` are the rank's blocks as :func:`kinds_of` gives them; ``ends`` are true if it has the embedding, and the
-    head.
+    head; ``predicted`` are its layers of multi-token prediction, which read the token table.
     """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(rule, tensor=rule.embedding)
     if not ends[0] and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
         head.append(table[0])
+    blocks = [
+        EqualBlocks(name=name, layer=layer, count=count, elements=_block_elements(family, model, adapter, layer, rule))
+        for name, layer, count in kinds
+    ]
+    if predicted:
+        elements, last = counts_of(_predicted_weights(family, model), rule), model.num_hidden_layers - 1
+        blocks.append(EqualBlocks(name=further.NAME, layer=last, count=predicted, elements=elements))
+    has_table = ends[0] or predicted > 0
     return RankCounts(
-        blocks=tuple(
-            EqualBlocks(
-                name=name, layer=layer, count=count, elements=_block_elements(family, model, adapter, layer, rule)
-            )
-            for name, layer, count in kinds
-        ),
-        embedding=counts_of(adapters.frozen(table, adapter), of_table) if ends[0] else WeightCounts(),
+        blocks=tuple(blocks),
+        embedding=counts_of(adapters.frozen(table, adapter), of_table) if has_table else WeightCounts(),
         head=counts_of(adapters.frozen(head, adapter), rule) if ends[1] else WeightCounts(),
     )
 
@@ -131,6 +136,10 @@ def block_weights(family: Family, model: ModelSpec, layer: int) -> tuple[Weight,
     return tuple(family.block(model, layer))
 
 
+def _predicted_weights(family: Family, model: ModelSpec) -> tuple[Weight, ...]:
+    return further.weights(model, block_weights(family, model, model.num_hidden_layers - 1))
+
+
 def padded(vocabulary: int, multiple: int) -> int:
     """The vocabulary, rounded up to a multiple."""
     return -(-vocabulary // multiple) * multiple
@@ -160,6 +169,11 @@ def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) ->
         size = sum(weight.elements for weight in weights)
         total += count * size
         active += count * (size - idle)
+    if model.mtp_layers:
+        further_weights = _predicted_weights(family, model)
+        size = model.mtp_layers * sum(weight.elements for weight in further_weights)
+        total += size
+        active += size - model.mtp_layers * sum(_idle(one, model.num_experts_per_tok) for one in further_weights)
     return total, active
 
 

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from math import lcm
 
 from launcher.base.frozen import dataclass
-from launcher.estimate.rank import adapters
+from launcher.estimate.rank import adapters, predicted
 from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
@@ -46,6 +46,7 @@ class BlockKind:
     recomputed: tuple[str, ...]
     kept: tuple[SavedTensor, ...]  # Where these are modules, the tensors that stay until the backward pass.
     recomputed_share: Fraction  # The part of its matrices in them.
+    outside: tuple[SavedTensor, ...] = ()  # Those that it saves outside of what recomputation repeats.
 
     def repeats(self, module: str) -> bool:
         """True if backward computes this module, or the whole of the block, again."""
@@ -153,7 +154,8 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
     kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
-    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, shard_rule(view, engine))
+    rule = shard_rule(view, engine)
+    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, rule, view.predicted)
     return RankModel(
         spec=spec,
         view=view,
@@ -169,7 +171,8 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
 
 
 def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: RunSpec) -> tuple[SavedTensor, ...]:
-    return adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
+    rows = adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
+    return (*rows, *predicted.joined_outputs(model, engine)) if model.mtp_layers else rows
 
 
 def _kinds(
@@ -202,6 +205,9 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
         keeps_products=spec.checkpointing.mode == "selective" and BLOCK in parts,
         splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
     )
+    outside: tuple[SavedTensor, ...] = ()
+    if alike.name == predicted.NAME:
+        outside, saved = predicted.outside(spec.model, engine), predicted.saved(spec.model, engine, saved)
     return BlockKind(
         name=alike.name,
         count=alike.count,
@@ -213,6 +219,7 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
         recomputed=parts,
         kept=tuple(kept(saved, parts, spec.model, engine)) if parts and BLOCK not in parts else (),
         recomputed_share=share_of_weights(family, spec.model, alike.layer, parts) if parts else Fraction(),
+        outside=outside,
     )
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from launcher.estimate.rank.counts import kinds_of
 from launcher.estimate.rank.family import Family
+from launcher.estimate.rank.free_layout import Layout, fitting
 from launcher.spec import ModelSpec, RunSpec
 
 
@@ -32,6 +33,8 @@ class Cut(NamedTuple):
     embedding: int  # 1 if the embedding counts for a layer, else 0.
     loss: int  # 1 if the loss does.
     mirrored: bool  # True if each rank runs a stage and the mirrored one (DualPipe, arXiv:2412.19437).
+    predicted: int = 0  # Layers of multi-token prediction.
+    layout: Layout | None = None  # What each chunk holds, where that is said chunk by chunk.
 
     @property
     def counted(self) -> int:
@@ -70,6 +73,8 @@ def cut_of(spec: RunSpec) -> Cut:
         1 if backend.argument("account-for-embedding-in-pipeline-split") else 0,
         1 if backend.argument("account-for-loss-in-pipeline-split") else 0,
         parallel.schedule == "dualpipe",
+        spec.model.mtp_layers,
+        fitting(parallel.layout, parallel.pipeline * parallel.virtual_pipeline),
     )
 
 
@@ -90,6 +95,8 @@ def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
+    if cut.layout is not None:
+        return cut.layout.sizes
     sizes: list[int | None] = [None] * (cut.stages * cut.chunks)
     for stage, size in ((0, cut.first), (cut.stages - 1, cut.last)):
         if size is not None:
@@ -129,6 +136,29 @@ def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
     return layers[stage] + layers[cut.stages - 1 - stage] if cut.mirrored else layers[stage]
 
 
+def predicted_layers(cut: Cut, stage: int) -> int:
+    """Layers of multi-token prediction that a stage runs: those of its layout, else all on the last stage."""
+    if cut.layout is not None:
+        return sum(cut.layout.predicted[stage :: cut.stages])
+    return cut.predicted if stage == cut.stages - 1 else 0
+
+
+def predicted_in_flight(flow: Flow, stage: int) -> Fraction:
+    """Micro-batches whose activations of these layers a stage holds at once; they are in its last chunk."""
+    chunks = flow.cut.chunks
+    if chunks == 1:
+        return in_flight(flow, stage)
+    runs = (number // flow.group % chunks for number in range(_forwards(flow, stage)))
+    return Fraction(sum(1 for chunk in runs if chunk == chunks - 1))
+
+
+def _forwards(flow: Flow, stage: int) -> int:
+    """Forward passes of chunks before the first backward pass of an interleaved stage, and that pass's own."""
+    chunks = flow.cut.chunks
+    warm_up = 2 * (flow.cut.stages - stage - 1) + (chunks - 1) * flow.group + flow.ahead
+    return min(warm_up + 1, flow.micro_batches * chunks)
+
+
 def in_flight(flow: Flow, stage: int) -> Fraction:
     """Micro-batches whose activations a stage holds at once, in units of all its layers.
 
@@ -146,8 +176,7 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
     if flow.schedule == "dualpipe":
         return min(Fraction(micro_batches), Fraction(stages + 1, 2))
     if chunks > 1:
-        warm_up = 2 * (stages - stage - 1) + (chunks - 1) * flow.group + flow.ahead
-        return _chunks_in_flight(flow.cut, stage, min(warm_up + 1, micro_batches * chunks), flow.group)
+        return _chunks_in_flight(flow.cut, stage, _forwards(flow, stage), flow.group)
     return Fraction(min(micro_batches, stages - stage))
 
 
@@ -164,7 +193,10 @@ def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> t
     """For each stage the first one with the same kinds of layers, in the same order, and the same ends of the model."""
     firsts: dict[object, int] = {}
     return tuple(
-        firsts.setdefault((_kinds(family, model, cut, stage, first_apart=first_apart), cut.ends(stage)), stage)
+        firsts.setdefault(
+            (_kinds(family, model, cut, stage, first_apart=first_apart), cut.ends(stage), predicted_layers(cut, stage)),
+            stage,
+        )
         for stage in range(cut.stages)
     )
 
@@ -177,7 +209,7 @@ def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, .
     """
     found: dict[object, int] = {}
     for stage in range(flow.cut.stages):
-        outer = stage == 0 or any(flow.cut.ends(stage))
+        outer = stage == 0 or any(flow.cut.ends(stage)) or predicted_layers(flow.cut, stage)
         kinds = _kinds(family, model, flow.cut, stage, first_apart=True)
         key = stage if outer else frozenset((name, count) for name, _, count in kinds)
         if key not in found or in_flight(flow, found[key]) < in_flight(flow, stage):

@@ -52,6 +52,8 @@ class RankView(NamedTuple):
     expert_tensor: Fraction  # Its share of each of those experts.
     states: StateShares  # Its shares of its dense parameters, their gradients and optimizer states.
     expert_states: StateShares  # The same for its routed experts, which have fewer data-parallel copies.
+    predicted: int = 0  # Layers of multi-token prediction that it runs.
+    predicted_in_flight: Fraction = ONE  # Micro-batches whose activations of these it holds at once.
 
 
 @lru_cache(maxsize=1024)
@@ -102,6 +104,7 @@ def whole(spec: RunSpec, stage: int = 0) -> RankView:
         expert_tensor=ONE,
         states=_UNSHARDED,
         expert_states=_UNSHARDED,
+        predicted=spec.model.mtp_layers,
     )
 
 

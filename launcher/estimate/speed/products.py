@@ -81,8 +81,8 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
     matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward. Left
     out: what is computed again, doubled or masked.
     """
-    total = 0.0
-    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+    total, layers = 0.0, tuple(range(model.num_hidden_layers)) + (model.num_hidden_layers - 1,) * model.mtp_layers
+    for _, layer, count in kinds_of(family, model, layers, first_apart=False):
         own = products(family, model, adapter, layer, joined=False)
         matrices = sum(
             2.0 * one.outputs * one.inputs * (model.num_experts_per_tok if one.experts else 1) * (2 + one.trained)
@@ -91,7 +91,9 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
         window = min(family.traits.window(model, layer) or sequence, sequence)
         pairs = sequence * window - window**2 / 2
         total += count * (sequence * matrices + 3 * 2.0 * model.num_attention_heads * pairs * sum(head_sizes(model)))
-    return total + sequence * 2.0 * model.vocab_size * model.hidden_size * (2 + (adapter.name == "none"))
+    further, trained = model.mtp_layers, 2 + (adapter.name == "none")
+    total += further * sequence * 2.0 * 2 * model.hidden_size**2 * trained
+    return total + (1 + further) * sequence * 2.0 * model.vocab_size * model.hidden_size * trained
 
 
 def head_sizes(model: ModelSpec) -> tuple[int, int]:

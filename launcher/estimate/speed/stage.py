@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from launcher.estimate.rank.counts import kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.recomputed import method
-from launcher.estimate.rank.stages import Cut, alike, cut_of, rank_layers
+from launcher.estimate.rank.stages import Cut, alike, cut_of, predicted_layers, rank_layers
 from launcher.estimate.speed import collectives, gemm
 from launcher.estimate.speed.block import BlockKey, BlockPasses, block
 from launcher.estimate.speed.passes import NOTHING, Pass
@@ -95,6 +96,10 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
         ahead, behind, repeated = block(own, blocks, key.checkpointing)
         forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
         again = again.plus(repeated.times(_recomputed(key, len(layers), count)))
+    if further := predicted_layers(key.cut, stage):
+        ahead, behind, repeated = _further(key, blocks)
+        forward, backward = forward.plus(ahead.times(further)), backward.plus(behind.times(further))
+        again = again.plus(repeated.times(further))
     for ahead, behind, repeated in _ends(key, shape, stage):
         forward, backward, again = forward.plus(ahead), backward.plus(behind), again.plus(repeated)
     launch = 0.0 if execution.graphs else execution.launch_seconds
@@ -111,6 +116,18 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     return Stage(forward, backward, forward.plus(backward), again, time)
 
 
+def _further(key: LineKey, shape: Shape) -> BlockPasses:
+    """A layer of multi-token prediction: a block like the last, and the projection of two inputs ``2 h`` to ``h``."""
+    last = BlockKey(key.family, key.model, key.adapter, key.model.num_hidden_layers - 1)
+    ahead, behind, repeated = block(last, shape, key.checkpointing)
+    m, n, k = shape.tokens, -(-key.model.hidden_size // shape.tensor), 2 * key.model.hidden_size
+    seconds, flops = gemm.seconds(m, n, k, shape.dtype, shape.card), 2.0 * m * n * k
+    back = gemm.seconds(m, k, n, shape.dtype, shape.card) + gemm.seconds(n, k, m, shape.dtype, shape.card)
+    forward = Pass(products=seconds, product_flops=flops, launches=4)
+    backward = Pass(products=back, product_flops=2 * flops, launches=8)
+    return BlockPasses(ahead.plus(forward), behind.plus(backward), repeated)
+
+
 def _recomputed(key: LineKey, layers: int, count: int) -> float:
     """Blocks of a kind that are checkpointed: all, or as many of a stage as ``checkpointing.layers`` says."""
     how = key.checkpointing
@@ -125,7 +142,7 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
     if embedding:
         yield _embedding(model, shape)
     if head:
-        yield _head(
+        once = _head(
             model,
             padded(model.vocab_size, engine.vocabulary_multiple),
             shape,
@@ -134,6 +151,7 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
             parallel_loss=engine.vocabulary_parallel,
             chunked=key.chunked,
         )
+        yield from repeat(once, 1 + model.mtp_layers)
 
 
 def _send(key: LineKey, shape: Shape) -> float:

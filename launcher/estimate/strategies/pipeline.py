@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from launcher.base.errors import ConfigError
-from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers, stage_layers
+from launcher.estimate.rank.stages import (
+    cut_of,
+    flow_of,
+    in_flight,
+    predicted_in_flight,
+    predicted_layers,
+    rank_layers,
+    stage_layers,
+)
 from launcher.estimate.rank.view import ONE, RankView
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
@@ -30,6 +38,8 @@ def apply(view: RankView, spec: RunSpec) -> RankView:
         embedding=embedding,
         head=head,
         in_flight=held if view.in_flight is ONE else view.in_flight * held,
+        predicted=predicted_layers(flow.cut, view.stage),
+        predicted_in_flight=predicted_in_flight(flow, view.stage),
     )
 
 
@@ -38,7 +48,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline == 1:
         yield from _without_stages(spec)
         return
-    if not _shares_out(spec):
+    if spec.parallel.layout:
+        pass  # launcher/rules/free_layout.py
+    elif not _shares_out(spec):
         yield _uneven(spec)
     elif not _whole_chunks(spec):
         yield _uneven_chunks(spec)
@@ -46,7 +58,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
-    idle = {"virtual_pipeline": 1, "first_stage_layers": None, "last_stage_layers": None, "schedule": "1f1b"}
+    ends = {"first_stage_layers": None, "last_stage_layers": None, "layout": ()}
+    idle = {"virtual_pipeline": 1, **ends, "schedule": "1f1b"}
     for name, neutral in idle.items():
         value, path = getattr(spec.parallel, name), f"parallel.{name}"
         if value != neutral:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Settings
+from launcher.estimate.rank import free_layout
 from launcher.importers.megatron.reader import Reader, first
 
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
@@ -25,13 +26,16 @@ def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
     pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
-    virtual = _virtual(reader, sizes["model.num_hidden_layers"], pipeline)
+    virtual, free = _virtual(reader, sizes["model.num_hidden_layers"], pipeline), _free(reader)
+    if free and (chunks := _chunks(free)) % pipeline == 0:
+        virtual = chunks // pipeline
     found = {
         "tensor": tensor,
         "pipeline": pipeline,
         "virtual_pipeline": virtual,
         "first_stage_layers": reader.count("decoder-first-pipeline-num-layers", "parallel.first_stage_layers"),
         "last_stage_layers": reader.count("decoder-last-pipeline-num-layers", "parallel.last_stage_layers"),
+        "layout": free.split("|") if free and "(" not in free else [free] if free else [],
         "context": _context(reader),
         "expert": reader.count("expert-model-parallel-size", "parallel.expert", default=1),
         "expert_tensor": _expert_tensor(reader, has_experts="model.num_experts" in sizes),
@@ -40,6 +44,20 @@ def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
         "schedule": "interleaved" if virtual > 1 else None,
     }
     return {f"parallel.{key}": value for key, value in found.items()}
+
+
+def _free(reader: Reader) -> str | None:
+    """A layout chunk by chunk, without the backslashes that keep its signs from a shell."""
+    found = reader.text("pipeline-model-parallel-layout", "parallel.layout", "parallel.virtual_pipeline")
+    return None if found is None else found.replace("\\", "").strip("\"'")
+
+
+def _chunks(free: str) -> int:
+    """Model chunks of a layout; 1 where it is none, which the run's own check says."""
+    try:
+        return len(free_layout.read(free).sizes)
+    except ValueError:
+        return 1
 
 
 def preset(degrees: Settings) -> str:
@@ -151,11 +169,10 @@ def _fp8(reader: Reader, half: str) -> tuple[bool, Settings]:
     if given is None and not old:
         reader.idle("without --fp8-format nothing reads it", "fp8-recipe")
         return False, {}
-    if half == "fp32":
-        reader.note("--fp8-format without --bf16: parameters count as bf16")
+    wide = {"parameters": "fp32"} if half == "fp32" else {}
     if given is not None and given != _FP8_FORMATS.get(recipe):
         reader.keep("fp8-format")
-    return True, {"recipe": recipe}
+    return True, {"recipe": recipe, **wide}
 
 
 def _states(reader: Reader) -> Settings:

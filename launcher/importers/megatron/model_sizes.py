@@ -52,6 +52,7 @@ def model(reader: Reader) -> Settings:
         "dropout": _dropout(reader),
         "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
         "attention": _attention(reader),
+        "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
     }
     experts = _experts(reader, layers, ffn)
     if not latent:

@@ -166,7 +166,6 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
         attention-output-gate embed-layernorm moe-latent-size moe-shared-expert-gate use-mup adapter-*
         hyper-connection-* enable-hyper-connections
     """,
-    f"{_MODEL}: layers that predict further tokens, neither built nor counted here": "mtp-num-layers",
     f"{_MODEL}: no layer is frozen here": "freeze-*",
     f"{_MODEL}: layers before Megatron-core, which nothing here counts": "use-legacy-models",
     f"{_MODEL}: its sizes are those of the checkpoint there": "use-checkpoint-args",
@@ -181,7 +180,7 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     """,
     f"{_GRAPHS}; {_HAND_ON}": "enable-cuda-graph external-cuda-graph",
     "memory: stages hold other layers than here (parallel.first_stage_layers, parallel.last_stage_layers)": """
-        pipeline-model-parallel-layout pipeline-model-parallel-split-rank-* standalone-embedding-stage mtp-standalone
+        pipeline-model-parallel-split-rank-* standalone-embedding-stage mtp-standalone
         num-layer-list
     """,
     "memory: torch's FSDP2 shards there; parallel=fsdp is its like here": "use-torch-fsdp2",

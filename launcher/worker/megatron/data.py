@@ -86,7 +86,8 @@ def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
         batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=group)
-    losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    mask = {"loss_mask": batch["loss_mask"]} if "loss_mask" in batch else {}  # For the losses of further tokens.
+    losses = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], **mask)
     return losses, functools.partial(_trained, batch["loss_mask"]) if "loss_mask" in batch else _summed
 
 

@@ -50,6 +50,9 @@ class Piece:
         return self.view.detach().reshape(self.shape)
 
 
+_FURTHER = "mtp."
+"""Layers of multi-token prediction, which no class of transformers has: they keep what Megatron-core has drawn."""
+
 _FUSED_NORMS = {"self_attention.linear_qkv": "input_layernorm", "mlp.linear_fc1": "pre_mlp_layernorm"}
 
 
@@ -71,6 +74,8 @@ def pieces(chunks: list[nn.Module], model: ModelSpec) -> Iterator[Piece]:
     for chunk in chunks:
         decoder: Any = chunk.decoder
         for name, parameter in chunk.named_parameters():
+            if name.startswith(_FURTHER):
+                continue
             match = re.match(r"decoder\.layers\.(\d+)\.(.*)", name)
             if match is None:
                 yield from layout.of_chunk(name, parameter)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron.check import check
+from launcher.backends.megatron.implementation import dtypes
 from launcher.backends.megatron.sharded import overheads
-from launcher.backends.megatron.translate import arguments
+from launcher.backends.megatron.traits import engine
+from launcher.backends.megatron.translate import argument_list, arguments
 from launcher.estimate.memory.moments import Moment
 from launcher.importers.megatron import read
+from launcher.preflight import findings
+from launcher.spec import edit
 from tests.support.estimates import ranks_of
 from tests.support.foreign_files import SIZES
 from tests.support.helpers import make_spec
@@ -80,11 +84,13 @@ def test_formats_of_megatron_fsdp_that_have_no_setting_are_named() -> None:
     assert values["--megatron-fsdp-grad-comm-dtype"] == "bf16"
 
 
-def test_fp8_without_bf16_is_named_since_its_parameters_are_not_those_of_fp8_here() -> None:
-    assert (
-        "--fp8-format without --bf16: parameters count as bf16"
-        in read(f"{SIZES} --fp8-format hybrid", "args.txt").not_understood
-    )
+def test_fp8_without_bf16_has_fp32_parameters_as_megatron_has() -> None:
+    assert "precision.parameters=fp32" in read(f"{SIZES} --fp8-format hybrid", "args.txt").overrides
+    spec = make_spec("hardware=h100_80g", "parallel=tp", "precision=fp8", "precision.parameters=fp32", "zero=1")
+    assert not findings.errors(spec)
+    assert not {"--bf16", "--fp16"} & set(argument_list(spec))
+    assert (dtypes(spec).parameters, dtypes(spec).master, engine(spec).size) == ("fp32", None, 4)
+    assert dtypes(edit.changed(spec, "zero.stage", 3)).master == "fp32"
 
 
 @pytest.mark.parametrize("stage", [2, 3])
