@@ -39,6 +39,7 @@ class Scalars(NamedTuple):
     number: Reader
     text: Reader
     anything: Reader
+    closed: bool = False  # True where an object has no keys but its own.
 
 
 class Limit(Protocol):
@@ -146,6 +147,9 @@ def describe(kind: Any, words: Mapping[Any, str]) -> str:
         return limit.words(describe(arguments[0], words))
     if origin is Literal:
         return "one of " + ", ".join(str(item) for item in arguments)
+    if is_dataclass(kind):
+        made: Any = kind
+        return "{" + ", ".join(f"{name}: {describe(hint, words)}" for name, hint in _hints(made).items()) + "}"
     return f"a list, each {describe(arguments[0], words)}" if origin is tuple else words[Mapping]
 
 
@@ -210,6 +214,8 @@ def _object_of(kind: Any, scalars: Scalars) -> Reader:
 
     def read(value: Any) -> tuple[bool, Any]:
         if not isinstance(value, Mapping) or not all(name in value for name in required):
+            return False, None
+        if scalars.closed and not value.keys() <= readers.keys():
             return False, None
         items = {name: reader(value[name]) for name, reader in readers.items() if name in value}
         accepted = all(accepted for accepted, _ in items.values())

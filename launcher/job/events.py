@@ -21,7 +21,9 @@ from launcher.base.files import JsonObject
 FILE = "events.jsonl"
 
 type Milestone = Literal["queued", "running", "start", "save", "end"]
-type Kind = Literal[Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows"]
+type Kind = Literal[
+    Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows", "profile"
+]
 
 type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]
 """The cause of a failure, in a rank's ``error.rank<r>.json``; ``error`` is any other."""

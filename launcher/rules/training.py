@@ -29,6 +29,8 @@ _BELOW_ONE = {
 
 _SHARES = edit.reader(_BELOW_ONE)
 
+_MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a step of a small model takes 10 MB.
+
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict each other."""
@@ -51,6 +53,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("train.allocator", "expandable", rule, ["train.allocator=default", "hardware=h100_80g"])
     yield from _spikes(spec)
     yield from _enforced(spec)
+    yield from _profiled(spec)
     if not spec.data.path and spec.data.source != "synthetic" and spec.script is None:
         rule = f"data.source={spec.data.source} reads from it"
         way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
@@ -97,6 +100,35 @@ def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
     if on_cpu and "cpu" in (zero.offload_parameters, zero.offload_optimizer):
         rule = "on the CPU offloaded tensors lie in the same memory: they count in the budget and not in the prediction"
         yield ConfigError("train.enforce_memory", True, rule, ["train.enforce_memory=false"])
+
+
+def _profiled(spec: RunSpec) -> Iterator[ConfigError]:
+    """Steps and ranks that are recorded must be there, and the worker must be ours."""
+    profile = spec.train.profile
+    if profile is None:
+        return
+    asked = {"start": profile.start, "steps": profile.steps, "ranks": list(profile.ranks)}
+    there = [rank for rank in profile.ranks if rank < spec.gpus] or [0]
+    if spec.script is not None or spec.backend.path:
+        whose = "a script of your own" if spec.script is not None else "pretrain_gpt.py of a checkout (backend.path)"
+        rule, way_out = f"{whose} trains by itself, and nobody starts a profiler in it", "null"
+    elif profile.start > spec.steps:
+        rule = f"the run ends after {edit.length_text(spec)}: nothing would be recorded"
+        way_out = _in_words({**asked, "start": max(1, spec.steps - profile.steps)})
+    elif profile.steps > _MOST_RECORDED:
+        rule = f"a trace holds every kernel of every step: at most {_MOST_RECORDED} of them"
+        way_out = _in_words({**asked, "steps": _MOST_RECORDED})
+    elif there != list(profile.ranks):
+        rule = f"its ranks are some of those of the run, 0 to {spec.gpus - 1}"
+        way_out = _in_words({**asked, "ranks": there})
+    else:
+        return
+    yield ConfigError("train.profile", asked, rule, [f"train.profile={way_out}"])
+
+
+def _in_words(profile: dict[str, object]) -> str:
+    """A profile as it is typed: ``{start:10,steps:3,ranks:[0]}``."""
+    return "{" + ",".join(f"{key}:{value}".replace(" ", "") for key, value in profile.items()) + "}"
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

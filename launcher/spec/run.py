@@ -157,7 +157,7 @@ class RunSpec:
         return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()[:12]
 
 
-_COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda value: _shallow(value))
 _TEXTS: dict[int, tuple[object, str]] = {}
 """Groups by their identity, each with its JSON: the points of a sweep share most of theirs. Equal groups do not, since
 1 and 1.0 are equal, and differ as text."""

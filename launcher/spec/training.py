@@ -58,6 +58,15 @@ DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSpec:
+    """The steps that torch's profiler records, on chosen ranks."""
+
+    start: Count  # The first step.
+    steps: Count = 3  # How many.
+    ranks: tuple[Natural, ...] = (0,)  # Global ranks.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
     """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens.
 
@@ -87,6 +96,7 @@ class TrainSpec:
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
     enforce_memory: bool = False
+    profile: ProfileSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.memory import live_bytes
 from launcher.worker.metrics import Metrics
+from launcher.worker.profile import Profile
 from launcher.worker.saving.checkpoints import Checkpoints
 from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
 
@@ -107,10 +108,12 @@ class _Training:
         self._memory.write(0)
         self._evaluated = False
         self._pace = Pace(context)
+        self._profile = Profile(context)
 
     def run(self) -> None:
         """Do all remaining steps, write the last checkpoint, the export and the outcome."""
         step, interrupted = self._steps()
+        self._profile.end(step)
         if (interrupted or self._spec.save.last) and step > self._checkpoints.newest:
             self._save(step, last=True)
         self._context.beat.begin("end")
@@ -144,7 +147,8 @@ class _Training:
         pulse.step(step + 1)
         for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
             self._agreement.ask(writing=self._checkpoints.writing)
-            self._step(step, micro_batches)
+            with self._profile.step(step):
+                self._step(step, micro_batches)
             pulse.enter("collective")
             agreed = self._agreement.answer()
             self._pace.step(step)

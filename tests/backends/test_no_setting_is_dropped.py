@@ -17,6 +17,7 @@ from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
+from launcher.spec.training import ProfileSpec
 from launcher.submission.slurm_jobs import sbatch_text
 from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
@@ -143,6 +144,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "cluster.extra": ({"mem": "0"},),
     "cluster.interface": ("eth9",),
     "cluster.shared_folder": ("/shared",),
+    "train.profile": (ProfileSpec(start=2),),
     "sweep.budget": (10,),
     "sweep.parallelism": (2,),
     "script": ("train.py",),

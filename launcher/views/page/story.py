@@ -22,7 +22,8 @@ _COLOURS = {"waiting": "#b3b3b3", "starting": "#f2b25c", "training": "#0072b2"}
 _POINTS = {
     "save": ("#009e73", "circle"), "hang": (LIMIT, "cross"), "straggler": ("#e69f00", "triangle-up"),
     "spike": ("#cc79a7", "diamond"), "rollback": ("#cc79a7", "triangle-left"), "restart": ("#d55e00", "triangle-right"),
-    "memory_growth": ("#e69f00", "square"), "bad_rows": ("#e69f00", "diamond"), "finished": ("#009e73", "square"),
+    "memory_growth": ("#e69f00", "square"), "profile": ("#56b4e9", "diamond"),
+    "bad_rows": ("#e69f00", "diamond"), "finished": ("#009e73", "square"),
     "failed": (LIMIT, "square"), "cancelled": ("#808080", "square"), "requeued": ("#d55e00", "square"),
 }  # fmt: skip
 """Colour and shape, so that either tells what it is."""

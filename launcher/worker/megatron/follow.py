@@ -27,6 +27,7 @@ from launcher.worker.megatron.data import LOSS, forward_step
 from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.metrics import Metrics
+from launcher.worker.profile import Profile
 from launcher.worker.watch import MemoryLog
 
 _MASTERS = ("shard_fp32_from_float16_groups", "fp32_from_float16_groups")
@@ -53,6 +54,7 @@ class Follower:
     def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec = context, context.spec
         self._checkpoints = Checkpoints(context, batches)
+        self._profile = Profile(context)
         self.step = self.restored = 0
         self.metrics: Metrics  # Made once it is known at which step the run begins.
         self._memory: MemoryLog
@@ -107,6 +109,11 @@ class Follower:
         self._context.beat.step(self.step + 1)
         self._rate = get_canonical_lr_for_logging(optimizer.param_groups) or 0.0
         call = functools.partial(original, forward, data, model, optimizer, *rest, **options)
+        with self._profile.step(self.step + 1):
+            return self._followed(call, optimizer)
+
+    def _followed(self, call: Call, optimizer: Any) -> Any:
+        """Do a step, its memory followed where it is due."""
         first = self.step < self.restored + loop.MEASURED_STEPS
         if not first and not self._memory.due(self.step + 1):
             return call()
