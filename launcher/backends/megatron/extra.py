@@ -1,9 +1,9 @@
 """``backend.extra``: Megatron-LM arguments as they are, put in their places. None may rival a setting.
 
 An argument that a setting gives is refused with the setting to use, because the estimate and the record read settings.
-Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; all others are handed on
-with a warning that names them. Names are compared as Megatron-LM spells them, with dashes; whether an argument exists
-is the business of its own validator (``launcher.backends.megatron.validator``).
+Those whose effect on memory the estimate knows (``implementation.COUNTED``) are read there; those on which no memory
+depends are handed on, and the others are refused (``options``). Names are compared as Megatron-LM spells them, with
+dashes; whether an argument exists is the business of its own validator (``launcher.backends.megatron.validator``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.backends.megatron.implementation import COUNTED
+from launcher.backends.megatron import options
+from launcher.backends.megatron.implementation import COUNTED, implementation
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
@@ -78,6 +79,10 @@ _NUMBERS = {
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Arguments that a setting gives already, and words where the estimate reads a number."""
     for key, value in spec.backend.extra.items():
+        if (why := _refused(spec, name(key), value)) is not None:
+            without, instead = f"+backend.extra.{key}=null", options.INSTEAD.get(name(key))
+            ways = [*([f"{instead} {without}"] if instead else []), without]
+            yield ConfigError(f"backend.extra.{key}", _plain(value), why, ways)
         least = _NUMBERS.get(name(key))
         if least is not None and value not in (None, False) and not _is_count(value, least):
             rule = f"it is a whole number of at least {least}"
@@ -88,17 +93,36 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [_by_setting(spec, setting, value)])
 
 
+def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
+    """The reason why an argument is not handed on; None where it is, or takes something away."""
+    reason, is_refused = options.line(argument) or ("", False)
+    if argument == "attention-dropout" and implementation(spec).attention == "unfused":
+        same = bool(value) == (spec.model.dropout > 0)
+        return None if same else "scores are counted with a mask of their dropout where model.dropout is above 0"
+    even = argument == "moe-expert-capacity-factor" and isinstance(value, int | float) and value <= 1
+    if not is_refused or even or value is None or value is False or argument in SETTINGS or argument in COUNTED:
+        return None
+    return None if value in options.LET_THROUGH.get(argument, ()) else reason
+
+
 def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and value is not True and value >= least
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """Arguments that are handed through and not counted: nothing but Megatron-LM itself judges them."""
-    unread = [name(key) for key in spec.backend.extra if name(key) not in COUNTED]
-    if unread:
-        names = ", ".join(f"--{key}" for key in unread)
-        rule = f"handed to Megatron-LM as it is and not part of the memory estimate: {names}"
-        yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, rule)
+    """Arguments that are handed through: nothing but Megatron-LM itself judges them."""
+    groups = dict[str, list[str]]()
+    for key in spec.backend.extra:
+        line = options.line(name(key))
+        if name(key) not in COUNTED and name(key) not in SETTINGS and not (line and line[1]):
+            known = line is not None
+            version = (
+                f"unclassified: what memory it takes is not known (known are those of megatron-core {options.VERSION})"
+            )
+            groups.setdefault("judged by it alone; no memory depends on it" if known else version, []).append(name(key))
+    for rule, names in groups.items():
+        words = f"handed to Megatron-LM as it is and {rule}: {', '.join(f'--{each}' for each in names)}"
+        yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, words)
 
 
 def _by_setting(spec: RunSpec, setting: str, value: Any) -> str:

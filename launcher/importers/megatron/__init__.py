@@ -97,8 +97,7 @@ def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
     elif found.effect is None and _EXTRA_KEY.match(reader.arguments[name].spelling):
         reader.keep(name)
     elif found.effect is not None:
-        value = reader.text(name) or "true"
-        reader.leave(name, found.effect.replace("{name}", name).replace("{value}", value), matters=found.matters)
+        reader.leave(name, found.effect, matters=found.matters)
 
 
 def _layers(reader: Reader) -> Settings:

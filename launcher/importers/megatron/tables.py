@@ -1,8 +1,8 @@
 """The effects of Megatron-LM's arguments that no setting here says (``training/arguments.py``, megatron-core 0.19.2).
 
-Arguments of earlier releases and of Megatron-DeepSpeed's forks stand beside them. An argument that raises memory or
-changes the model, and that the estimate does not count, is never kept in silence: it is left out and matters. One that
-lowers memory is kept, so that an estimate without it is on the safe side. A name that ends in ``*`` is a beginning.
+Arguments of earlier releases and of Megatron-DeepSpeed's forks stand beside them. An argument that changes memory or
+the model, and that the estimate does not count, is never kept in silence: it is left out and matters. A name that ends
+in ``*`` is a beginning.
 """
 
 from __future__ import annotations
@@ -16,26 +16,22 @@ KEPT = names_in("""
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value
     activation-offload-fraction apply-layernorm-1p apply-query-key-layer-scaling
     apply-residual-connection-post-layernorm apply-wd-to-qk-layernorm attention-softmax-in-fp32 batch-invariant-mode
-    calculate-per-token-loss cp-comm-type cpu-offloading-num-layers cpu-offloading-retain-pinned-cpu-buffers
-    create-all-gather-group ddp-average-in-collective ddp-bucket-size ddp-num-buckets
-    ddp-pad-buckets-for-high-nccl-busbw ddp-param-name-patterns-for-fp32-local-accumulation
-    ddp-reduce-scatter-with-fp32-accumulation decoupled-lr decoupled-min-lr decrease-batch-size-if-needed
-    defer-embedding-wgrad-compute delay-offload-until-cuda-graph delay-wgrad-compute delta-offload-bytes-across-pp-ranks
-    deterministic-mode disable-align-grad-reduce disable-bf16-reduced-precision-matmul
-    disable-clone-scatter-output-in-embedding disable-fp8-wgrad disable-gloo-process-groups disable-jit-fuser
-    disable-manual-gc-eval disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
-    disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs
-    distribute-saved-activations empty-unused-memory-level enable-experimental end-weight-decay
-    ep-overlap-early-attn-memory-release fine-grained-activation-offloading
-    fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp16-lm-cross-entropy
-    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj fp8-param-gather
-    fused-residual-rmsnorm glu-linear-offset hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
-    high-priority-stream-groups hysteresis init-model-with-meta-device initial-loss-scale kitchen-attention-backend
-    loss-scale loss-scale-window lr-wsd-decay-iters lr-wsd-decay-style manual-gc manual-gc-interval
-    microbatch-group-size-per-virtual-pipeline-stage min-loss-scale min-offloaded-tensor-size mla-down-proj-fusion
-    moe-apply-probs-on-input moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend
-    moe-flex-dispatcher-num-sms moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute
-    moe-hybridep-num-sms moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps
+    calculate-per-token-loss cp-comm-type cpu-offloading-retain-pinned-cpu-buffers create-all-gather-group
+    ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw decoupled-lr
+    decoupled-min-lr decrease-batch-size-if-needed defer-embedding-wgrad-compute delay-offload-until-cuda-graph
+    delta-offload-bytes-across-pp-ranks deterministic-mode disable-align-grad-reduce
+    disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding disable-fp8-wgrad
+    disable-gloo-process-groups disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration
+    disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
+    disable-tp-comm-split-ag disable-tp-comm-split-rs empty-unused-memory-level enable-experimental end-weight-decay
+    fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp8-amax-compute-algo
+    fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj glu-linear-offset hierarchical-context-parallel-sizes
+    high-priority-a2a-comm-stream high-priority-stream-groups hysteresis init-model-with-meta-device initial-loss-scale
+    kitchen-attention-backend loss-scale loss-scale-window lr-wsd-decay-iters lr-wsd-decay-style manual-gc
+    manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale min-offloaded-tensor-size
+    moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms
+    moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
+    moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps
     moe-mlp-glu-interleave-size moe-ncclep-static-shape moe-ncclep-zero-copy moe-permute-fusion
     moe-permute-fusion-into-hybridep moe-router-bias-update-rate moe-router-enable-expert-bias moe-router-force-biased
     moe-router-force-load-balancing moe-router-fusion moe-router-group-topk moe-router-load-balancing-type
@@ -45,26 +41,24 @@ KEPT = names_in("""
     moe-token-drop-policy moe-z-loss-coeff mscale mscale-all-dim muon-coefficient-type muon-extra-scale-factor
     muon-fp32-matmul-prec muon-momentum muon-nesterov muon-no-split-qkv muon-num-ns-steps muon-scalar-optimizer
     muon-scale-mode muon-tp-mode nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
-    no-bias-dropout-fusion no-bias-swiglu-fusion no-clone-scatter-output-in-embedding
-    no-create-attention-mask-in-dataloader no-fp8-wgrad no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
-    no-initialization no-manual-gc-eval no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm
-    no-pin-cpu-grads no-pin-cpu-params no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
-    no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout
-    no-weight-decay-cond-type no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16
-    num-layers-at-start-in-bf16 offload-modules outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d
-    overlap-dispatch-backward-with-experts-wgrad overlap-grad-reduce overlap-moe-expert-parallel-comm
+    no-bias-dropout-fusion no-clone-scatter-output-in-embedding no-create-attention-mask-in-dataloader no-fp8-wgrad
+    no-gradient-accumulation-fusion no-gradient-reduce-div-fusion no-initialization no-manual-gc-eval
+    no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params
+    no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
+    no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout no-weight-decay-cond-type
+    no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 offload-modules
+    outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce overlap-moe-expert-parallel-comm
     overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
-    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold qk-l2-norm
-    reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved rotary-percent
-    rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
-    suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg
-    tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
-    use-grouped-gemm-for-shared-expert use-kitchen-attention use-ring-exchange-p2p use-rope-scaling use-sharp
-    use-te-activation-func use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping use-transformer-engine-op-fuser
-    weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size yarn-beta-fast yarn-beta-slow
-    yarn-correction-range-round-to-int yarn-original-max-position-embeddings
+    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold rope-scaling-factor rope-type
+    rotary-interleaved rotary-percent rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group
+    start-weight-decay suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap
+    tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu
+    use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
+    use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping weight-decay-incr-style wgrad-deferral-limit
+    window-attn-skip-freq window-size yarn-beta-fast yarn-beta-slow yarn-correction-range-round-to-int
+    yarn-original-max-position-embeddings
 """)  # fmt: skip
-"""Arguments on which the engine acts and that leave memory as it is, or lower it: ``backend.extra``."""
+"""Arguments on which the engine acts and that leave memory as it is, or are counted: ``backend.extra``."""
 
 _LOGS = "no effect: of logs, which are the launcher's own (metrics.jsonl, launch logs)"
 _PROFILES = "no effect: of profiles alone"
@@ -159,7 +153,6 @@ _RAMPED = "the data: batches are whole from the first step on here"
 _MASKS = "the maths: here every token of a sample is a label, and sees all before it"
 _GRAPHS = "memory: the pools of CUDA graphs, which nothing here counts"
 _DEEPSPEED = "memory and maths: DeepSpeed's engine trains there, Megatron-LM's own here"
-_HAND_ON = "+backend.extra.{name}={value} hands it on, uncounted"
 
 MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     f"{_MODEL}: parameters that nothing here counts": """
@@ -171,14 +164,22 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     f"{_MODEL}: its sizes are those of the checkpoint there": "use-checkpoint-args",
     f"{_MODEL}: the file that it names holds the arguments: import that": "yaml-cfg",
     f"{_MODEL}: layers of NVIDIA ModelOpt": "export-* enable-modelopt modelopt-*",
-    f"{_BUFFER}; {_HAND_ON}": """
+    "memory: it is lower or higher there, and nothing here counts it": """
+        cpu-offloading-num-layers ddp-param-name-patterns-for-fp32-local-accumulation
+        ddp-reduce-scatter-with-fp32-accumulation delay-wgrad-compute distribute-saved-activations
+        ep-overlap-early-attn-memory-release fine-grained-activation-offloading fp16-lm-cross-entropy fp8-param-gather
+        fused-residual-rmsnorm mla-down-proj-fusion moe-apply-probs-on-input no-bias-swiglu-fusion
+        overlap-dispatch-backward-with-experts-wgrad qk-l2-norm reuse-grad-buf-for-mxfp8-param-ag use-kitchen-attention
+        use-te-activation-func use-transformer-engine-op-fuser
+    """,
+    _BUFFER: """
         expert-tensor-parallel-num-weight-shards fp32-residual-connection fsdp-db-use-persist-buf-on-alloc-fail
         fsdp-double-buffer fsdp-manual-registration keep-fp8-transpose-cache moe-paged-stash
         moe-pad-expert-input-to-capacity moe-expert-rank-capacity-factor megatron-fsdp-enable-*
         megatron-fsdp-max-pool-double-buffer tensor-parallel-num-weight-shards use-nccl-ub enable-full-sharding-in-hsdp
         fp32-lm-cross-entropy
     """,
-    f"{_GRAPHS}; {_HAND_ON}": "enable-cuda-graph external-cuda-graph",
+    _GRAPHS: "cuda-graph-impl enable-cuda-graph external-cuda-graph",
     "memory: stages hold other layers than here (parallel.first_stage_layers, parallel.last_stage_layers)": """
         pipeline-model-parallel-split-rank-* standalone-embedding-stage mtp-standalone
         num-layer-list
@@ -223,9 +224,8 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     "memory: tokens are gathered over all ranks of experts there, and sent to those that need them here": """
         moe-token-dispatcher-type
     """,
-    f"{_GRAPHS}; {_HAND_ON} ": "cuda-graph-impl",
-    f"memory: experts take more tokens than an even share; {_HAND_ON}": "moe-expert-capacity-factor",
-    f"{_MODEL}: attention has a weight more for each head; {_HAND_ON}": "softmax-type",
+    "memory: experts take more tokens than an even share": "moe-expert-capacity-factor",
+    f"{_MODEL}: attention has a weight more for each head": "softmax-type",
 })
 """Arguments that change the maths, the memory or the data, and that the run does not have, by what differs."""
 
@@ -257,7 +257,6 @@ def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
         "moe-token-dispatcher-type": value == "flex" or values.get("expert-model-parallel-size", 1) == 1,
         "moe-expert-capacity-factor": even,
         "moe-pad-expert-input-to-capacity": even,
-        "softmax-type": value == "off-by-one",
     }
     return Meaning() if kept.get(name) else None
 

@@ -223,12 +223,14 @@ def test_code_that_a_recipe_from_elsewhere_names_is_not_imported_by_check(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign.py").write_text("open('imported', 'w')\nx = None\n")
+    key = "backend.extra.nccl-communicator-config-path"
     (tmp_path / "foreign.yaml").write_text(
         "schema: 1\nsummary: x\nchoose: {model: tiny, zero: 0}\n"
-        "set: {backend.name: megatron, parallel.shard: false, backend.extra.spec: [foreign, x]}\n"
+        f"set: {{backend.name: megatron, parallel.shard: false, {key}: foreign.py}}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert cli.main(["check", "recipe=foreign.yaml"]) == 0
-    said = "the engine's own validator is asked without backend.extra.spec, unless you say --trust"
+    said = f"the engine's own validator is asked without {key}, unless you say --trust"
     assert said in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["check", "recipe=foreign.yaml", "+backend.extra.spec=[foreign,x]"]) == 2
     assert not (tmp_path / "imported").exists()

@@ -307,5 +307,10 @@ def test_a_word_is_refused_where_the_estimate_reads_a_number(argument: str, valu
 def test_only_arguments_that_the_estimate_does_not_read_are_called_uncounted() -> None:
     spec = make_spec(*MODEL, LOCAL, "+backend.extra.rope-type=yarn")
     (warning,) = extra.warnings(spec)
-    assert warning.rule == "handed to Megatron-LM as it is and not part of the memory estimate: --rope-type"
+    assert warning.rule == (
+        "handed to Megatron-LM as it is and judged by it alone; no memory depends on it: --rope-type"
+    )
+    (unknown,) = extra.warnings(make_spec(*MODEL, LOCAL, "+backend.extra.of-next-year=1"))
+    assert "unclassified" in unknown.rule
+    assert unknown.rule.endswith(": --of-next-year")
     assert list(extra.warnings(make_spec(*MODEL, LOCAL))) == []

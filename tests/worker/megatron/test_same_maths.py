@@ -12,6 +12,8 @@ import torch
 import transformers
 from torch.nn import functional
 
+from launcher.backends.megatron import extra, options
+from launcher.backends.megatron.implementation import COUNTED
 from launcher.importers import UNKNOWN
 from launcher.importers.megatron import read
 from launcher.importers.megatron.tables import KEPT
@@ -225,7 +227,9 @@ def _first_batch(spec: RunSpec) -> torch.Tensor:
     return torch.from_numpy(np.stack([corpus.sample(number) for number in order.samples(1)[0]]))
 
 
-def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import(tmp_path: Path) -> None:
+def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import_and_one_class_of_extra(
+    tmp_path: Path,
+) -> None:
     """Asked of a rank of this file's, which has imported Megatron-LM: that takes longer than all the rest."""
     place = tmp_path / "flags.json"
     ranks.run(
@@ -247,3 +251,10 @@ def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import(
         unknown += [left.key for left in found.left_out if left.effect == UNKNOWN]
     assert (unknown, wrong) == ([], [])
     assert {f"--{name}" for name in KEPT} <= set(flags)
+    names = [flag.removeprefix("--") for flag in flags]
+    counted = {*extra.SETTINGS, *COUNTED}
+    unclassified = [name for name in names if name not in counted and options.line(name) is None]
+    assert unclassified == [], "each has its line in launcher/backends/megatron/options.py"
+    listed = [name for table in (options.NO_MEMORY, options.REFUSED) for row in table.values() for name in row.split()]
+    gone = [name for name in listed if not any(name in (flag, f"{flag[: len(name) - 1]}*") for flag in names)]
+    assert gone == [], "only arguments that Megatron-LM has have a line"
