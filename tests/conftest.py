@@ -77,6 +77,7 @@ _THOROUGH = (
     "worker/fsdp/test_chat",
     "worker/fsdp/test_context_parallel",
     "worker/fsdp/test_pipeline",
+    "worker/fsdp/test_lora",
     "worker/fsdp/test_qlora",
     "worker/megatron/test_same_maths",
     "worker/rehearse",

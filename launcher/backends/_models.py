@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.backends import _adapters
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit
 
@@ -23,8 +23,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if transformers_config(families.of(spec.model), spec.model) is None:
         return
     yield from _folders(spec)
-    if spec.adapter.name != "none":
-        yield from _targets(spec)
+    yield from _adapters.check(spec)
 
 
 def computed(spec: RunSpec) -> bool:
@@ -67,29 +66,6 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
     if model.num_experts and model.weights is not None:
         rule = "weights of experts are stored one by one and held together; this version cannot join them while reading"
         yield ConfigError("model.weights", model.weights, rule, ["model.weights=null"])
-
-
-def _targets(spec: RunSpec) -> Iterator[ConfigError]:
-    known = _linears(spec)
-    if not known:
-        rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
-        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
-        return
-    unknown = [target for target in spec.adapter.targets if target not in known]
-    if unknown:
-        rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
-        way_out = [edit.override("adapter.targets", known)]
-        yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
-
-
-def _linears(spec: RunSpec) -> tuple[str, ...]:
-    """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
-    family = families.of(spec.model)
-    if not family.traits.by_model_type:
-        return family.traits.adapter_targets
-    rows = family.block(spec.model, 0)
-    found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]
-    return tuple(dict.fromkeys(found))
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:

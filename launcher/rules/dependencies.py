@@ -101,6 +101,9 @@ _OF_ENGINES: dict[str, object] = {
     "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
     "zero.gather_16bit_weights_on_save": False, "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (),
 }  # fmt: skip
+_VARIANTS: dict[str, object] = {
+    "adapter.dora": False, "adapter.rslora": False, "adapter.lora_plus": None, "adapter.modules_to_save": (),
+}  # fmt: skip
 _ADAPTER = {
     "adapter.rank": 16,
     "adapter.alpha": 32,
@@ -142,6 +145,7 @@ REFUSED: tuple[Row, ...] = (
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *(OfAnEngine(path, neutral) for path, neutral in _OF_ENGINES.items()),
+    *_rows(_VARIANTS, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
     Dependent(
         "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"
     ),

@@ -166,7 +166,7 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if not adapter.targets:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, [edit.override("adapter.targets", _MODULES)])
-    for axis in ("tensor", "pipeline", "expert"):
+    for axis in ("pipeline", "expert"):
         degree = getattr(spec.parallel, axis)
         if degree > 1:
             rule = f"adapter={adapter.name} wraps whole linear layers with peft; {axis} parallel ranks hold parts"

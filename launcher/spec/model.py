@@ -5,7 +5,18 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from launcher.base.frozen import dataclass
-from launcher.spec.values import Count, Hashed, Natural, NonNegative, Offload, Positive, Probability, Range, Small
+from launcher.spec.values import (
+    Count,
+    Factor,
+    Hashed,
+    Natural,
+    NonNegative,
+    Offload,
+    Positive,
+    Probability,
+    Range,
+    Small,
+)
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""
@@ -103,6 +114,10 @@ class AdapterSpec(Hashed):
     dropout: Probability
     targets: tuple[str, ...]
     double_quant: bool
+    dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
+    rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.
+    lora_plus: Factor | None = None  # Learning rate of the B matrices over that of the A matrices; None is 1.
+    modules_to_save: tuple[str, ...] = ()  # Modules outside the blocks that are trained as a whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.save.asynchronous:
         rule = "backend=deepspeed writes checkpoints in the foreground"
         yield ConfigError("save.async", True, rule, ["save.async=false", "parallel=fsdp"])
+    if spec.adapter.dora and spec.zero.stage == 3:
+        rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
+        yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
     if spec.adapter.name == "qlora":
         rule = "ZeRO flattens and casts parameters, which 4-bit weights do not survive"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])

@@ -89,9 +89,24 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: transformers does not repeat them"
         yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
+    if spec.adapter.name != "none":
+        yield from _cut_adapter(spec)
     if spec.parallel.sequence and spec.train.loss == "chunked":
         rule = "the chunked loss cuts the sequence, which parallel.sequence has split over the ranks already"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "parallel.sequence=false"])
+
+
+def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
+    adapter, back = spec.adapter, "parallel.tensor=1"
+    if adapter.name == "qlora":
+        rule = "packed weights are bytes without rows and columns, which tensor parallel ranks cannot cut"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", back])
+    if adapter.dora:
+        rule = "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts"
+        yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", back])
+    if adapter.dropout:
+        rule = "tensor parallel ranks would drop other inputs of the matrices that all of them hold"
+        yield ConfigError("adapter.dropout", adapter.dropout, rule, ["adapter.dropout=0.0", back])
 
 
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:

@@ -101,7 +101,7 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
     source, z_red, block = _TRACE, rank.dtypes.size("reduce"), rank.largest_block.trained
-    head = output_elements(rank) if rank.root.trained else 0
+    head = rank.head.trained + (tied_table(rank) if rank.root.trained else 0)
     what = "gradient of the output projection"
     yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
     if rank.layers > 1:
@@ -232,9 +232,15 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def output_elements(rank: RankModel) -> int:
-    """Elements of the last norm and the output projection, which a tied model has as its token table."""
+    """Elements of the last norm and the output projection, once where a copy of that is trained."""
+    copied = rank.head.trained if rank.spec.adapter.name != "none" else 0
+    return rank.head.whole - copied + tied_table(rank)
+
+
+def tied_table(rank: RankModel) -> int:
+    """Elements of the token table that is the output projection, too; none in a model whose tables are apart."""
     tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
-    return rank.head.whole + (rank.embedding.largest if tied else 0)
+    return rank.embedding.largest if tied else 0
 
 
 def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -247,11 +253,12 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.engine.autocast:
         return
-    block = rank.largest_block.dense - rank.largest_block.quantised
-    blocks = rank.all_blocks.dense - rank.all_blocks.quantised
-    head, kept = output_elements(rank), _kept_copies(rank)
+    times = _times_cast(rank)
+    block = times * (rank.largest_block.dense - rank.largest_block.quantised)
+    blocks = times * (rank.all_blocks.dense - rank.all_blocks.quantised)
+    head, kept = output_elements(rank), times * _kept_copies(rank)
     again = ceil(block * rank.blocks[-1].recomputed_share) if rank.blocks else 0
-    inside = blocks if rank.root.trained else kept + again
+    inside = blocks if rank.spec.adapter.name == "none" else kept + again
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),
         (("output", "loss"), head + inside),
@@ -271,6 +278,12 @@ def _kept_copies(rank: RankModel) -> int:
     """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
     counts = ((kind, kind.elements.dense - kind.elements.quantised) for kind in rank.blocks)
     return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
+
+
+def _times_cast(rank: RankModel) -> int:
+    """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again."""
+    adapter = rank.spec.adapter
+    return 2 if adapter.dora and adapter.dropout else 1
 
 
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:

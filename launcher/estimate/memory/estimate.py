@@ -226,7 +226,10 @@ def _all_terms(
 
 def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.parameters(one)
-    yield from states.dequantised(one)
+    if one.spec.adapter.name != "none":
+        from launcher.estimate.memory import adapted  # Late, because few runs need it.
+
+        yield from adapted.temporaries(one)
     yield from states.drawing(one)
     yield from states.gradients(one)
     yield from states.master_weights(one)

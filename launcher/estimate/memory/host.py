@@ -12,6 +12,7 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import ALWAYS
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.counts import trained_parameters
 from launcher.estimate.rank.formats import moment_bytes
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import ClusterSpec, RunSpec
@@ -141,7 +142,7 @@ def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
     """
     spec, dtypes = rank.spec, rank.dtypes
     if spec.adapter.name != "none":
-        total, outside_blocks = rank.elements.trained, 0
+        total, outside_blocks = trained_parameters(rank.family, spec.model, spec.adapter), 0
     size = total * (dtypes.size("parameters") + dtypes.size("master"))
     size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
     written = (0 if spec.save.every is None else (spec.steps - 1) // spec.save.every) + int(spec.save.last)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from launcher.estimate.memory.moments import (
     ALWAYS,
-    BLOCK_BACKWARD,
     GRADIENTS_COMPLETE,
     LATER_BLOCKS_BACKWARD,
     LOAD,
@@ -45,17 +44,6 @@ def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     if quantised:
         bits, what, source = NF4_BITS[rank.spec.adapter.double_quant], "quantised weights", "QLoRA, arXiv:2305.14314, 3"
         yield term("parameters", ALWAYS, what, "ceil(bits * shard / 8)", source, bits=bits, shard=quantised)
-
-
-def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
-
-    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``.
-    """
-    if rank.elements.largest_quantised:
-        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py, MatMul4Bit"
-        w = rank.elements.largest_quantised
-        yield term("temporary", {*BLOCK_BACKWARD, "forward"}, what, "z * w", source, z=rank.engine.size, w=w)
 
 
 def drawing(rank: RankModel) -> Iterator[MemoryTerm]:

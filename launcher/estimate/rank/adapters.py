@@ -22,12 +22,23 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
         return list(block)
     quantised = adapter.name == "qlora"
     base = [replace(weight, frozen=True, quantised=quantised and len(weight.shape) > 1) for weight in block]
-    return [*base, *(matrix for weight in targeted(block, adapter) for matrix in matrices(weight, adapter.rank))]
+    return [*base, *(added for weight in targeted(block, adapter) for added in matrices(weight, adapter))]
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
-    """The weights outside the blocks: frozen beside an adapter, and never quantised."""
-    return [replace(weight, frozen=adapter.name != "none") for weight in outside]
+    """The weights outside the blocks: frozen beside an adapter, and never quantised; copies of some are trained.
+
+    ``peft`` keeps the module that it trains a copy of (``ModulesToSaveWrapper``).
+    """
+    if adapter.name == "none":
+        return list(outside)
+    copies = [weight for weight in outside if module(weight) in adapter.modules_to_save]
+    return [*(replace(weight, frozen=True) for weight in outside), *copies]
+
+
+def trains(outside: Sequence[Weight], adapter: AdapterSpec) -> bool:
+    """True if some of the weights outside the blocks are trained."""
+    return adapter.name == "none" or any(module(weight) in adapter.modules_to_save for weight in outside)
 
 
 def targeted(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
@@ -40,12 +51,22 @@ def module(weight: Weight) -> str:
     return weight.name.rpartition(".")[0].rpartition(".")[2]
 
 
-def matrices(weight: Weight, rank: int) -> tuple[Weight, Weight]:
-    """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1)."""
-    outputs, inputs = weight.shape
+def matrices(weight: Weight, adapter: AdapterSpec) -> tuple[Weight, ...]:
+    """The two factors beside a linear layer: ``r (in + out)`` parameters (arXiv:2106.09685, section 4.1).
+
+    Tensor parallel ranks cut the factor at the side at which they cut the layer. DoRA adds a magnitude for each output
+    (arXiv:2402.09353, section 4.1).
+    """
+    (outputs, inputs), rank = weight.shape, adapter.rank
     name = weight.name.removesuffix(".weight")
     down = Weight(name=f"{name}.lora_A.weight", shape=(rank, inputs))
-    return down, Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
+    up = Weight(name=f"{name}.lora_B.weight", shape=(outputs, rank))
+    if weight.split == "tensor":
+        cut = (replace(up, split="tensor"), replace(down, split="tensor", dimension=1))
+        down, up = (down, cut[0]) if weight.dimension == 0 else (cut[1], up)
+    if not adapter.dora:
+        return down, up
+    return down, up, Weight(name=f"{name}.lora_magnitude_vector.weight", shape=(outputs,))
 
 
 def saved(
@@ -104,10 +125,11 @@ def backward_extra(
 
 
 def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTensor, ...]:
-    """Tensors saved after the last block; the frozen output projection saves its input only for a chunked loss."""
+    """Tensors saved after the last block; a frozen output projection saves its input only for a chunked loss."""
     if spec.adapter.name == "none":
         return tuple(rows)
-    names = frozenset(() if spec.train.loss == "full" else ("lm_head",))
+    chunked, saved = spec.train.loss != "full", "lm_head" in spec.adapter.modules_to_save
+    names = frozenset(("lm_head",) if chunked or saved else ())
     return tuple(row for row in rows if not row.only_readers or names.intersection(row.readers))
 
 
@@ -126,6 +148,7 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
     """Tensors that one adapter saves: ``r`` between its two matrices; with dropout its input and a mask.
 
     Under autocast ``peft`` casts its input to the fp32 of its parameters and autocast back, so that it is a copy.
+    DoRA's gradients need both products of a layer as they are before the magnitudes (``peft`` ``dora.py``).
     Unsloth's kernels compute the adapter again in backward from its input after dropout, with no mask.
     """
     inputs, size = weight.shape[1], engine.size
@@ -133,7 +156,15 @@ def _own(weight: Weight, adapter: AdapterSpec, engine: EngineTraits, attention_o
         if adapter.dropout:
             yield SavedTensor(name="adapter's dropout", bytes=size * inputs, share="token", part="adapter")
         return
-    yield SavedTensor(name="between the adapter's matrices", bytes=size * adapter.rank, share="token", part="adapter")
+    yield SavedTensor(
+        name="between the adapter's matrices",
+        bytes=size * adapter.rank,
+        share="residual" if weight.split == "tensor" and weight.dimension == 1 else "token",
+        part="adapter",
+    )
+    if adapter.dora:
+        bytes_ = 2 * size * weight.shape[0]
+        yield SavedTensor(name="products before magnitudes", bytes=bytes_, share="token", part="adapter")
     if adapter.dropout:
         mask = (4 if engine.autocast else size) if engine.cpu else 1
         yield SavedTensor(name="adapter's dropout", bytes=(size + mask) * inputs, share="token", part="adapter")

@@ -154,6 +154,17 @@ def parameter_counts(spec: RunSpec, family: Family) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
+def trained_parameters(family: Family, model: ModelSpec, adapter: AdapterSpec) -> int:
+    """Parameters of the whole model that are trained: all of them, or the adapter and the modules saved with it."""
+    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    total = sum(weight.elements for weight in adapters.frozen(outside, adapter) if not weight.frozen)
+    for _, layer, count in kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False):
+        weights = adapters.weights(block_weights(family, model, layer), adapter)
+        total += count * sum(weight.elements for weight in weights if not weight.frozen)
+    return total
+
+
+@lru_cache(maxsize=256)
 def outside_blocks(family: Family, model: ModelSpec) -> int:
     """Parameters of the model outside the blocks."""
     outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]

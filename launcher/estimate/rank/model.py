@@ -241,7 +241,8 @@ def _rows(
     block, first_norm_backward = block_weights(family, model, layer), tuple(family.first_norm_backward(model, engine))
     saved_if_trained = tuple(family.saved(model, layer, engine))
     backward_extra = tuple(family.backward_extra(model, layer, engine))
-    saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=layer == 0)
+    first = layer == 0 and not adapters.trains(family.embedding(model, model.vocab_size), adapter)
+    saved = adapters.saved(saved_if_trained, block, adapter, engine, family.traits, first=first)
     backward_extra = adapters.backward_extra(backward_extra, saved_if_trained, block, adapter)
     if keeps_products:
         saved = (*saved, *_kept_products(block, model, adapter, engine, splits_stream=splits_stream))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
 from launcher.estimate.speed import attention, collectives, experts, gemm
@@ -21,6 +22,10 @@ from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
 
 _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
+
+
+_DORA_KERNELS = 14
+"""Kernels of DoRA beside LoRA's, of each adapted layer (``DoraLinearLayer.forward``)."""
 
 
 class BlockPasses(NamedTuple):
@@ -184,9 +189,21 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     if key.adapter.name == "qlora":
         quantised = sum(one.outputs * one.inputs * max(1, one.experts) for one in own if not one.trained)
         moved, launches = moved + _DEQUANTISED * quantised / shape.tensor, launches + len(own)
+    if key.adapter.dora:
+        moved, launches = moved + _dora(key, shape), launches + _DORA_KERNELS * len(own) / 3
     if execution.compiled:
         launches /= 2
     return _moved([(moved, launches)], shape)
+
+
+def _dora(key: BlockKey, shape: Shape) -> float:
+    """Bytes that DoRA moves beside LoRA: of each layer an identity, its update three times, and its output four times.
+
+    Each is written and read (``peft`` ``tuners/lora/dora.py``); what the identity's products compute is left out.
+    """
+    linears = adapters.targeted(block_weights(key.family, key.model, key.layer), key.adapter)
+    pairs = [weight.shape for weight in linears]
+    return sum(2.0 * shape.size * (n * (3 * k + 4 * shape.tokens) + k * k) for n, k in pairs)
 
 
 def _moved(passes: Iterable[tuple[float, float]], shape: Shape) -> Pass:

@@ -46,6 +46,8 @@ def products(
 
 def _product(weight: Weight, attention_output: str) -> Product:
     split = None if weight.split == "replicated" else weight.dimension
+    if split == 1 and ".lora_" in weight.name:
+        split = None  # Its sum over the ranks is of the adapter's rank, not of the hidden size.
     experts = weight.copies if weight.split == "expert" else 0
     activated = split == 1 and weight.name != attention_output
     return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated, _part(weight))
@@ -91,7 +93,7 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
         window = min(family.traits.window(model, layer) or sequence, sequence)
         pairs = sequence * window - window**2 / 2
         total += count * (sequence * matrices + 3 * 2.0 * model.num_attention_heads * pairs * sum(head_sizes(model)))
-    further, trained = model.mtp_layers, 2 + (adapter.name == "none")
+    further, trained = model.mtp_layers, 2 + adapters.trains(family.head(model, model.vocab_size), adapter)
     total += further * sequence * 2.0 * 2 * model.hidden_size**2 * trained
     return total + (1 + further) * sequence * 2.0 * model.vocab_size * model.hidden_size * trained
 

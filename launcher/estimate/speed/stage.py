@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
+from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
@@ -146,7 +147,7 @@ def _ends(key: LineKey, shape: Shape, stage: int) -> Iterator[BlockPasses]:
             model,
             padded(model.vocab_size, engine.vocabulary_multiple),
             shape,
-            trained=key.adapter.name == "none",
+            trained=adapters.trains(key.family.head(model, model.vocab_size), key.adapter),
             split=not (engine.whole_embedding and model.tie_word_embeddings),
             parallel_loss=engine.vocabulary_parallel,
             chunked=key.chunked,

@@ -27,6 +27,7 @@ from launcher.base.files import JsonObject, load_json, write_atomically
 from launcher.worker import CheckpointError
 from launcher.worker.engine import Context
 
+_OF_GROUPS = ("weight_decay", "ratio")  # What groups of parameters differ in (``optimizers`` and ``adapters``).
 TAG = "deepspeed"
 FACTS = "deepspeed.json"
 UNIVERSAL = "universal"
@@ -84,24 +85,26 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         universal = _universal(context, directory)
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
-    decays = [group["weight_decay"] for group in engine.optimizer.param_groups]
+    settings = [{key: group[key] for key in _OF_GROUPS if key in group} for group in engine.optimizer.param_groups]
     loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=context.spec.adapter.name == "none")
     if loaded is None:
         raise CheckpointError(f"DeepSpeed found nothing to load in {folder / tag}")
     if engine._config.load_universal_checkpoint:
         engine._config.load_universal_checkpoint = False
-        _repair(engine.optimizer.optimizer, decays)
+        _repair(engine.optimizer.optimizer, settings)
 
 
-def _repair(optimizer: torch.optim.Optimizer, decays: list[float]) -> None:
+def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> None:
     """Give each group and parameter its own state again.
 
     DeepSpeed 0.19.8 (``load_hp_checkpoint_state_from_checkpoint_dir_stage3``) gives all groups the settings of the
     first, so that norms would decay, and all parameters one step counter, which torch's AdamW would then advance once
     for each of them.
     """
-    for group, decay in zip(optimizer.param_groups, decays, strict=True):
-        group["weight_decay"] = decay
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        for key in _OF_GROUPS:
+            group.pop(key, None)
+        group.update(own)
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].clone()

@@ -55,6 +55,7 @@ def build(
     adapters.inject(made, spec)
     cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
+    stepped = adapters.rated(stepped, made.named_parameters(), spec.adapter.lora_plus)
     real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]
@@ -62,6 +63,8 @@ def build(
         initial.fill(made, spec.train.seed, access=opened)
     else:
         weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
+    if spec.adapter.dora:
+        adapters.set_magnitudes(made)
     model = LanguageModel(made, spec, share=shared.share if shared else None)
     if cutter is not None:
         _finish(model, cutter)

@@ -89,6 +89,8 @@ def filled(context: Context, parts: RankParts) -> FsdpEngine:
             initial.fill(model.network, spec.train.seed, access)
         else:
             weights.load(model.network, Path(spec.model.weights), spec.train.seed, access)
+        if spec.adapter.dora:
+            adapters.set_magnitudes(model.network)
     return FsdpEngine(context, parts)
 
 

@@ -104,6 +104,8 @@ class Replicated(ParallelStyle):
 
     @staticmethod
     def _enter(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+        if isinstance(inputs[0], DTensor):
+            return inputs
         return (DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False), *inputs[1:])
 
     @staticmethod
@@ -118,17 +120,48 @@ def cut(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
     With ``sequence`` residuals and norms are split along the sequence between the matrix products.
     """
     residual = Shard(1) if sequence else Replicate()
+    frozen = [name for name, parameter in made.named_parameters() if not parameter.requires_grad]
     for block in network.blocks(made):
-        parallelize_module(block, mesh, _block_plan(block, residual))
+        parallelize_module(block, mesh, _adapted(block, _block_plan(block, residual), residual))
     around: dict[nn.Module, ParallelStyle] = {
         made.base_model.embed_tokens: RowwiseParallel(input_layouts=Replicate(), output_layouts=residual),
         made.base_model.norm: _norm(residual),
         made.lm_head: ColwiseParallel(input_layouts=residual, output_layouts=Replicate()),
     }
-    for module, style in around.items():
-        if not isinstance(module, network.Absent):
+    for outside, style in around.items():
+        for module in _copies(outside):
             parallelize_module(module, mesh, style)
     network.retie(made)
+    for name in frozen:  # ``distribute_module`` makes parameters anew, and trained ones.
+        made.get_parameter(name).requires_grad_(False)
+
+
+def _copies(module: nn.Module) -> list[nn.Module]:
+    """The module that computes, and where ``peft`` trains a copy of it, the frozen one beside it."""
+    if isinstance(module, network.Absent):
+        return []
+    copies = getattr(module, "modules_to_save", None)
+    return [module] if copies is None else [*copies.children(), module.original_module]  # type: ignore[list-item]
+
+
+def _adapted(block: nn.Module, plan: dict[str, ParallelStyle], residual: Shard | Replicate) -> dict[str, ParallelStyle]:
+    """The plan of a block whose linears ``peft`` may have wrapped.
+
+    The low-rank matrix at the side that a linear is cut at is cut alike, and the other one is whole on every rank.
+    """
+    found: dict[str, ParallelStyle] = {}
+    for path, style in plan.items():
+        if not hasattr(block.get_submodule(path), "base_layer"):
+            found[path] = style
+            continue
+        found[f"{path}.base_layer"] = style
+        first: ParallelStyle = Replicated()
+        second = style
+        if isinstance(style, RowwiseParallel):
+            first = RowwiseParallel(output_layouts=residual)
+            second = SequenceParallel(use_local_output=True) if isinstance(residual, Shard) else Replicated()
+        found |= {f"{path}.lora_A.default": first, f"{path}.lora_B.default": second}
+    return found
 
 
 def _norm(residual: Shard | Replicate) -> ParallelStyle:

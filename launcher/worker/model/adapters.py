@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from launcher.estimate import families
 from launcher.spec import RunSpec
@@ -31,6 +34,9 @@ def settings(spec: RunSpec) -> Any:
         task_type="CAUSAL_LM",
         base_model_name_or_path=spec.model.weights,
         fan_in_fan_out=families.of(spec.model).traits.transposed,
+        use_dora=adapter.dora,
+        use_rslora=adapter.rslora,
+        modules_to_save=list(adapter.modules_to_save) or None,
     )
 
 
@@ -60,21 +66,65 @@ def inject(network: Any, spec: RunSpec) -> None:
     import peft
 
     known = {name.rsplit(".", 1)[-1] for name, module in network.named_modules() if hasattr(module, "weight")}
-    unknown = [target for target in spec.adapter.targets if target not in known]
-    if unknown:
-        raise TrainingError(
-            f"adapter.targets={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
-        )
+    for key in ("targets", "modules_to_save"):
+        unknown = [name for name in getattr(spec.adapter, key) if name not in known]
+        if unknown:
+            raise TrainingError(
+                f"adapter.{key}={unknown}: this model has no such modules; it has {', '.join(sorted(known))}"
+            )
     unquantised = next(parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
     peft.inject_adapter_in_model(settings(spec), network, adapter_name=_NAME, low_cpu_mem_usage=True)
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(".lora_" in name)
+        parameter.requires_grad_(".lora_" in name or ".modules_to_save." in name)
         if parameter.requires_grad:  # ``peft`` takes the format from the linear, where QLoRA has bytes.
             parameter.data = parameter.data.to(unquantised)
 
 
+@torch.no_grad()
+def set_magnitudes(network: Any) -> None:
+    """Give the magnitude vectors of DoRA their first values, the norms of the weights' rows; on all ranks together.
+
+    One weight at a time is whole, since ranks may hold parts of it; the second low-rank matrix is zero by then.
+    """
+    for module in network.modules():
+        for vector in getattr(module, "lora_magnitude_vector", {}).values():
+            weight = _whole(module.base_layer)
+            norms = vector.get_weight_norm(weight, torch.zeros_like(weight[:1, :1]), 1.0)
+            part = initial.local(vector.weight)
+            part.tensor.copy_(norms[part.region])
+
+
+def _whole(linear: Any) -> torch.Tensor:
+    weight: torch.Tensor = linear.weight.full_tensor() if isinstance(linear.weight, DTensor) else linear.weight
+    return linear.unpacked(weight) if hasattr(linear, "unpacked") else weight
+
+
+def rated(
+    groups: list[dict[str, Any]], named: Iterable[tuple[str, nn.Parameter]], ratio: float | None
+) -> list[dict[str, Any]]:
+    """Parameter groups in which LoRA+'s faster parameters are apart, with their ``ratio`` to the learning rate.
+
+    As ``peft.optimizers.create_loraplus_optimizer`` has them: the second low-rank matrices, and vectors.
+    """
+    if ratio is None:
+        return groups
+    faster = {id(each) for name, each in named if ".lora_B." in name or each.dim() == 1}
+    parts = [
+        {**group, "params": [each for each in group["params"] if (id(each) in faster) is fast], **extra}
+        for group in groups
+        for fast, extra in ((False, {}), (True, {"ratio": ratio}))
+    ]
+    return [group for group in parts if group["params"]]
+
+
 def export(tensors: dict[str, torch.Tensor], spec: RunSpec, directory: Path) -> None:
     """Write the adapter as ``peft`` loads it: its tensors by ``peft``'s own names, and its configuration."""
-    renamed = {f"base_model.model.{name.replace(f'.{_NAME}', '')}": value for name, value in tensors.items()}
+    renamed = {f"base_model.model.{_saved_name(name)}": value for name, value in tensors.items()}
     save_file(renamed, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     settings(spec).save_pretrained(str(directory))
+
+
+def _saved_name(name: str) -> str:
+    """A parameter's name in ``peft``'s files (``get_peft_model_state_dict``)."""
+    name = name.replace(f".modules_to_save.{_NAME}", "").replace(f".{_NAME}", "")
+    return name.removesuffix(".weight") if ".lora_magnitude_vector." in name else name

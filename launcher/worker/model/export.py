@@ -49,7 +49,7 @@ def write(
     """
     wanted = {name: value for made in parts for name, value in made.named_parameters()}
     if context.spec.adapter.name != "none":
-        wanted = {name: value for name, value in wanted.items() if ".lora_" in name}
+        wanted = {name: value for name, value in wanted.items() if value.requires_grad}
         first = context.rank // _together(context) * _together(context)
         tensors = gather(wanted, dict.fromkeys(wanted, first), context.rank, whole)
         everything = {name: value for some in _everywhere(tensors, stages) for name, value in some.items()}

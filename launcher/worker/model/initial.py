@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,7 +102,15 @@ def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 full = f"{path}.{name}"
-                yield full.replace(".base_layer", ""), parameter, _draw(full, module, name, made.config)
+                yield plain(full), parameter, _draw(plain(full), module, name, made.config)
+
+
+_WRAPPED = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.)")
+
+
+def plain(name: str) -> str:
+    """The name of a parameter in the model without an adapter, whose modules ``peft`` wraps."""
+    return _WRAPPED.sub("", name) if ".lora_" not in name else name.replace(".base_layer", "")
 
 
 _ACTIVATION = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.8 - 0.5))}
@@ -118,6 +127,8 @@ def _draw(path: str, module: nn.Module, name: str, config: Any) -> Draw:
         return lambda values, _: values.zero_()
     if ".lora_A." in path:
         return _uniform_by_inputs
+    if ".lora_magnitude_vector." in path:  # ``adapters.set_magnitudes`` follows.
+        return lambda values, _: values.fill_(1.0)
     if name in _ACTIVATION:
         return lambda values, _: values.fill_(_ACTIVATION[name])
     deviation = float(getattr(config, "initializer_range", None) or config.init_std)

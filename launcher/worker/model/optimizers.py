@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from launcher.spec import OptimizerSpec, RunSpec
+from launcher.worker.model import adapters
 
 
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
@@ -46,7 +47,7 @@ def set_rate(optimizer: torch.optim.Optimizer, spec: RunSpec, step: int) -> floa
     """Set the learning rate of a step, and return it."""
     rate = learning_rate(spec.optimizer, step, spec.steps)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("ratio", 1.0)
     return rate
 
 
@@ -64,6 +65,7 @@ def optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer over a model's trainable parameters; on a GPU fused unless another is asked for."""
     wanted = spec.optimizer
     groups = parameter_groups(model, wanted.weight_decay)
+    groups = adapters.rated(groups, model.named_parameters(), spec.adapter.lora_plus)
     on_gpu = all(parameter.device.type == "cuda" for group in groups for parameter in group["params"])
     fused = True if wanted.fused is None and wanted.foreach is None and on_gpu else wanted.fused
     if wanted.name == "sgd":

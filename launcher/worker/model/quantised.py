@@ -12,7 +12,7 @@ from typing import Any
 
 import bitsandbytes
 import torch
-from bitsandbytes.functional import quantize_4bit
+from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 from bitsandbytes.nn import Linear4bit, Params4bit
 from torch import nn
 
@@ -40,6 +40,23 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
         bias = None if self.bias is None else self.bias.to(x.dtype)
         product: torch.Tensor = bitsandbytes.matmul_4bit(x, self.weight, bias=bias, quant_state=self.quant_state)
         return product
+
+    @property
+    def W_q(self) -> torch.Tensor:  # noqa: N802
+        """The packed weight, by the name at which ``peft`` knows a linear that it must ask to :meth:`dequantize`."""
+        packed: torch.Tensor = self.weight
+        return packed
+
+    def dequantize(self) -> torch.Tensor:
+        """The weight in the compute format, which DoRA needs."""
+        return self.unpacked(self.weight)
+
+    def unpacked(self, packed: torch.Tensor) -> torch.Tensor:
+        """The weight of which these are the bytes; on the meta device one without values."""
+        if packed.is_meta:
+            return torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device="meta")
+        values: torch.Tensor = dequantize_4bit(packed, self.quant_state)
+        return values
 
     @contextlib.contextmanager
     def filling(self, device: torch.device) -> Any:

@@ -23,13 +23,13 @@ from launcher.worker.model import initial
 def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib.nullcontext) -> None:
     """Fill a network, possibly sharded, from a folder's safetensors. Raises CheckpointError where they do not fit."""
     source = Folder(folder, made)
-    wanted = {name.replace(".base_layer", ""): parameter for name, parameter in made.named_parameters()}
-    missing = [name for name in wanted if not source.has(name) and ".lora_" not in name]
+    wanted = [(initial.plain(name), parameter) for name, parameter in made.named_parameters()]
+    missing = [name for name, _ in wanted if not source.has(name) and ".lora_" not in name]
     if missing:
         raise CheckpointError(f"model.weights={folder} lacks {len(missing)} tensors of this model: {_some(missing)}")
     initial.fill(made, seed, access)
     differing = []
-    for name, parameter in wanted.items():
+    for name, parameter in wanted:
         if not source.has(name):
             continue
         with access(parameter) as opened:

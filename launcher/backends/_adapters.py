@@ -1,0 +1,86 @@
+"""Rules of adapters that engines with ``transformers``' modules share: what ``peft`` wraps, and what does not go along.
+
+``peft`` finds modules by their names, so each name must be one of the model's, and of no module that is not meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.rank.adapters import module
+from launcher.spec import RunSpec, edit
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Adapters of layers that do not exist, and variants of LoRA beside what they do not go with."""
+    if spec.adapter.name == "none":
+        return
+    yield from _targets(spec)
+    yield from _modules_to_save(spec)
+    if spec.adapter.dora:
+        yield from _dora(spec)
+
+
+def _targets(spec: RunSpec) -> Iterator[ConfigError]:
+    known = _linears(spec)
+    if not known:
+        rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
+        return
+    unknown = [target for target in spec.adapter.targets if target not in known]
+    if unknown:
+        rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
+        way_out = [edit.override("adapter.targets", known)]
+        yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+
+
+def _linears(spec: RunSpec) -> tuple[str, ...]:
+    """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
+    family = families.of(spec.model)
+    if not family.traits.by_model_type:
+        return family.traits.adapter_targets
+    rows = family.block(spec.model, 0)
+    found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]
+    return tuple(dict.fromkeys(found))
+
+
+def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:
+    """``peft`` takes every module whose name ends so; a tied table would become two that are no longer equal."""
+    wanted, path = spec.adapter.modules_to_save, "adapter.modules_to_save"
+    known = _tables(spec)
+    unknown = [name for name in wanted if name not in known]
+    if not unknown:
+        return
+    none = edit.override(path, ())
+    if not known:
+        rule = "the token table is the output projection, too (model.tie_word_embeddings), and peft would train a copy"
+        if not spec.model.tie_word_embeddings:
+            rule = f"this version trains no modules outside the blocks of the family {spec.model.family}"
+        yield ConfigError(path, list(wanted), rule, [none])
+        return
+    rule = f"beside an adapter {', '.join(known)} may be trained whole, and {', '.join(unknown)} are not among them"
+    yield ConfigError(path, list(wanted), rule, [edit.override(path, known), none])
+
+
+def _tables(spec: RunSpec) -> tuple[str, ...]:
+    """The modules with matrices outside the blocks, by the names that the class of ``transformers`` has for them."""
+    family, model = families.of(spec.model), spec.model
+    if model.tie_word_embeddings or family.traits.transposed:
+        return ()
+    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    return tuple(module(weight) for weight in outside if len(weight.shape) == 2)
+
+
+def _dora(spec: RunSpec) -> Iterator[ConfigError]:
+    back = "adapter.dora=false"
+    if spec.checkpointing.mode == "selective":
+        rule = "DoRA's products of weights would count among those of which selective checkpointing keeps every second"
+        yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none", back])
+    if spec.adapter.name == "qlora" and spec.adapter.dropout:
+        rule = "with dropout DoRA multiplies by unpacked weights once more, and keeps all of them until backward"
+        yield ConfigError("adapter.dropout", spec.adapter.dropout, rule, ["adapter.dropout=0.0", back])
+    if spec.train.compile:
+        rule = "this version compiles no blocks with DoRA"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", back])

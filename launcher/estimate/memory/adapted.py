@@ -1,0 +1,94 @@
+"""Temporaries of layers beside an adapter: a weight that is unpacked, and what DoRA makes of a whole weight.
+
+Neither grows with the number of layers: one linear layer has them at a time, so that the largest one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.activations import content, running_blocks
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.adapters import targeted
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.model import RankModel
+
+_DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
+
+
+def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
+    """All of them."""
+    yield from dequantised(rank)
+    if rank.spec.adapter.dora and rank.blocks:
+        yield from dora(rank)
+        yield from magnitudes(rank)
+
+
+def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
+    """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
+
+    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``.
+    """
+    if rank.elements.largest_quantised:
+        what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py, MatMul4Bit"
+        w = rank.elements.largest_quantised
+        yield term("temporary", {*BLOCK_BACKWARD, "forward"}, what, "z * w", source, z=rank.engine.size, w=w)
+
+
+def dora(rank: RankModel) -> Iterator[MemoryTerm]:
+    """DoRA's update of a weight as a matrix, made of an identity of the layer's inputs, and three copies of its output.
+
+    First that matrix, its multiple and its sum with the weight meet (``get_weight_norm``); then the products of the
+    tokens with the magnitudes. The identity and the product of it stay as long, since autograd has saved them. Under
+    autocast the weight's side is fp32, and so is a copy of the input. A recomputed block has all of it again, beside
+    the gradient of the residual stream and that itself, where no norm saves it, or under autocast the MLP's input. The
+    last of its layers then has all that the block saves beside it.
+    """
+    shapes = _shapes(rank)
+    recomputes = rank.spec.checkpointing.mode != "none"
+    shape = max(shapes, key=lambda shape: _of_layer(rank, *shape)[2]) if recomputes else shapes[-1]
+    expression, values, _ = _of_layer(rank, *shape)
+    yield term("temporary", ("forward",), "DoRA's norm of a weight", expression, _DORA, **values)
+    if not recomputes:
+        return
+    expression, values, _ = _of_layer(rank, *shapes[-1])
+    model, saves = rank.spec.model, rank.family.saves_input(rank.spec.model, rank.engine)
+    residual = {"n": 1 if saves and not rank.engine.autocast else 2, "h": model.hidden_size}
+    for moments, kind in running_blocks(rank):
+        if not kind.recomputed_share:
+            continue
+        yield content(rank, kind, moments).at("dora")
+        what, formula = "DoRA's norm of a weight, beside the residual stream", f"{expression} + n * z_res * h * tok"
+        yield term("temporary", moments, what, formula, _DORA, **values, **residual).at("dora")
+
+
+def _shapes(rank: RankModel) -> list[tuple[int, int]]:
+    """Outputs and inputs of the adapted layers of the last block, in order."""
+    model, adapter = rank.spec.model, rank.spec.adapter
+    block = block_weights(rank.family, model, model.num_hidden_layers - 1)
+    return [(weight.shape[0], weight.shape[1]) for weight in targeted(block, adapter)]
+
+
+def _of_layer(rank: RankModel, outputs: int, inputs: int) -> tuple[str, dict[str, Value], int]:
+    engine, tok = rank.engine, rank.tokens
+    weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
+    beside = 4 + engine.size if engine.autocast else 0  # Of the input: an fp32 copy, and the one that the block made.
+    values: dict[str, Value] = {
+        "z": engine.size, "inputs": inputs, "r": rank.spec.adapter.rank, "z_res": engine.residual_size, "n_w": weights,
+        "outputs": outputs, "tok": tok, "k": beside * inputs,
+    }  # fmt: skip
+    size = engine.size * inputs * (inputs + rank.spec.adapter.rank) + beside * inputs * tok
+    size += engine.residual_size * outputs * (weights * inputs + max(2 * inputs, 3 * tok))
+    expression = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
+    return expression, values, size
+
+
+def magnitudes(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While the model is loaded: a whole weight and its sum with no update, of which the first magnitudes are norms."""
+    w = max(outputs * inputs for outputs, inputs in _shapes(rank))
+    n = 2 if rank.view.states.parameters < 1 or rank.elements.quantised else 1
+    what, source = "weights of DoRA's first norms", "launcher/worker/model/adapters.py"
+    z_par = rank.dtypes.size("parameters")
+    yield term("temporary", LOAD, what, "n * z_par * w", source, n=n, z_par=z_par, w=w).at("magnitudes")
