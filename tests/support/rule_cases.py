@@ -99,7 +99,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.compute=fp8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
-        hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_tp adapter=lora
+        hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_pp adapter=lora
         optimizer.min_lr=0.1
         optimizer.warmup_lr=0.1 optimizer.warmup_steps=10
         optimizer.fused=true optimizer.foreach=true
@@ -265,6 +265,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         checkpointing.modules=[mlp]
         checkpointing.layers=2
         checkpointing.method=block
+        adapter.dora=true
+        adapter.rslora=true
+        adapter.lora_plus=8
+        adapter.modules_to_save=[lm_head]
         optimizer=lion optimizer.fused=true
         optimizer=lion optimizer.foreach=true
         tracking.project=words
