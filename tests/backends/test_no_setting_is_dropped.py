@@ -123,6 +123,8 @@ OTHER: dict[str, tuple[object, ...]] = {
     "optimizer.fused": (True, False),
     "optimizer.foreach": (True, False),
     "adapter.targets": (("q_proj",),),
+    "adapter.lora_plus": (8.0,),
+    "adapter.modules_to_save": (("lm_head",),),
     "train.sequence_length": (64,),
     "train.global_batch_size": (4,),
     "train.gradient_accumulation": (2,),
