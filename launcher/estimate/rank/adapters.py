@@ -21,8 +21,13 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
     if adapter.name == "none":
         return list(block)
     quantised = adapter.name == "qlora"
-    base = [replace(weight, frozen=True, quantised=quantised and len(weight.shape) > 1) for weight in block]
+    base = [replace(weight, frozen=True, quantised=quantised and _packable(weight)) for weight in block]
     return [*base, *(added for weight in targeted(block, adapter) for added in matrices(weight, adapter))]
+
+
+def _packable(weight: Weight) -> bool:
+    """True for linears and experts; a router is a matrix that no linear layer holds."""
+    return len(weight.shape) > 1 and module(weight) not in ("gate", "router")
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:

@@ -44,9 +44,15 @@ class WeightCounts:
     last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
     drawn: int = 0  # Of the largest block of rows that the worker draws values for at once.
     largest_quantised: int = 0  # Of the largest weight that is held in 4 bits.
+    quantised_experts: int = 0  # Of routed experts that are held in 4 bits, before sharding.
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
+
+    @property
+    def unpacked(self) -> int:
+        """Elements before sharding, without routed experts and those in 4 bits."""
+        return self.dense - self.quantised + self.quantised_experts
 
     @property
     def whole(self) -> int:
@@ -169,6 +175,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         last_trained=one if matrix else 0,
         drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
         largest_quantised=one if weight.quantised else 0,
+        quantised_experts=whole if weight.quantised and expert else 0,
         largest_shard=stepped // copies,
         matrices=(one,) * copies if matrix else (),
     )

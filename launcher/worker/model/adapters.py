@@ -41,9 +41,13 @@ def settings(spec: RunSpec) -> Any:
 
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
-    """Put QLoRA's linears into the blocks of a network on the meta device; before :func:`inject`."""
+    """Pack the weights of QLoRA's blocks in a network on the meta device; before :func:`inject`.
+
+    Experts are unpacked in the format of the parameters where autocast, which leaves their products alone, computes.
+    """
     if spec.adapter.name == "qlora":
-        _quantised().quantise(network, spec.adapter, compute)
+        wide = not spec.parallel.shard
+        _quantised().quantise(network, spec.adapter, compute, torch.float32 if wide else compute)
 
 
 def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:

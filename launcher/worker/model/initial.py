@@ -108,8 +108,12 @@ def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
 _WRAPPED = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.)")
 
 
+_PACKED = re.compile(r"\.parametrizations\.(\w+)\.original$")
+
+
 def plain(name: str) -> str:
     """The name of a parameter in the model without an adapter, whose modules ``peft`` wraps."""
+    name = _PACKED.sub(r".\1", name)
     return _WRAPPED.sub("", name) if ".lora_" not in name else name.replace(".base_layer", "")
 
 

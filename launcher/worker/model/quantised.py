@@ -1,13 +1,17 @@
-"""QLoRA's frozen linears in 4-bit NormalFloat (arXiv:2305.14314, section 3), packed and multiplied by bitsandbytes.
+"""QLoRA's frozen weights in 4-bit NormalFloat (arXiv:2305.14314, section 3), packed and unpacked by bitsandbytes.
 
 From the meta device on, a weight is its packed bytes, two values in each, which ranks replicate or shard as those of
-any parameter. It is drawn or read whole, one linear at a time, and quantised on the device, so that the model never
-stands there in the compute format. The quantisation constants are no parameters: every rank has all of them.
+any parameter. It is drawn or read whole, one weight at a time, and quantised on the device, so that the model never
+stands there in the compute format. The quantisation constants are no parameters: every rank has all of them. Linears
+multiply with packed weights; the experts of a layer, which are one tensor of three dimensions, are unpacked for each
+of its passes by a parametrization of torch's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bitsandbytes
@@ -15,19 +19,27 @@ import torch
 from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 from bitsandbytes.nn import Linear4bit, Params4bit
 from torch import nn
+from torch.nn.utils import parametrize
+from transformers.pytorch_utils import Conv1D
 
 from launcher.spec import AdapterSpec
 from launcher.worker.model import initial, network
 
 _KIND = "nf4"
+_EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
 
 
 class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-checked.
     """A frozen linear in 4 bits, on the meta device; under autocast it computes in autocast's format, as others do."""
 
-    def __init__(self, like: nn.Linear, compute: torch.dtype, *, double: bool) -> None:
-        """Stand for a linear, computing in ``compute``; ``double`` quantises the quantisation constants, too."""
-        super().__init__(like.in_features, like.out_features, bias=False, compute_dtype=compute, device="meta")
+    def __init__(self, like: nn.Linear | Conv1D, compute: torch.dtype, *, double: bool) -> None:
+        """Stand for a linear, computing in ``compute``; ``double`` quantises the quantisation constants, too.
+
+        GPT-2's ``Conv1D`` has a transposed weight, which is drawn and read so, and packed by rows of outputs.
+        """
+        self._transposed = isinstance(like, Conv1D)
+        rows, columns = like.weight.shape[::-1] if self._transposed else like.weight.shape
+        super().__init__(columns, rows, bias=False, compute_dtype=compute, device="meta")
         packed = torch.empty((like.weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
         self.weight = Params4bit(packed, compress_statistics=double, quant_type=_KIND, bnb_quantized=True)
         self.bias, self._double = like.bias, double
@@ -62,27 +74,73 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
     def filling(self, device: torch.device) -> Any:
         """The whole weight to be filled in the compute format; this rank then keeps its part in 4 bits."""
         values = torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device=device)
+        if self._transposed:
+            values = values.t().contiguous()
         yield values
-        packed, self.quant_state = quantize_4bit(values, compress_statistics=self._double, quant_type=_KIND)
-        part = initial.local(self.weight)
-        part.tensor.copy_(packed[part.region])
+        if self._transposed:
+            values = values.t().contiguous()
+        self.quant_state = _pack(values, self.weight, double=self._double)
 
 
-def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype) -> None:
-    """Replace the linears in the blocks of a network on the meta device by ones in 4 bits."""
+class Unpacked(nn.Module):
+    """A parametrization of the weights of all experts of a layer: from packed bytes to values, at each use."""
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, *, double: bool) -> None:
+        super().__init__()
+        self._shape, self._dtype, self._double = shape, dtype, double
+        self._state: Any = None
+
+    @torch.no_grad()
+    def forward(self, packed: torch.Tensor) -> torch.Tensor:
+        """Return the values; on the meta device a tensor without any."""
+        if self._state is None:
+            return packed.new_empty(self._shape, dtype=self._dtype)
+        values: torch.Tensor = dequantize_4bit(packed, self._state)
+        return values
+
+    @contextlib.contextmanager
+    def filling(self, packed: torch.Tensor, device: torch.device) -> Iterator[torch.Tensor]:
+        """The whole weights to be filled; this rank then keeps its part of them in 4 bits."""
+        values = torch.empty(self._shape, dtype=self._dtype, device=device)
+        yield values
+        self._state = _pack(values, packed, double=self._double)
+
+
+def _pack(values: torch.Tensor, into: torch.Tensor, *, double: bool) -> Any:
+    """Put this rank's part of quantised values into a packed parameter; the constants of all of them."""
+    packed, state = quantize_4bit(values, compress_statistics=double, quant_type=_KIND)
+    part = initial.local(into)
+    part.tensor.copy_(packed[part.region])
+    return state
+
+
+def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype, experts: torch.dtype) -> None:
+    """Pack the linears and the experts in the blocks of a network on the meta device; formats of what is unpacked."""
     for block in network.blocks(made):
         for path, module in list(block.named_modules()):
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear | Conv1D):
                 block.set_submodule(path, Linear(module, compute, double=adapter.double_quant))
+                continue
+            for name, weight in list(module.named_parameters(recurse=False)):
+                if weight.dim() == _EXPERTS:
+                    packed = torch.empty((weight.numel() + 1) // 2, 1, dtype=torch.uint8, device="meta")
+                    setattr(module, name, nn.Parameter(packed, requires_grad=False))
+                    unpacked = Unpacked(weight.shape, experts, double=adapter.double_quant)
+                    parametrize.register_parametrization(module, name, unpacked, unsafe=True)
     made.is_loaded_in_4bit = True  # ``peft`` knows it by this.
 
 
 def access(made: nn.Module, device: torch.device) -> initial.Access:
     """The context in which a parameter of a network is filled (``initial.fill``)."""
-    quantised = {id(module.weight): module for module in made.modules() if isinstance(module, Linear)}
+    packed: dict[int, Callable[[], contextlib.AbstractContextManager[torch.Tensor]]] = {}
+    for module in made.modules():
+        if isinstance(module, Linear):
+            packed[id(module.weight)] = functools.partial(module.filling, device)
+        elif isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], Unpacked):
+            packed[id(module.original)] = functools.partial(module[0].filling, module.original, device)
 
     def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor]:
-        module = quantised.get(id(parameter))
-        return contextlib.nullcontext(parameter) if module is None else module.filling(device)
+        filling = packed.get(id(parameter))
+        return contextlib.nullcontext(parameter) if filling is None else filling()
 
     return opened
