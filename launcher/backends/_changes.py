@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from launcher.spec import ParallelSpec, RunSpec
+from launcher.estimate import families
+from launcher.estimate.rank import recomputed
+from launcher.spec import ParallelSpec, RunSpec, edit
 from launcher.spec.change import Change, same_batch, set_to
 
 _NODE = 8  # GPUs of the usual node.
@@ -66,3 +68,15 @@ def sequence_ranks(spec: RunSpec, axis: Literal["context", "ulysses"]) -> Iterat
     degree = getattr(spec.parallel, axis)
     while (degree := degree * 2) <= min(spec.gpus, spec.sequence_length // _FEWEST_TOKENS):
         yield same_batch(spec, set_to(spec, "", {f"parallel.{axis}": degree}), _SEQUENCE[axis])
+
+
+def recomputed_modules(spec: RunSpec) -> Iterator[Change]:
+    """The norms of each block, then its MLP or experts as well."""
+    known = recomputed.modules(families.of(spec.model), spec.model)
+    for names in (("norm",), ("mlp", "experts", "norm")):
+        if chosen := tuple(name for name in names if name in known):
+            cost = f"a second forward pass of these modules: {', '.join(chosen)}"
+            settings: dict[str, object] = {"checkpointing.mode": "selective", "checkpointing.modules": chosen}
+            yield set_to(
+                spec, cost, settings, ("checkpointing=selective", edit.override("checkpointing.modules", [*chosen]))
+            )

@@ -85,9 +85,25 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = ["checkpointing.layers=1", "checkpointing.method=block"]
         yield ConfigError("checkpointing.layers", settings.layers, rule, way_out)
     yield from _modules(spec)
+    yield from _offload(spec)
     if spec.train.loss == "fused":
         rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
         yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
+
+
+def _offload(spec: RunSpec) -> Iterator[ConfigError]:
+    """Activations in host memory (``torch.autograd.graph.save_on_cpu``): of recomputed blocks, whose input is moved."""
+    settings, back = spec.checkpointing, "checkpointing.offload=false"
+    if settings.offload and settings.mode != "full":
+        rule = "torch would copy all that autograd saves, weights too and some tensors thrice: recompute blocks instead"
+        yield ConfigError("checkpointing.offload", True, rule, ["checkpointing=full", back])
+    if settings.offload_modules:
+        rule = "it is the input of whole blocks that moves here; modules are Megatron-LM's"
+        path = "checkpointing.offload_modules"
+        yield ConfigError(path, list(settings.offload_modules), rule, [f"{path}=[]", "parallel=tp"])
+    if settings.offload and spec.train.compile:
+        rule = "this version compiles no blocks whose inputs wait in host memory"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", back])
 
 
 def _modules(spec: RunSpec) -> Iterator[ConfigError]:

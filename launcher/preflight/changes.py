@@ -103,6 +103,20 @@ def selective_checkpointing(spec: RunSpec) -> Iterator[Change]:
         yield set_to(spec, cost, {"checkpointing.mode": "selective"}, ("checkpointing=selective",))
 
 
+def module_checkpointing(spec: RunSpec) -> Iterator[Change]:
+    """Some modules of each block computed again."""
+    if spec.checkpointing.mode == "none" and spec.checkpointing.layers is None:
+        yield from backends.of(spec).changes(spec, "recomputation")
+
+
+def offloaded_activations(spec: RunSpec) -> Iterator[Change]:
+    """The inputs of recomputed blocks in host memory, where that is another one."""
+    how = spec.checkpointing
+    if how.mode == "full" and not how.offload and spec.hardware.device != "cpu":
+        cost = "inputs of blocks in host memory: both passes wait for PCIe"
+        yield set_to(spec, cost, {"checkpointing.offload": True})
+
+
 def full_checkpointing(spec: RunSpec) -> Iterator[Change]:
     """Only the input of each block is kept."""
     if spec.checkpointing.mode == "full":
@@ -276,11 +290,13 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     smaller_buffers,
     chunked_loss,
     selective_checkpointing,
+    module_checkpointing,
     smaller_micro_batch,
     sharding,
     no_replicas,
     bf16,
     full_checkpointing,
+    offloaded_activations,
     sequence_ranks,
     tensor_parallel,
     pipeline_parallel,
@@ -308,8 +324,10 @@ ELSEWHERE = frozenset({fewer_checkpoints, fewer_readers, last_checkpoint_only, n
 OF_PASSES = ELSEWHERE | {
     chunked_loss,
     selective_checkpointing,
+    module_checkpointing,
     smaller_micro_batch,
     full_checkpointing,
+    offloaded_activations,
     shorter_sequences,
 }
 """Those, and changes of what the passes of a step hold, which leave what is there between two steps."""

@@ -164,9 +164,16 @@ REFUSED: tuple[Row, ...] = (
         "by selective activation checkpointing",
     ),
     Dependent(
+        "checkpointing.offload_modules",
+        (),
+        lambda spec: spec.checkpointing.offload,
+        "checkpointing.offload=true",
+        "where activations are offloaded",
+    ),
+    Dependent(
         "checkpointing.layers",
         None,
-        lambda spec: spec.checkpointing.mode != "none",
+        lambda spec: spec.checkpointing.mode != "none" or spec.checkpointing.offload,
         "checkpointing=full",
         "by activation checkpointing",
     ),

@@ -10,9 +10,9 @@ from launcher.base.frozen import dataclass
 from launcher.spec import edit
 from launcher.spec.run import RunSpec
 
-type EngineChange = Literal["buffers", "sharding", "tensor", "sequence"]
+type EngineChange = Literal["buffers", "sharding", "tensor", "sequence", "recomputation"]
 """The kinds of changes that an engine knows itself: smaller communication buffers, model states sharded further, layers
-split over more ranks, sequences split over more ranks."""
+split over more ranks, sequences split over more ranks, modules of a block recomputed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class CheckpointingSpec:
     method: Literal["uniform", "block"] | None
     modules: tuple[str, ...]
     layers: Count | None
+    offload: bool = False
+    offload_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

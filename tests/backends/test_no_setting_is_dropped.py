@@ -119,6 +119,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "zero.overlap_comm": (True, False),
     "checkpointing.modules": (("mlp",),),
     "checkpointing.layers": (2,),
+    "checkpointing.offload_modules": (("core_attn",),),
     "optimizer.decay_steps": (50,),
     "optimizer.fused": (True, False),
     "optimizer.foreach": (True, False),

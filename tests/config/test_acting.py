@@ -15,7 +15,7 @@ from tests.support.helpers import composed_once
 HARMLESS = {
     "adapter": "alpha double_quant dropout name rank targets",
     "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
-    "checkpointing": "layers method mode modules",
+    "checkpointing": "layers method mode modules offload offload_modules",
     "cluster": "account constraint container cpus_per_node dependency exclusive gpu_request gpu_type gpus_per_node "
     "interface kind licenses memory memory_request network_bandwidth network_latency nodelist nodes partition "
     "price_per_gpu_hour probe qos requeues reservation save_margin_s shared_folder storage_bandwidth time_limit_min",

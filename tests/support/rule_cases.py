@@ -263,6 +263,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.nvme_path=/nvme
         precision.recipe=delayed
         checkpointing.modules=[mlp]
+        checkpointing.offload_modules=[core_attn]
         checkpointing.layers=2
         checkpointing.method=block
         adapter.dora=true
@@ -300,6 +301,14 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         precision.master=fp16 optimizer=sgd
         checkpointing=selective checkpointing.modules=[core_attn,q_proj]
         checkpointing=selective checkpointing.layers=2
+        hardware=cpu checkpointing.offload=true
+        checkpointing.offload=true checkpointing.offload_modules=[core_attn,q_proj]
+        checkpointing.offload=true checkpointing.offload_modules=[attn_proj]
+        checkpointing=full checkpointing.offload=true checkpointing.offload_modules=[core_attn]
+        checkpointing.offload=true checkpointing.offload_modules=[moe_act]
+        checkpointing=selective checkpointing.offload=true
+        checkpointing.offload=true parallel.pipeline=2
+        checkpointing.offload=true checkpointing.layers=1000
         checkpointing=selective checkpointing.modules=[core_attn,mla_up_proj]
         optimizer=adamw_8bit
         optimizer.fused=true

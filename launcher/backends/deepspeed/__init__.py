@@ -9,7 +9,14 @@ import json
 from collections.abc import Iterator
 
 from launcher.backends import Profile, _shared
-from launcher.backends._changes import SHARDED, higher_stages, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._changes import (
+    SHARDED,
+    higher_stages,
+    is_preset,
+    recomputed_modules,
+    sequence_ranks,
+    tensor_ranks,
+)
 from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
@@ -89,8 +96,10 @@ def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
         yield from _stages(spec)
     elif kind == "tensor":
         yield from tensor_ranks(spec)
-    else:
+    elif kind == "sequence":
         yield from sequence_ranks(spec, "ulysses")
+    else:
+        yield from recomputed_modules(spec)
 
 
 def _smaller_buckets(spec: RunSpec) -> Iterator[Change]:

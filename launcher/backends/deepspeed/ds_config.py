@@ -42,7 +42,7 @@ def build(spec: RunSpec) -> JsonObject:
         "zero_allow_untested_optimizer": spec.optimizer.name != "adamw",
         "zero_force_ds_cpu_optimizer": not is_torch(spec),
         "zero_optimization": _zero(spec),
-        "activation_checkpointing": _activation_checkpointing(),
+        "activation_checkpointing": _activation_checkpointing(spec),
         "checkpoint": {"tag_validation": "Fail", "load_universal": False, "use_node_local_storage": False},
         "wall_clock_breakdown": False,
         **_precision(spec),
@@ -156,11 +156,11 @@ def _precision(spec: RunSpec) -> JsonObject:
     return {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
 
 
-def _activation_checkpointing() -> JsonObject:
-    """DeepSpeed's own activation checkpointing stays off: the worker uses ``torch.utils.checkpoint``."""
+def _activation_checkpointing(spec: RunSpec) -> JsonObject:
+    """DeepSpeed's own activation checkpointing, for scripts that call it; the worker uses torch's, host copies too."""
     return {
         "partition_activations": False,
-        "cpu_checkpointing": False,
+        "cpu_checkpointing": spec.checkpointing.offload,
         "contiguous_memory_optimization": False,
         "synchronize_checkpoint_boundary": False,
         "profile": False,

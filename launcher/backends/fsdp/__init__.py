@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends import Profile, _shared
-from launcher.backends._changes import SHARDED, is_preset, sequence_ranks, tensor_ranks
+from launcher.backends._changes import SHARDED, is_preset, recomputed_modules, sequence_ranks, tensor_ranks
 from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
@@ -80,6 +80,8 @@ def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
         yield from tensor_ranks(spec)
     elif kind == "sequence":
         yield from sequence_ranks(spec, "context")
+    elif kind == "recomputation":
+        yield from recomputed_modules(spec)
 
 
 def _sharded(spec: RunSpec) -> Iterator[Change]:

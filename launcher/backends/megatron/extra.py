@@ -28,6 +28,8 @@ SETTINGS: Mapping[str, str] = {
     "eval-interval": "train.eval_every", "eval-iters": "train.eval_steps",
     "exp-avg-dtype": "precision.optimizer_states", "exp-avg-sq-dtype": "precision.optimizer_states",
     "expert-model-parallel-size": "parallel.expert", "expert-tensor-parallel-size": "parallel.expert_tensor",
+    "cpu-offloading-num-layers": "checkpointing.layers", "fine-grained-activation-offloading": "checkpointing.offload",
+    "offload-modules": "checkpointing.offload_modules",
     "ffn-hidden-size": "model.intermediate_size", "fp16": "precision.compute", "fp8-recipe": "precision.recipe",
     "global-batch-size": "train.global_batch_size", "grad-reduce-in-bf16": "precision.reduce",
     "hidden-dropout": "model.dropout", "hidden-size": "model.hidden_size", "init-method-std": "model.initializer_range",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware
 from launcher.backends.megatron.network import Arguments
+from launcher.estimate.rank.recomputed import layers_moved
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 
@@ -14,7 +15,7 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 
 def arguments(spec: RunSpec) -> Arguments:
     """Arguments of degrees, sharding, formats and recomputation."""
-    return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec)}
+    return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec), **_offloading(spec)}
 
 
 def _degrees(spec: RunSpec) -> Arguments:
@@ -99,3 +100,12 @@ def _recomputation(spec: RunSpec) -> Arguments:
         "recompute-method": method,
         "recompute-num-layers": checkpointing.layers or every,
     }
+
+
+def _offloading(spec: RunSpec) -> Arguments:
+    """Activations in host memory: inputs of some modules, or all tensors of the first layers."""
+    if not spec.checkpointing.offload:
+        return {}
+    if modules := spec.checkpointing.offload_modules:
+        return {"fine-grained-activation-offloading": True, "offload-modules": modules}
+    return {"cpu-offloading-num-layers": layers_moved(spec)}

@@ -46,6 +46,8 @@ def environment(spec: RunSpec) -> dict[str, str]:
     found = {}
     if spec.hardware.device == "cuda" and spec.train.allocator == "expandable":
         found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if spec.checkpointing.offload_modules:
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # ``validate_args`` demands it with Transformer Engine from 2.10 on.
     if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:
         found["WANDB_BASE_URL"] = spec.tracking.uri
     split = spec.parallel.tensor > 1 or spec.parallel.context > 1

@@ -13,12 +13,26 @@ from launcher.spec import ModelSpec
 _STATISTIC = 4  # A log-sum-exp is an fp32 number.
 
 
-def norm(size: int, engine: EngineTraits, part: Part = "norm") -> list[SavedTensor]:
-    """Input and output of a norm, the output being the input of the linear that follows."""
+_FUSED = ("qkv_linear", "qkv_linear")
+"""The offloaded module of both tensors of the norm before attention, which is one with the linear."""
+
+
+def norm(
+    size: int, engine: EngineTraits, part: Part = "norm", *, moved: tuple[str, str] = ("", "")
+) -> list[SavedTensor]:
+    """Input and output of a norm, the output being the input of the linear that follows.
+
+    ``moved`` are the modules of ``--offload-modules`` that take them to the host.
+    """
     return [
-        _saved("norm input", engine.size * size, "residual", "input"),
-        _saved("norm output", engine.size * size, "residual", part),
+        _saved("norm input", engine.size * size, "residual", "input", moved[0]),
+        _saved("norm output", engine.size * size, "residual", part, moved[1]),
     ]
+
+
+def norm_of_attention(size: int, engine: EngineTraits) -> list[SavedTensor]:
+    """The norm before attention, which Transformer Engine has in one module with the linear behind it."""
+    return norm(size, engine, moved=_FUSED)
 
 
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
@@ -26,8 +40,8 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     heads_norm = size * (queries + keys) if model.qk_norm else 0
     return [
-        _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention"),
-        _saved("attention output", size * queries, "tensor", "attention"),
+        _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention", "core_attn"),
+        _saved("attention output", size * queries, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model),
     ]
@@ -44,7 +58,9 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
     if not engine.scores:
         rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
         if engine.attention_copy:
-            rows.append(_saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention"))
+            rows.append(
+                _saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention", "core_attn")
+            )
         return rows
     softmax = engine.softmax_size or engine.size
     product = engine.size if dropout or softmax != engine.size else 0
@@ -76,8 +92,8 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
     rows = [
         _saved("router", 4 * model.num_experts, "residual", "moe"),
-        _saved("expert input", size * hidden, "routed", "moe"),
-        _saved("expert input projection", size * (2 * width if model.gated else width), "routed_tensor", "moe"),
+        _saved("expert input", size * hidden, "routed", "moe", "expert_fc1"),
+        _saved("expert input projection", size * (2 if model.gated else 1) * width, "routed_tensor", "moe", "moe_act"),
         _saved("expert activation", size * width, "routed_tensor", "activation"),
     ]
     if not model.gated:
@@ -94,9 +110,9 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
     values = heads * model.v_head_dim
     latents = 2 * model.q_lora_rank + 2 * model.kv_lora_rank + model.qk_rope_head_dim
     return [
-        _saved("latents and their norms", size * latents, "residual", "attention"),
-        _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection"),
-        _saved("attention output", size * values, "tensor", "attention"),
+        _saved("latents and their norms", size * latents, "residual", "attention", "qkv_linear"),
+        _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection", "core_attn"),
+        _saved("attention output", size * values, "tensor", "attention", "attn_proj"),
         *core(engine, heads, values, model.dropout),
     ]
 
@@ -116,5 +132,5 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
     return [*norm(model.hidden_size, engine), gradients]
 
 
-def _saved(name: str, size: int, share: Share, part: Part) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share=share, part=part)
+def _saved(name: str, size: int, share: Share, part: Part, moved: str = "") -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part=part, offloaded_by=moved)

@@ -57,7 +57,8 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
     if engine.library == "megatron":
-        rows = _megatron.norm(model.hidden_size, engine) + _megatron.latent_attention(model, engine)
+        rows = _megatron.norm(model.hidden_size, engine, moved=("attn_norm", "qkv_linear"))
+        rows += _megatron.latent_attention(model, engine)
     else:
         readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")
         rows = _transformers.norm(model.hidden_size, model, engine, readers=readers)

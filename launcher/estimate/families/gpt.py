@@ -93,7 +93,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
     """Tensors saved by two norms, attention and MLP, in bytes for one token."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
-        rows = _megatron.norm(hidden, engine) + _megatron.attention(model, engine)
+        rows = _megatron.norm_of_attention(hidden, engine) + _megatron.attention(model, engine)
         rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
     first = _transformers.norm(hidden, model, engine, readers=("c_attn",))

@@ -80,7 +80,7 @@ def mlp_gradients(model: ModelSpec, engine: EngineTraits, width: int) -> list[Sa
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by the norm before attention, and by attention."""
     if engine.library == "megatron":
-        return _megatron.norm(model.hidden_size, engine) + _megatron.attention(model, engine)
+        return _megatron.norm_of_attention(model.hidden_size, engine) + _megatron.attention(model, engine)
     rows = _transformers.norm(model.hidden_size, model, engine, readers=("q_proj", "k_proj", "v_proj"))
     return _transformers.behind(rows, "attention", _transformers.attention(model, engine))
 

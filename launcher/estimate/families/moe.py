@@ -96,7 +96,11 @@ def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False
     """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":
-        rows = _megatron.norm(hidden, engine) + _megatron.routed(model, engine) + _megatron.dropout(model)
+        rows = (
+            _megatron.norm(hidden, engine, moved=("mlp_norm", ""))
+            + _megatron.routed(model, engine)
+            + _megatron.dropout(model)
+        )
         return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
     rows = _transformers.routed(model, engine, wide_router=wide_router)
     rows += _transformers.feed_forward(model, engine, shared) if shared else []

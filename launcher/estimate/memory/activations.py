@@ -9,6 +9,7 @@ instant inside its MLP is ``mlp_backward``; a backend adds those at which its ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,26 +17,16 @@ from typing import NamedTuple
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank import predicted
+from launcher.estimate.rank import predicted, recomputed
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.recomputed import BLOCK, method
 from launcher.estimate.rank.tensors import SavedTensor
 
 SOURCE = "arXiv:2205.05198, section 4, with the tensors that the modules save (launcher/estimate/families)"
 _BACKWARD_TRACE = "trace of the live tensors of a backward pass (launcher/estimate/families)"
+_OFFLOAD = "megatron/core/pipeline_parallel/fine_grained_activation_offload.py; Transformer Engine, cpu_offload.py"
 _MASK = "transformers/masking_utils.py and launcher/worker/model/network.py: a number for each pair of tokens"
 _FORWARD_TRACE = "trace of the live tensors of a forward pass (launcher/estimate/families)"
-
-_MODULES = {
-    "core_attn": ("core_attention",),
-    "moe_act": ("activation",),
-    "layernorm": ("norm",),
-    "mla_up_proj": ("up_projection",),
-    "mlp": ("mlp", "activation"),
-    "moe": ("moe", "activation"),
-    "shared_experts": (),
-}
-"""Megatron-core's ``--recompute-modules`` as parts of a block."""
 
 
 def saved(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -47,7 +38,7 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if rank.blocks:
         counts = tuple(kind.count for kind in rank.blocks)
-        kept = tuple(kept_per_token(rank, kind) for kind in rank.blocks)
+        kept = tuple(kept_per_token(rank, kind) - rank.token_bytes(kind.offloaded) for kind in rank.blocks)
         f = rank.view.in_flight
         every = tuple(count * _others(rank, kind) for count, kind in zip(counts, rank.blocks, strict=True))
         yield from _all_saved(_Held(f, rank.tokens, counts, kept, every))
@@ -110,6 +101,21 @@ def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> Memor
     else:
         values["L"] = every_count[0]
     return term("activations", moments, what, f"{one} * tok + (f - 1) * {every} * tok", SOURCE, tok=tok, **values)
+
+
+def on_its_way(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Tensors of one block that Megatron-core does not move, or has fetched ahead.
+
+    It leaves the last group of each module on the GPU, since backward begins there (``should_bulk_offload`` of
+    ``core/pipeline_parallel/fine_grained_activation_offload.py``). Of whole layers the next one is fetched while one
+    is in its backward pass (Transformer Engine, ``cpu_offload.py``). Neither was measured here.
+    """
+    if rank.engine.library != "megatron" or not (kind := next((one for one in rank.blocks if one.offloaded), None)):
+        return
+    whole = not rank.spec.checkpointing.offload_modules
+    what, k = "one block's of those that are offloaded", rank.token_bytes(kind.offloaded)
+    moments = PASSES if whole else BEFORE_BLOCKS_BACKWARD
+    yield term("activations", moments, what, "k * tok", _OFFLOAD, k=k, tok=rank.tokens)
 
 
 def after_blocks(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -270,12 +276,7 @@ def _there(rank: RankModel, kind: BlockKind) -> Value:
 
 def block_input(rank: RankModel) -> SavedTensor:
     """The residual stream before a block, of one token."""
-    return _residual("block input", rank.engine.residual_size * rank.spec.model.hidden_size)
-
-
-@lru_cache(maxsize=256)
-def _residual(name: str, size: int) -> SavedTensor:
-    return SavedTensor(name=name, bytes=size, share="residual", part="input")
+    return recomputed.block_input(rank.spec.model, rank.engine)
 
 
 def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -292,7 +293,8 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
     if kind.kept and (kind.repeats("mlp") or kind.repeats("experts")):
         rows = 0 if kind.repeats("norm") else 2  # Norms keep the block's input and the first sum.
-    row = _residual("residuals", rows * engine.residual_size * model.hidden_size)
+    rows += bool(kind.offloaded)  # Its own input is still here beside the host's copy.
+    row = replace(block_input(rank), name="residuals", bytes=rows * engine.residual_size * model.hidden_size)
     k = rank.token_bytes([row, *(_passing(rank, kind) if kind.recomputed else ())])
     what = "tensors inside one block"
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
@@ -345,5 +347,5 @@ def checkpoint_per_token(rank: RankModel, kind: BlockKind) -> Value:
         return rank.token_bytes([row, *kind.outside])
     if engine.library == "transformers":
         return rank.token_bytes([row, *(item for item in kind.saved if item.kept_by_selective)])
-    dropped = {part for name in spec.modules or ("core_attn",) for part in _MODULES.get(name, ())}
+    dropped = recomputed.dropped_parts(spec)
     return rank.token_bytes(item for item in kind.saved if item.part not in dropped)

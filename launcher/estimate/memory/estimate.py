@@ -236,6 +236,7 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.optimizer_states(one)
     yield from states.step_temporaries(one)
     yield from activations.saved(one)
+    yield from activations.on_its_way(one)
     yield from activations.after_blocks(one)
     yield from activations.mask(one)
     yield from activations.mlp_backward(one)

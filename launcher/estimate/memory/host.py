@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from math import ceil
 from pathlib import Path
 
 from launcher.base.frozen import dataclass
@@ -51,8 +52,9 @@ def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemo
     """
     spec = of_stages[0].spec
     offloaded = max(offloaded_bytes(rank) for rank in of_stages)
+    waiting = max(waiting_bytes(rank) for rank in of_stages)
     allocated = device_bytes if spec.hardware.device == "cpu" else 0
-    terms = tuple(one for one in _terms(spec, allocated, offloaded) if one.bytes)
+    terms = tuple(one for one in _terms(spec, allocated, offloaded, waiting) if one.bytes)
     return HostMemory(bytes_per_node=sum(one.bytes for one in terms), capacity_bytes=_capacity(spec), terms=terms)
 
 
@@ -78,13 +80,15 @@ def _asked_of_slurm(cluster: ClusterSpec) -> int | None:
     return parts * int(found[1]) * unit
 
 
-def _terms(spec: RunSpec, allocated: int, offloaded: int) -> Iterator[MemoryTerm]:
+def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int) -> Iterator[MemoryTerm]:
     n, found = spec.cluster.gpus_per_node, processes_of(spec.backend.name)
     own, source = "n * size", "measured, launcher/estimate/memory/processes.json"
     what = "tensors of the ranks, whose devices are the host"
     yield term("tensors", ALWAYS, what, own, "the peak of the worst rank", n=n, size=allocated)
     what = "states that the ranks keep on the host"
     yield term("offloaded", ALWAYS, what, own, "launcher/estimate/memory/host.py", n=n, size=offloaded)
+    what = "activations that wait for backward on the host"
+    yield term("offloaded", ALWAYS, what, own, "launcher/estimate/memory/host.py", n=n, size=waiting)
     what = "Python, torch and the engine in each rank"
     yield term("processes", ALWAYS, what, own, source, n=n, size=found.rank_bytes)
     what = "launcher and torchrun, and pages of libraries that all share"
@@ -125,6 +129,15 @@ def offloaded_bytes(rank: RankModel) -> int:
     if zero.offload_parameters == "cpu":
         size += _pinned(dtypes.size("parameters") * rank.elements.parameters, rank)
     return size
+
+
+def waiting_bytes(rank: RankModel) -> int:
+    """Host bytes of one rank's offloaded activations: each tensor of each block and micro-batch in flight, pinned."""
+    tok = rank.tokens
+    sizes = (
+        (one.count, _pinned(ceil(rank.token_bytes([row]) * tok), rank)) for one in rank.blocks for row in one.offloaded
+    )
+    return ceil(rank.view.in_flight * sum(count * size for count, size in sizes))
 
 
 def _pinned(size: int, rank: RankModel) -> int:

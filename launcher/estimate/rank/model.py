@@ -19,7 +19,15 @@ from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
-from launcher.estimate.rank.recomputed import BLOCK, kept, method, recomputed, share_of_weights
+from launcher.estimate.rank.recomputed import (
+    BLOCK,
+    kept,
+    layers_moved,
+    method,
+    offloaded,
+    recomputed,
+    share_of_weights,
+)
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.estimate.rank.view import RankView, rounded_up
@@ -47,6 +55,7 @@ class BlockKind:
     kept: tuple[SavedTensor, ...]  # Where these are modules, the tensors that stay until the backward pass.
     recomputed_share: Fraction  # The part of its matrices in them.
     outside: tuple[SavedTensor, ...] = ()  # Those that it saves outside of what recomputation repeats.
+    offloaded: tuple[SavedTensor, ...] = ()  # Tensors of those that stay which wait in host memory.
 
     def repeats(self, module: str) -> bool:
         """True if backward computes this module, or the whole of the block, again."""
@@ -183,8 +192,13 @@ def _kinds(
     Megatron-core counts such layers in each model chunk: there the bytes of all blocks are averaged.
     """
     parts, first = recomputed(spec), spec.checkpointing.layers
-    if not parts or first is None or engine.library == "megatron" or method(spec.checkpointing, engine) != "block":
-        yield from (_kind(spec, family, engine, alike, parts) for alike in blocks)
+    moves = spec.checkpointing.offload
+    if engine.library == "megatron":
+        first = layers_moved(spec)
+    elif method(spec.checkpointing, engine) != "block":
+        first = None
+    if first is None or not (parts or moves):
+        yield from (_kind(spec, family, engine, alike, parts, moves=moves) for alike in blocks)
         return
     ahead = kinds_of(family, spec.model, view.layers[:first], first_apart=spec.adapter.name != "none")
     counts = {(name, layer): count for name, layer, count in ahead}
@@ -192,10 +206,12 @@ def _kinds(
         for alike in blocks:
             reached = counts.get((alike.name, alike.layer), 0)
             if count := reached if sign else alike.count - reached:
-                yield _kind(spec, family, engine, replace(alike, count=count), own)
+                yield _kind(spec, family, engine, replace(alike, count=count), own, moves=moves and sign > 0)
 
 
-def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks, parts: tuple[str, ...]) -> BlockKind:
+def _kind(
+    spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlocks, parts: tuple[str, ...], *, moves: bool
+) -> BlockKind:
     saved_if_trained, saved, backward_extra, first_norm_backward = _rows(
         family,
         spec.model,
@@ -220,6 +236,7 @@ def _kind(spec: RunSpec, family: Family, engine: EngineTraits, alike: EqualBlock
         kept=tuple(kept(saved, parts, spec.model, engine)) if parts and BLOCK not in parts else (),
         recomputed_share=share_of_weights(family, spec.model, alike.layer, parts) if parts else Fraction(),
         outside=outside,
+        offloaded=tuple(offloaded(spec, engine, saved, parts)) if moves else (),
     )
 
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing of a block module by module, for engines that run ``transformers``.
+"""What backward finds of a block: recomputed modules of ``transformers``' classes, tensors moved to the host.
 
 ``checkpointing.modules`` names attention, the MLP, the experts and the norms. Each is a child of a block's module; one
 that is recomputed keeps the tensor that it reads, in the place of all that it saves.
@@ -18,6 +18,17 @@ from launcher.estimate.rank.tensors import Module, SavedTensor, Share, Weight
 from launcher.spec import CheckpointingSpec, ModelSpec, RunSpec
 
 MODULES: tuple[Module, ...] = get_args(Module.__value__)
+
+_PARTS = {
+    "core_attn": ("core_attention",),
+    "moe_act": ("activation",),
+    "layernorm": ("norm",),
+    "mla_up_proj": ("up_projection",),
+    "mlp": ("mlp", "activation"),
+    "moe": ("moe", "activation"),
+    "shared_experts": (),
+}
+"""Megatron-core's ``--recompute-modules`` as parts of a block."""
 
 _SHARES: dict[Module, Share] = {"norm": "residual"}
 """Which ranks share the input of a module, where a split sequence is not gathered before it."""
@@ -91,3 +102,51 @@ def kept(
             size, share = engine.residual_size * model.hidden_size, _SHARES.get(row.module, "token")
             read[row.input] = SavedTensor(name=row.input, bytes=size, share=share, part="input", module=row.module)
     yield from read.values()
+
+
+def dropped_parts(how: CheckpointingSpec) -> frozenset[str]:
+    """The parts of a block that Megatron-core's selective recomputation does not keep."""
+    names = () if how.mode != "selective" else how.modules or ("core_attn",)
+    return frozenset(part for name in names for part in _PARTS.get(name, ()))
+
+
+def block_input(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
+    """The residual stream before a block, of one token."""
+    return _residual("block input", engine.residual_size * model.hidden_size)
+
+
+@lru_cache(maxsize=256)
+def _residual(name: str, size: int) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share="residual", part="input")
+
+
+def offloaded(
+    spec: RunSpec, engine: EngineTraits, saved: Iterable[SavedTensor], parts: tuple[str, ...]
+) -> Iterator[SavedTensor]:
+    """Tensors of one block that wait in host memory: the input of a recomputed block, or in Megatron-LM what it names.
+
+    On CPU ranks host memory is the device's own, and nothing moves. Megatron-core leaves tensors of less than
+    ``--min-offloaded-tensor-size`` elements where they are; a block's are larger.
+    """
+    how = spec.checkpointing
+    if spec.hardware.device != "cuda":
+        return
+    if engine.library == "transformers":
+        if parts:
+            yield block_input(spec.model, engine)
+        return
+    dropped = dropped_parts(how)
+    for row in saved:
+        if row.part not in dropped and (not how.offload_modules or row.offloaded_by in how.offload_modules):
+            yield row
+
+
+def layers_moved(spec: RunSpec) -> int | None:
+    """The first layers whose tensors Megatron-LM moves where no module is named: all but one; None where it moves none.
+
+    ``--cpu-offloading-num-layers`` is less than the number of layers (``core/transformer/transformer_config.py``).
+    """
+    how = spec.checkpointing
+    if not how.offload or how.offload_modules:
+        return None
+    return how.layers or max(1, spec.model.num_hidden_layers - 1)

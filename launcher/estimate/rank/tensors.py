@@ -55,4 +55,5 @@ class SavedTensor:
     # Bytes for one token while its gradient passes through, itself counted; 0 where that is not looked at.
     undone: int = 0
     module: Module | None = None  # The module of ``checkpointing.modules`` that saves it.
+    offloaded_by: str = ""  # The module of Megatron-LM's ``--offload-modules`` that moves it to the host.
     input: str = ""  # The name of the tensor that this module reads, and keeps where it is recomputed.

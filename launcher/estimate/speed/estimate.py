@@ -245,6 +245,7 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
     yield from offload.offload(rank, execution, card, compute, m, sum(one.exposed_seconds for one in traffic))
+    yield from offload.activations(rank, card, compute, m)
     yield from offload.saved(rank, card)
 
 

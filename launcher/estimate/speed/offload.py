@@ -29,6 +29,9 @@ Xeon Platinum 8168). Newer hosts have more memory bandwidth, by which these go: 
 HIDDEN = 0.9
 """Share of the passes behind which copies hide; the first block's weights and the last one's gradients stay."""
 
+_ACTIVATIONS = (
+    "torch/autograd/graph.py, save_on_cpu; megatron/core/pipeline_parallel/fine_grained_activation_offload.py"
+)
 _SOURCE = "ZeRO-Offload, arXiv:2101.06840; deepspeed/runtime/zero (0.19), CPUOffloadPolicy of FSDP2"
 
 
@@ -64,6 +67,23 @@ def offload(
         yield from _step(rank, execution, rate)
     elif rank.spec.zero.offload_parameters != "none":
         yield _weights_out(rank, rate)
+
+
+def activations(rank: RankModel, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:
+    """Activations to the host in forward, and back in backward, each over PCIe.
+
+    torch copies in the order of the computation, which waits (``save_on_cpu`` of ``torch/autograd/graph.py``);
+    Megatron-core copies beside it.
+    """
+    size = float(sum(kind.count * rank.token_bytes(kind.offloaded) for kind in rank.blocks) * rank.tokens)
+    if not size:
+        return
+    rate = PCIE_SHARE * card.pcie_bandwidth
+    hidden = HIDDEN * steps * min(compute.forward, compute.backward) if rank.engine.library == "megatron" else 0.0
+    yield term(
+        "offload", "activations to the host and back", "2 * m * S / rate", _ACTIVATIONS,
+        exposed=max(0.0, 2 * (steps * size / rate - hidden)), m=steps, S=size, rate=rate,
+    )  # fmt: skip
 
 
 def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:

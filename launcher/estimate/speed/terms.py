@@ -79,6 +79,7 @@ _MADE = tuple.__new__  # Makes a :class:`SpeedTerm` in a third of the time of it
 SYMBOLS = {
     "m": "micro-batches of an optimizer step",
     "L": "blocks on this rank",
+    "S": "bytes of one micro-batch's activations that are offloaded",
     "P": "parameters of this rank that it is about",
     "P_opt": "parameters of this rank that the optimizer steps",
     "steps": "steps between two checkpoints",

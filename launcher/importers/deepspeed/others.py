@@ -206,6 +206,9 @@ def _activations(reading: Reading, *, cut: bool) -> None:
         reading.idle(why, f"{block}.partition_activations")
     if not reading.value(f"{block}.contiguous_memory_optimization"):
         reading.idle("it belongs to contiguous_memory_optimization", f"{block}.number_checkpoints")
+    if reading.value(f"{block}.cpu_checkpointing") is True:
+        effect = "inputs of recomputed blocks stay on the GPU here: set checkpointing=full checkpointing.offload=true"
+        reading.leave(effect, f"{block}.cpu_checkpointing")
     reading.leave("activations stay on the GPU here as they are, or are recomputed: set checkpointing.mode", block)
 
 

@@ -237,12 +237,26 @@ def checkpointing(reader: Reader) -> tuple[str, Settings]:
     if layer and kind == "full":
         rule = "Megatron-LM refuses it beside full recomputation"
         reader.wrong("moe-layer-recompute", True, rule, ["--recompute-granularity selective"])
+    moved = _offloaded(reader)
     if kind == "full":
         found = {"method": method or "uniform", "layers": layers or 1}
-        return kind, {f"checkpointing.{key}": value for key, value in found.items()}
+        return kind, {f"checkpointing.{key}": value for key, value in found.items()} | moved
     if layer:
         modules = list(dict.fromkeys([*(modules or ["core_attn"]), "moe"]))  # Megatron-core adds to its default.
-    return kind, {"checkpointing.modules": modules} if kind == "selective" and modules else {}
+    return kind, ({"checkpointing.modules": modules} if kind == "selective" and modules else {}) | moved
+
+
+def _offloaded(reader: Reader) -> Settings:
+    """Activations in host memory: inputs of modules, or whole layers."""
+    path, modules = "checkpointing.offload", "checkpointing.offload_modules"
+    fine = reader.switch("fine-grained-activation-offloading", path)
+    named = [str(word) for word in reader.words("offload-modules", modules)]
+    layers = reader.count("cpu-offloading-num-layers", "checkpointing.layers")
+    if fine:
+        return {path: True, modules: named}
+    if "offload-modules" in reader:
+        reader.idle("it is of --fine-grained-activation-offloading", "offload-modules")
+    return {path: True, "checkpointing.layers": layers} if layers else {}
 
 
 def _idle(reader: Reader, kind: str) -> None:

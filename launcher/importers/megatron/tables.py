@@ -46,7 +46,7 @@ KEPT = names_in("""
     no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params
     no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
     no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout no-weight-decay-cond-type
-    no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 offload-modules
+    no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
     outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce overlap-moe-expert-parallel-comm
     overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
     pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold rope-scaling-factor rope-type

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from launcher.estimate import families
@@ -223,6 +224,14 @@ def recompute(blocks: Mapping[int, nn.Module], spec: RunSpec) -> None:
             module.forward = functools.partial(
                 checkpoint, module.forward, use_reentrant=False, preserve_rng_state=random, **contexts
             )
+            if settings.offload:
+                module.forward = functools.partial(_saving_on_cpu, module.forward, spec.hardware.device == "cuda")
+
+
+def _saving_on_cpu(forward: Callable[..., Any], pinned: bool, *args: Any, **kwargs: Any) -> Any:
+    """Run a checkpointed block, whose input alone autograd saves: in host memory."""
+    with save_on_cpu(pin_memory=pinned):
+        return forward(*args, **kwargs)
 
 
 def _parts(block: nn.Module, number: int, spec: RunSpec, parts: Collection[str]) -> list[nn.Module]:

@@ -32,7 +32,7 @@ def refuse(spec: RunSpec) -> None:
 def _reasons(spec: RunSpec) -> Iterator[str]:
     if spec.backend.name not in ("fsdp", "deepspeed"):
         yield f"backend={spec.backend.name} is not one of the workers that run under fake tensors"
-    if (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
+    if spec.checkpointing.offload or (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
         yield "offload moves tensors between two memories that one fake device cannot tell apart"
     if spec.backend.name == "deepspeed" and spec.parallel.tensor > 1:
         yield "the groups of ranks that AutoTP makes are not followed under fake tensors"

@@ -26,6 +26,7 @@ from tests.support.helpers import assert_golden, make_spec
         ("checkpointing=selective",),
         ("checkpointing=full", "checkpointing.method=block", "checkpointing.layers=3"),
         ("checkpointing=full", "checkpointing.layers=3"),
+        ("checkpointing=full", "checkpointing.offload=true"),
         ("checkpointing=selective", "checkpointing.modules=[attention,mlp,norm]", "checkpointing.layers=3"),
         ("model=deepseek_v3", "checkpointing=selective", "checkpointing.modules=[experts,mlp]"),
         ("train.loss=chunked",),
@@ -138,6 +139,24 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             "checkpointing.modules",
             "of this model the modules attention, experts, norm can be recomputed, each named once",
             ("checkpointing.modules=[attention]",),
+        ),
+        (
+            ("checkpointing.offload=true",),
+            "checkpointing.offload",
+            "torch would copy all that autograd saves, weights too and some tensors thrice: recompute blocks instead",
+            ("checkpointing=full", "checkpointing.offload=false"),
+        ),
+        (
+            ("checkpointing=full", "checkpointing.offload=true", "checkpointing.offload_modules=[core_attn]"),
+            "checkpointing.offload_modules",
+            "it is the input of whole blocks that moves here; modules are Megatron-LM's",
+            ("checkpointing.offload_modules=[]", "parallel=tp"),
+        ),
+        (
+            ("checkpointing=full", "checkpointing.offload=true", "train.compile=true"),
+            "train.compile",
+            "this version compiles no blocks whose inputs wait in host memory",
+            ("train.compile=false", "checkpointing.offload=false"),
         ),
         (
             ("train.loss=fused",),

@@ -51,7 +51,10 @@ FP32 = {
     "zero2": ("parallel=zero2", "checkpointing=selective", "zero.reduce_bucket_size=20000", *SAVED),
     "zero2_accumulating": ("parallel=zero2", "train.micro_batch_size=2", "zero.overlap_comm=true"),
     "zero2_offloaded": ("parallel=zero2", "zero.offload_optimizer=cpu"),
-    "zero3": ("parallel=zero3", "train.micro_batch_size=2", "checkpointing=full", *SAVED),
+    "zero3": (
+        *("parallel=zero3", "train.micro_batch_size=2", "checkpointing=full", "checkpointing.offload=true"),
+        *SAVED,
+    ),
     "zero3_evaluated": ("parallel=zero3", *EVALUATED),
     "zero3_chunked_loss": ("parallel=zero3", "train.loss=chunked", "train.loss_chunk=50"),
     "zero3_partitioned": ("parallel=zero3", "zero.param_persistence_threshold=0", "zero.prefetch_bucket_size=5000"),

@@ -27,7 +27,12 @@ FSDP = {
         "checkpointing.layers=1",
     ),
     "fsdp_selective": ("parallel=fsdp", "checkpointing=selective"),
-    "fsdp_accumulating": ("parallel=fsdp", "train.micro_batch_size=1", "checkpointing=full"),
+    "fsdp_accumulating": (
+        "parallel=fsdp",
+        "train.micro_batch_size=1",
+        "checkpointing=full",
+        "checkpointing.offload=true",
+    ),
     "fsdp_accumulating_unsynchronised": ("parallel=fsdp", "train.micro_batch_size=2", "backend.micro_step_sync=false"),
     "fsdp_zero2": ("parallel=fsdp", "zero=2"),
     "fsdp_offloaded": ("parallel=fsdp", "zero.offload_parameters=cpu"),
