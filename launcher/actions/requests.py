@@ -22,7 +22,7 @@ from launcher.config import choices, synonyms
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import is_own_model
 from launcher.config.request import CommandLine, Request, request_of
-from launcher.preflight import assess, evidence
+from launcher.preflight import assess, evidence, findings
 from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
@@ -79,7 +79,10 @@ def compose_run(line: CommandLine, own: Measured | None) -> Request:
 
     The axes of its recipe are left aside.
     """
-    words, has_best = synonyms.without_best(line.words)
+    words, has_auto = synonyms.without_auto(line.words)
+    words, has_best = synonyms.without_best(words)
+    if has_auto and not has_best:
+        line = replace(line, words=(*words, *_least_recomputation(replace(line, words=words), own)))
     if has_best:
         from launcher.actions.layout_search import choose_layout  # Late, because few command lines ask for a layout.
 
@@ -89,6 +92,18 @@ def compose_run(line: CommandLine, own: Measured | None) -> Request:
         axes = ", ".join(line.recipe[1].sweep)
         say(f"launch: this is one run, without the recipe's sweep of {axes}: -m runs that")
     return found
+
+
+def _least_recomputation(line: CommandLine, own: Measured | None) -> tuple[str, ...]:
+    """The words in the place of ``checkpointing=auto``; none where the run is not valid, whatever is recomputed."""
+    from launcher.planner import recomputation  # Late, because few command lines ask for it.
+
+    spec = request_of(replace(line, words=(*line.words, "checkpointing=none"))).spec
+    if spec is None or spec.judges_no_model or findings.errors(spec):
+        return ()
+    found = recomputation.least(spec, own)
+    say(f"launch: {synonyms.AUTO} is {found.said}")
+    return found.words
 
 
 def memory_engine(engine: Engine) -> Refinement | None:

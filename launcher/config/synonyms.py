@@ -4,7 +4,8 @@ A tool's own spelling counts as the same word in any case, with hyphens or under
 way out is the value that was typed, ``{m}`` that in minutes; a way without it holds whatever was typed.
 
 ``plan=best`` stands for the words of the layout that ``launch plan`` puts first. It is no setting: it is taken out of a
-command line before anything composes it, and refused where nobody does.
+command line before anything composes it, and refused where nobody does. So is ``checkpointing=auto``, for the words of
+the least recomputation with which the run fits.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ VERBS = {
 
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
+AUTO = "checkpointing=auto"
 
 
 def plain(word: str) -> str:
@@ -145,6 +147,18 @@ def without_best(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
     rest = tuple(text for text in texts if text.partition("=")[0] != BEST_KEY or "=" not in text)
     if len(rest) < len(texts) and (wrong := [text for text in texts if text not in (*rest, BEST)]):
         raise ConfigErrors(best_refused(text.partition("=")[2]) for text in wrong)
+    return rest, len(rest) < len(texts)
+
+
+def without_auto(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The words without ``checkpointing=auto``, and True if it was there; ConfigErrors for its keys beside it."""
+    rest = tuple(text for text in texts if text != AUTO)
+    if len(rest) < len(texts):
+        rule = f"{AUTO} chooses the keys of this group"
+        beside = [text for text in rest if text.startswith("checkpointing")]
+        if beside:
+            pairs = (text.partition("=") for text in beside)
+            raise ConfigErrors(ConfigError(key, value, rule, [AUTO, beside[0]]) for key, _, value in pairs)
     return rest, len(rest) < len(texts)
 
 

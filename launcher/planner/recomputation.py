@@ -1,0 +1,157 @@
+"""The least recomputation with which a run fits: what stands in the place of the word ``checkpointing=auto``.
+
+Each way of recomputing that the engine has (nothing, modules of a block and their combinations, the operators of
+selective checkpointing, whole blocks) is taken on as few layers as let the run fit, found by halving; at first with the
+whole error band of the estimate below the capacity, and where nothing suffices with the middle of it. Of those that fit
+the fastest by the model of speed is chosen, and of equally fast ones that which takes less memory. Where the speed is
+not known it is the one that computes the smallest share of the matrix products again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import inf
+
+from launcher import backends
+from launcher.base.frozen import dataclass
+from launcher.estimate import families
+from launcher.estimate.memory.estimate import needs
+from launcher.estimate.rank import recomputed
+from launcher.estimate.rank.stages import cut_of, rank_layers
+from launcher.preflight import assess, findings, pricing, verdict
+from launcher.preflight.pricing import Measured
+from launcher.preflight.verdict import Verdict
+from launcher.spec import RunSpec, edit
+
+_MEGATRON = (("core_attn",), ("layernorm",), ("moe_act",), ("mlp",), ("moe",), ("layernorm", "moe_act"),
+             ("core_attn", "layernorm"), ("core_attn", "mlp"), ("core_attn", "layernorm", "mlp"))  # fmt: skip
+"""Combinations of ``--recompute-modules`` that are tried; those that a run does not have are refused by the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The choice: the words that say it, the run, and what is known of it."""
+
+    words: tuple[str, ...]
+    spec: RunSpec
+    fits: bool  # False where nothing suffices; it is then the strongest.
+    slower: float | None  # Seconds of a step over those with nothing recomputed; None where speeds are not known.
+
+    @property
+    def said(self) -> str:
+        """The choice as a sentence."""
+        text = " ".join(self.words)
+        if not self.fits:
+            return f"{text}: no recomputation suffices, and this is the most"
+        if not self.words[1:] and self.words[0].endswith("=none"):
+            return f"{text}: the run fits without any"
+        if self.slower is None:
+            return f"{text}, the least that fits; the speed is not known, so by matrix products"
+        return f"{text}, the least that fits: {self.slower:.1%} more time a step than without"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way of recomputing, on some of the layers of a stage."""
+
+    parts: tuple[str, ...]  # As ``rank.recomputed`` names them; none for nothing.
+    settings: dict[str, object]  # The keys that ask for it.
+    counted: bool  # True if it may be on the first layers alone.
+
+
+def least(spec: RunSpec, measured: Measured | None = None) -> Least:
+    """The least recomputation with which a valid run without any fits."""
+    layers = max(len(rank_layers(cut_of(spec), stage)) for stage in range(spec.parallel.pipeline))
+    plain = _seconds(spec, measured)
+    found = _fitting(spec, layers, measured, safely=True) or _fitting(spec, layers, measured, safely=False)
+    if not found:
+        settings: dict[str, object] = {"checkpointing.mode": "full"}
+        return Least(words=_words(settings), spec=edit.changed_at(spec, settings), fits=False, slower=None)
+    price, _, settings, run = min(found, key=lambda one: one[:2])
+    slower = None if plain is None else price / plain - 1
+    return Least(words=_words(settings), spec=run, fits=True, slower=slower)
+
+
+def _fitting(
+    spec: RunSpec, layers: int, measured: Measured | None, *, safely: bool
+) -> list[tuple[float, int, dict[str, object], RunSpec]]:
+    """Each way with which the run fits: its price, the bytes that it needs, its keys and the run."""
+    found = []
+    for way in _ways(spec):
+        if (fewest := _fewest(spec, way, layers, safely=safely)) is not None:
+            settings, run, judged = fewest
+            price = _seconds(run, measured)
+            again = _again(run, way, settings, layers) if price is None else price
+            found.append((again, judged.used_bytes or 0, settings, run))
+        if found and not way.parts:
+            break  # Nothing is cheaper than nothing.
+    return found
+
+
+def _ways(spec: RunSpec) -> Iterator[_Way]:
+    yield _Way((), {}, counted=False)
+    if backends.of(spec).engine(spec).library == "megatron":
+        for names in _MEGATRON:
+            yield _Way(names, {"checkpointing.mode": "selective", "checkpointing.modules": names}, counted=False)
+        whole: dict[str, object] = {"checkpointing.mode": "full", "checkpointing.method": "block"}
+        yield _Way((recomputed.BLOCK,), whole, counted=True)
+        return
+    known = recomputed.modules(families.of(spec.model), spec.model)
+    for count in range(1, len(known) + 1):
+        for chosen in combinations(known, count):
+            yield _Way(chosen, {"checkpointing.mode": "selective", "checkpointing.modules": chosen}, counted=True)
+    yield _Way((recomputed.BLOCK,), {"checkpointing.mode": "selective"}, counted=True)
+    yield _Way((recomputed.BLOCK,), {"checkpointing.mode": "full"}, counted=True)
+
+
+def _fewest(
+    spec: RunSpec, way: _Way, layers: int, *, safely: bool
+) -> tuple[dict[str, object], RunSpec, Verdict] | None:
+    """The way on as few layers as fit; None where it is refused, or not enough on all of them."""
+
+    def on(count: int) -> tuple[dict[str, object], RunSpec]:
+        settings = {**way.settings, **({"checkpointing.layers": count} if count < layers else {})}
+        return settings, edit.changed_at(spec, settings)
+
+    settings, run = on(layers)
+    if next(findings.broken_by_change(run), None) is not None:
+        return None
+    if (judged := _judge(run, safely=safely)).excess_bytes:
+        return None
+    least_, most = 1, layers
+    while way.counted and least_ < most:
+        middle = (least_ + most) // 2
+        fewer, smaller = on(middle)
+        if not (found := _judge(smaller, safely=safely)).excess_bytes:
+            settings, run, judged, most = fewer, smaller, found, middle
+        else:
+            least_ = middle + 1
+    return settings, run, judged
+
+
+def _judge(spec: RunSpec, *, safely: bool) -> Verdict:
+    return verdict.judge(spec, needs(spec, **assess.parts(spec)), safely=safely)
+
+
+def _seconds(spec: RunSpec, measured: Measured | None) -> float | None:
+    """Seconds of a step, as if there were memory enough; None where they are not known."""
+    found = pricing.predicted(spec, assess.parts, verdict.INVALID, measured).speed
+    return None if found is None else found.step_seconds
+
+
+def _again(spec: RunSpec, way: _Way, settings: dict[str, object], layers: int) -> float:
+    """The share of the blocks' matrices whose products are computed again."""
+    if not way.parts:
+        return 0.0
+    count = settings.get("checkpointing.layers", layers)
+    family, last = families.of(spec.model), spec.model.num_hidden_layers - 1
+    share = float(recomputed.share_of_weights(family, spec.model, last, way.parts))
+    half = 0.5 if spec.checkpointing.mode == "selective" and not spec.checkpointing.modules else 1.0
+    return (share * half + 1e-6) * (count if isinstance(count, int) else inf)
+
+
+def _words(settings: dict[str, object]) -> tuple[str, ...]:
+    mode = settings.get("checkpointing.mode", "none")
+    rest = (edit.override(path, value) for path, value in settings.items() if path != "checkpointing.mode")
+    return (f"checkpointing={mode}", *rest)
