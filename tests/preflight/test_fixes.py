@@ -168,7 +168,8 @@ def test_a_change_counts_although_the_peak_of_another_moment_hides_its_help() ->
     activations = {"none": 30, "selective": 20, "full": 5}
 
     def judge(run: RunSpec, *, roughly: bool = False) -> Verdict:
-        backward, step = activations[run.checkpointing.mode], 10 if run.parallel.shard else 40
+        backward = 25 if run.checkpointing.modules else activations[run.checkpointing.mode]
+        step = 10 if run.parallel.shard else 40
         used, lacking = max(backward, step), (backward - 20, step - 20)
         name: VerdictName = "does_not_fit" if used > 20 else "fits"
         return Verdict(name=name, used_bytes=used, capacity_bytes=20, shortfall_by_moment=lacking)

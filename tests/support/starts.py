@@ -8,7 +8,7 @@ STARTS = (
     ("parallel=ddp", "model=7b", *NODE),
     ("parallel=ddp", "precision=fp32", "train.micro_batch_size=12", *NODE),
     ("parallel=fsdp", "train.micro_batch_size=4", "train.global_batch_size=64", *NODE),
-    ("parallel=fsdp", "zero=2", "precision=fp32", "precision.reduce=fp32", *NODE),
+    ("parallel=fsdp", "zero=2", "precision=fp32", "precision.reduce=fp32", "checkpointing=full", *NODE),
     ("parallel=hsdp", "optimizer.foreach=true", *NODE),
     ("parallel=fsdp", "model=7b", "model.weights=/weights", *NODE),
     ("parallel=ddp", "backend.bucket_view=false", "optimizer.fused=false", *NODE),
