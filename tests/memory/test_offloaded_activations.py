@@ -77,3 +77,9 @@ def test_megatron_moves_all_that_the_first_layers_save() -> None:
     one = _saved(make_spec(*base, "model.num_hidden_layers=2")) - _saved(make_spec(*base, "model.num_hidden_layers=1"))
     moved = make_spec(*base, "checkpointing.offload=true", "checkpointing.layers=24")
     assert _saved(make_spec(*base)) - _saved(moved) == 23 * one, "one block's tensors are on their way"
+
+
+def test_megatron_drops_the_modules_that_are_named() -> None:
+    base = (*GPUS, "parallel=tp", "parallel.tensor=8")
+    dropped = make_spec(*base, "checkpointing=selective", "checkpointing.modules=[mlp]")
+    assert _saved(make_spec(*base)) - _saved(dropped) == 32 * TOKENS * 3 * 11008 * 2 // 8

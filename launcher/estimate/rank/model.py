@@ -193,8 +193,8 @@ def _kinds(
     """
     parts, first = recomputed(spec), spec.checkpointing.layers
     moves = spec.checkpointing.offload
-    if engine.library == "megatron":
-        first = layers_moved(spec)
+    if engine.library == "megatron":  # Its modules are parts of a block that ``checkpoint_per_token`` looks up.
+        parts, first = (BLOCK,) if parts else (), layers_moved(spec)
     elif method(spec.checkpointing, engine) != "block":
         first = None
     if first is None or not (parts or moves):
