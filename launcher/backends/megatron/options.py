@@ -95,13 +95,13 @@ NO_MEMORY: Mapping[str, str] = {
         use-same-sampling-seed-*
     """,
     "of another argument, which is refused": """
-        activation-offload-fraction chat-template cpu-offloading-retain-* cuda-graph-modules cuda-graph-scope
-        cuda-graph-warmup-steps delay-offload-until-cuda-graph delta-offload-bytes-* disable-dsa-* disable-mamba-*
+        chat-template cpu-offloading-retain-* cuda-graph-modules cuda-graph-scope
+        cuda-graph-warmup-steps delay-offload-until-cuda-graph disable-dsa-* disable-mamba-*
         dsa-* fine-grained-offloading-* fp4-param-gather fp4-quantizer-factory fp4-recipe fp8-quantizer-factory
-        kitchen-attention-backend linear-* logits-load-* logits-save-* mamba-* min-offloaded-tensor-size
+        kitchen-attention-backend linear-* logits-load-* logits-save-* mamba-*
         mlp-chunks-for-training moe-enable-routing-replay moe-ncclep-* moe-pad-expert-input-to-capacity
         moe-paged-stash-* moe-upcycling-granularity mtp-detach-heads mtp-hybrid-* mtp-use-* mup-* no-dsa-*
-        offload-modules optimizer-cuda-graph torch-fsdp2-*
+        optimizer-cuda-graph torch-fsdp2-*
     """,
     "Megatron-LM does so in any case": "onnx-safe use-mcore-models",
 }
@@ -142,8 +142,8 @@ REFUSED: Mapping[str, str] = {
         no-bias-swiglu-fusion overlap-dispatch-backward-with-experts-wgrad qk-l2-norm recompute-activations
         use-kitchen-attention use-te-activation-func use-transformer-engine-op-fuser
     """,
-    "activations that it moves to host memory are not counted": """
-        cpu-offloading-num-layers fine-grained-activation-offloading
+    "more activations would stay on the GPU than are counted": """
+        activation-offload-fraction delta-offload-bytes-* min-offloaded-tensor-size
     """,
     "its products are in other formats than are counted": "fp4-format te-precision-config-file",
     "parameters in 8 bits are not counted": "fp8-param-gather reuse-grad-buf-for-mxfp8-param-ag",

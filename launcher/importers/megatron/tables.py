@@ -14,12 +14,12 @@ from launcher.importers.megatron.arguments import ByName, names_in, names_table
 
 KEPT = names_in("""
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value
-    activation-offload-fraction apply-layernorm-1p apply-query-key-layer-scaling
+    apply-layernorm-1p apply-query-key-layer-scaling
     apply-residual-connection-post-layernorm apply-wd-to-qk-layernorm attention-softmax-in-fp32 batch-invariant-mode
     calculate-per-token-loss cp-comm-type cpu-offloading-retain-pinned-cpu-buffers create-all-gather-group
     ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw decoupled-lr
     decoupled-min-lr decrease-batch-size-if-needed defer-embedding-wgrad-compute delay-offload-until-cuda-graph
-    delta-offload-bytes-across-pp-ranks deterministic-mode disable-align-grad-reduce
+    deterministic-mode disable-align-grad-reduce
     disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding disable-fp8-wgrad
     disable-gloo-process-groups disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration
     disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
@@ -28,7 +28,7 @@ KEPT = names_in("""
     fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj glu-linear-offset hierarchical-context-parallel-sizes
     high-priority-a2a-comm-stream high-priority-stream-groups hysteresis init-model-with-meta-device initial-loss-scale
     kitchen-attention-backend loss-scale loss-scale-window lr-wsd-decay-iters lr-wsd-decay-style manual-gc
-    manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale min-offloaded-tensor-size
+    manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale
     moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms
     moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
     moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps
@@ -165,9 +165,10 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     f"{_MODEL}: the file that it names holds the arguments: import that": "yaml-cfg",
     f"{_MODEL}: layers of NVIDIA ModelOpt": "export-* enable-modelopt modelopt-*",
     "memory: it is lower or higher there, and nothing here counts it": """
-        cpu-offloading-num-layers ddp-param-name-patterns-for-fp32-local-accumulation
+        activation-offload-fraction delta-offload-bytes-across-pp-ranks min-offloaded-tensor-size
+        ddp-param-name-patterns-for-fp32-local-accumulation
         ddp-reduce-scatter-with-fp32-accumulation delay-wgrad-compute distribute-saved-activations
-        ep-overlap-early-attn-memory-release fine-grained-activation-offloading fp16-lm-cross-entropy fp8-param-gather
+        ep-overlap-early-attn-memory-release fp16-lm-cross-entropy fp8-param-gather
         fused-residual-rmsnorm mla-down-proj-fusion moe-apply-probs-on-input no-bias-swiglu-fusion
         overlap-dispatch-backward-with-experts-wgrad qk-l2-norm reuse-grad-buf-for-mxfp8-param-ag use-kitchen-attention
         use-te-activation-func use-transformer-engine-op-fuser

@@ -23,7 +23,7 @@ def spec_of(*overrides: str) -> RunSpec:
     [
         ("fp32-residual-connection=true", "it takes buffers that are not counted", None),
         ("cuda_graph_impl=local", "CUDA graphs keep pools and copies of their inputs that are not counted", None),
-        ("cpu-offloading-num-layers=2", "activations that it moves to host memory are not counted", None),
+        ("activation-offload-fraction=0.5", "more activations would stay on the GPU than are counted", None),
         ("distribute-saved-activations=true", "other tensors would wait", "parallel.sequence=true"),
         ("rampup-batch-size=[8,8,100]", "megatron-core 0.19.2 ignores it", None),
         ("moe-expert-capacity-factor=2.0", "experts would take more tokens than an even share", None),
