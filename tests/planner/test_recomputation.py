@@ -67,7 +67,8 @@ def test_where_nothing_suffices_it_is_said() -> None:
 
 def test_without_a_known_speed_the_fewest_products_are_repeated() -> None:
     words = ("model=tiny", "model.num_hidden_layers=8", "parallel=fsdp", "hardware=cpu", "cluster.gpus_per_node=2")
-    plain = needs(spec := make_spec(*words), **assess.parts(spec)).peak.high_bytes
+    spec = make_spec(*words)
+    plain = needs(spec, **assess.parts(spec)).peak.high_bytes
     chosen = least(make_spec(*words, f"hardware.memory_bytes={int(plain * 0.99)}"))
     assert chosen.fits
     assert chosen.slower is None
