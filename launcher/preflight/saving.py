@@ -54,6 +54,7 @@ class Saves:
             "save_seconds": self.seconds,
             "blocking_seconds": self.blocking_seconds,
             "storage_bandwidth": self.bandwidth,
+            **({"swapped_bytes": self.disk.swapped_bytes} if self.disk.swapped_bytes else {}),
         }
 
 

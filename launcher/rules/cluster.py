@@ -16,7 +16,7 @@ _LEAST = 1e6
 _GIGA = 1e9
 
 _BANDWIDTHS = (
-    *(f"hardware.{name}_bandwidth" for name in ("memory", "link", "network", "pcie")),
+    *(f"hardware.{name}_bandwidth" for name in ("memory", "link", "network", "pcie", "nvme")),
     "cluster.network_bandwidth",
 )
 

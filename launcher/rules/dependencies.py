@@ -99,7 +99,8 @@ _OF_ENGINES: dict[str, object] = {
     "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None, "zero.prefetch_bucket_size": 50_000_000,
     "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,
     "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
-    "zero.gather_16bit_weights_on_save": False, "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (),
+    "zero.quantized_weights": False, "zero.quantized_gradients": False, "zero.gather_16bit_weights_on_save": False,
+    "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (),
 }  # fmt: skip
 _VARIANTS: dict[str, object] = {
     "adapter.dora": False, "adapter.rslora": False, "adapter.lora_plus": None, "adapter.modules_to_save": (),

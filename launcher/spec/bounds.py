@@ -111,7 +111,7 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ("cluster.requeues", Bound(10_000, "a job that saves nothing would be tried for a week")),
     (
         "cluster.network_bandwidth cluster.storage_bandwidth hardware.memory_bandwidth hardware.link_bandwidth "
-        "hardware.network_bandwidth hardware.pcie_bandwidth",
+        "hardware.network_bandwidth hardware.pcie_bandwidth hardware.nvme_bandwidth",
         Bound(1e17, "the fastest memories have some 10^13 bytes/s"),
     ),
     ("cluster.network_latency", Bound(60, "no network takes a minute for a message")),

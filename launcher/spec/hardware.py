@@ -44,6 +44,7 @@ class HardwareSpec(Hashed):
     link_gpus: Count | None = None
     network_bandwidth: Positive | None = None
     pcie_bandwidth: Positive | None = None
+    nvme_bandwidth: Positive | None = None
     dtypes: tuple[str, ...]
     source: str
 

@@ -182,4 +182,6 @@ class ZeroSpec:
     param_persistence_threshold: Natural
     sub_group_size: Natural
     hpz: Count
+    quantized_weights: bool
+    quantized_gradients: bool
     gather_16bit_weights_on_save: bool

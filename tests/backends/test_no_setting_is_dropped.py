@@ -49,6 +49,7 @@ PLANNING_ONLY = frozenset({
     "hardware.link_gpus",
     "hardware.network_bandwidth",
     "hardware.pcie_bandwidth",
+    "hardware.nvme_bandwidth",
     "hardware.source",
     "model.name",
     "model.source",

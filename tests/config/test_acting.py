@@ -21,8 +21,8 @@ HARMLESS = {
     "price_per_gpu_hour probe qos requeues reservation save_margin_s shared_folder storage_bandwidth time_limit_min",
     "data": "column eval_fraction on_bad_row preview shuffle split template token_dtype tokenizer train_on workers",
     "hardware": "card compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp8 "
-    "host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth pcie_bandwidth "
-    "reserved_bytes source title",
+    "host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth nvme_bandwidth "
+    "pcie_bandwidth reserved_bytes source title",
     "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
     "hidden_act hidden_size initializer_range intermediate_size kv_lora_rank max_position_embeddings "
     "mlp_bias model_type moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "
@@ -44,7 +44,7 @@ HARMLESS = {
     "sequence_length spike_deviations steps timeout_s tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
-    "reduce_bucket_size stage sub_group_size",
+    "quantized_gradients quantized_weights reduce_bucket_size stage sub_group_size",
 }
 """Keys that do nothing by themselves as long as their value stays in the working folder, which is asked of all."""
 

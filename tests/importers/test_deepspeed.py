@@ -300,7 +300,9 @@ def test_what_is_handed_on_passes_our_own_check(name: str) -> None:
     found = read((FILES / name).read_text(), name)
     spec = make_spec("model=1b", *NODE, *found.overrides)
     assert list(extra.check(spec)) == []
-    unfinished = {"optimizer.name", "precision.compute"}  # No Lion without a kernel; no fp16 without ZeRO.
+    # No Lion without a kernel; no fp16 without ZeRO; gradients in 4 bits go between nodes, from fp16.
+    unfinished = {"optimizer.name", "precision.compute", "zero.quantized_gradients", "precision.reduce"}
+    unfinished.add("zero.max_reuse_distance")  # Of weights on NVMe, where DeepSpeed would stop in the second step.
     assert found.errors or {error.path for error in findings.errors(spec)} <= unfinished
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from launcher.backends.deepspeed import ds_config
 from launcher.estimate.memory.host import MEASURED, processes_of
 from launcher.estimate.memory.result import HostMemory
 from launcher.estimate.memory.terms import HostPile
@@ -59,6 +60,22 @@ def test_on_the_cpu_the_tensors_come_beside_the_interpreters_and_on_gpus_they_do
     assert list(gpus.piles) == ["processes"]
     offloaded = host(make_spec(*GPU, "parallel=zero3", "zero.offload_optimizer=cpu"))
     assert list(offloaded.piles) == ["offloaded", "processes"]
+
+
+def test_nvme_leaves_buffers_in_host_memory_and_files_on_the_disk() -> None:
+    """Four buffers for a sub-group in fp32, five for a parameter, and beside them the pinned gradients."""
+    offload = ("zero.offload_optimizer=nvme", "zero.offload_parameters=nvme", "zero.nvme_path=/disk")
+    words = (*GPU, "parallel=zero3", *offload, "zero.sub_group_size=10000000")
+    spec = make_spec(*words)
+    estimate = assess.estimated(spec)
+    shard, block = estimate.parameters.per_rank, ds_config.build(spec)["zero_optimization"]["offload_param"]
+    group = 10_000_000 + spec.model.vocab_size * spec.model.hidden_size // 8
+    pinned, own = 2 ** (2 * shard - 1).bit_length(), 4 * 4 * group + 2 * (5 * block["buffer_size"] + group)
+    assert size(estimate.host, "offloaded") == 8 * (pinned + own)
+    assert estimate.disk.swapped_bytes == 8 * 18 * shard, "4 + 4 + 8 bytes a parameter of states, and 2 of its own"
+    options = ("offload_optimizer.buffer_count=8", "offload_param.max_in_cpu=1000000")
+    more = host(make_spec(*words, *(f"+backend.extra.zero_optimization.{option}" for option in options)))
+    assert size(more, "offloaded") == 8 * (pinned + own + 4 * 4 * group + 2 * 1_000_000)
 
 
 def test_readers_are_processes_and_have_steps_ready() -> None:

@@ -61,8 +61,41 @@ def test_offloading_is_slower_than_not() -> None:
     assert offloads.step_seconds > plain.step_seconds
 
 
-def test_nothing_is_known_of_nvme_disks() -> None:
-    spec = make_spec(*RUN, "parallel=zero3", "zero.offload_optimizer=nvme", "zero.nvme_path=/disk")
+NVME = ("parallel=zero3", "zero.offload_optimizer=nvme", "zero.nvme_path=/disk")
+
+
+def test_the_time_of_nvme_disks_is_unknown_until_their_bandwidth_is_said() -> None:
+    spec = make_spec(*RUN, *NVME)
     assert unknown(spec, parts(spec)["backend"]) == (
-        "the bandwidth of the nodes' NVMe disks is not known (zero.offload_optimizer=nvme)"
+        "the bandwidth of the nodes' NVMe disks is not known: set hardware.nvme_bandwidth to a node's bytes/s "
+        "(zero.offload_optimizer=nvme)"
     )
+
+
+def test_states_go_to_the_disks_of_a_node_and_back_once_a_step() -> None:
+    """Gradients, weights and both moments in fp32, 16 bytes a parameter, written and read; a node has all shards."""
+    found = offloaded(*NVME, "hardware.nvme_bandwidth=20e9")["gradients, weights and moments to NVMe and back"]
+    assert found.seconds == pytest.approx(2 * 16 * 8.03e9 / 20e9, rel=0.01)
+    both = (*NVME, "zero.offload_parameters=nvme", "hardware.nvme_bandwidth=20e9")
+    weights = offloaded(*both)["weights from the host, for both passes"]
+    assert weights.seconds == pytest.approx(2 * 2 * 8.03e9 / 20e9, rel=0.01)
+
+
+def quantized(*words: str) -> SpeedTerm:
+    words = ("parallel=zero3", "cluster.nodes=4", "precision.reduce=fp16", *words)
+    [found] = [term for term in estimated(*words).terms if term.part == "data"]
+    return found
+
+
+def test_weights_in_8_bits_are_gathered_in_half_the_bytes() -> None:
+    """Both passes gather 2 bytes a parameter, or 1 and the scales; gradients are 2 in either case."""
+    plain, half = quantized(), quantized("zero.quantized_weights=true")
+    assert half.bytes / plain.bytes == pytest.approx((2 * 1.0005 + 2) / 6, rel=1e-3)
+    assert half.seconds < plain.seconds
+
+
+def test_gradients_in_4_bits_take_fewer_bytes_between_nodes() -> None:
+    """Within nodes of 8 half a byte a parameter, between nodes an eighth of that."""
+    plain, less = quantized(), quantized("zero.quantized_gradients=true")
+    assert (plain.bytes - less.bytes) / 8.03e9 == pytest.approx(2 - 0.5005 * 9 / 8, rel=0.01)
+    assert less.seconds < plain.seconds

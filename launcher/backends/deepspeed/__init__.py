@@ -50,6 +50,8 @@ _SETTINGS = (
     "zero.param_persistence_threshold",
     "zero.sub_group_size",
     "zero.hpz",
+    "zero.quantized_weights",
+    "zero.quantized_gradients",
     "zero.gather_16bit_weights_on_save",
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _shared
 from launcher.backends.deepspeed import extra, optimizer
+from launcher.backends.deepspeed.swapping import PARAMETER_BUFFERS, swapping
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -48,6 +49,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _pipeline(spec)
     yield from _ulysses(spec)
     yield from _stages(spec)
+    yield from _quantized(spec)
     yield from _offload(spec)
     yield from _precision(spec)
     yield from _optimizer(spec)
@@ -68,12 +70,10 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.hardware.device == "cuda" and not optimizer.is_torch(spec):
         kernel = "FusedAdam" if zero.offload_optimizer == "none" else "DeepSpeedCPUAdam"
         when = "on each node at first use, which takes a compiler and minutes"
-        rule = f"DeepSpeed compiles its {kernel} {when}; torch's AdamW needs neither"
-        yield ConfigError("optimizer.fused", None, rule, ["optimizer.fused=true"])
-    for path in ("zero.offload_optimizer", "zero.offload_parameters"):
-        if edit.value_at(spec, path) == "nvme":
-            rule = "DeepSpeed 0.19.8 restores neither weights nor optimizer states from NVMe: the run cannot be resumed"
-            yield ConfigError(path, "nvme", rule, [f"{path}=cpu", "save.export=safetensors"])
+        swaps = zero.offload_optimizer == "nvme"
+        instead = "offload to NVMe needs it" if swaps else "torch's AdamW needs neither"
+        rule = f"DeepSpeed compiles its {kernel} {when}; {instead}"
+        yield ConfigError("optimizer.fused", None, rule, [] if swaps else ["optimizer.fused=true"])
     if zero.hpz > spec.cluster.gpus_per_node:
         rule = f"the second partition is meant to stay inside a node of {spec.cluster.gpus_per_node}"
         yield ConfigError("zero.hpz", zero.hpz, rule, [f"zero.hpz={spec.cluster.gpus_per_node}"])
@@ -164,8 +164,65 @@ def _stages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, zero.hpz, f"must divide the {spec.gpus} ranks", legal)
 
 
+_QUANTUM = 8
+"""Elements that the kernel of ``CUDAQuantizer`` takes at once; it asserts that shares are multiples of them."""
+
+
+def _quantized(spec: RunSpec) -> Iterator[ConfigError]:
+    """ZeRO++ where its kernels do not run, do nothing, or would read numbers of another format."""
+    for key, what in (("quantized_weights", "parameters are gathered"), ("quantized_gradients", "gradients go")):
+        path = f"zero.{key}"
+        if not getattr(spec.zero, key):
+            continue
+        if spec.zero.stage != 3:
+            rule = f"{what} in fewer bits with ZeRO 3, which partitions the parameters (runtime/zero/stage3.py)"
+            yield ConfigError(path, True, rule, [f"{path}=false", "zero=3"])
+        if spec.hardware.device == "cpu":
+            rule = "DeepSpeed's quantizer is a CUDA kernel (op_builder/quantizer.py), and these ranks are CPUs"
+            yield ConfigError(path, True, rule, [f"{path}=false", "hardware=h100_80g"])
+    if spec.zero.quantized_weights:
+        yield from _shares(spec)
+    if spec.zero.quantized_gradients:
+        yield from _exchanged(spec)
+
+
+def _shares(spec: RunSpec) -> Iterator[ConfigError]:
+    """Shares of the norms that are no multiple of the kernel's, or padded, whose scales would lie elsewhere."""
+    ranks = spec.shard_degree
+    if spec.model.hidden_size % (_QUANTUM * ranks):
+        rule = (
+            f"each of the {ranks} ranks quantizes its share of a norm, {_QUANTUM} elements at once, and would not get "
+            f"so many of the {spec.model.hidden_size}"
+        )
+        yield ConfigError("zero.quantized_weights", True, rule, ["zero.quantized_weights=false"])
+
+
+def _exchanged(spec: RunSpec) -> Iterator[ConfigError]:
+    """Gradients of one node, of more than one axis, or in a format that the kernel takes for fp16."""
+    path, off = "zero.quantized_gradients", "zero.quantized_gradients=false"
+    if spec.cluster.nodes == 1:
+        rule = (
+            "DeepSpeed quantizes gradients on several nodes, and reduces them as they are on one "
+            "(runtime/zero/stage3.py)"
+        )
+        yield ConfigError(path, True, rule, [off, "cluster.nodes=2"])
+    if dtypes(spec).reduce != "fp16":
+        rule = "the kernel reads gradients as fp16, and would take others for other numbers (swizzled_quantize.cu)"
+        yield ConfigError("precision.reduce", spec.precision.reduce, rule, ["precision.reduce=fp16", off])
+    for axis in ("tensor", "ulysses"):
+        degree = getattr(spec.parallel, axis)
+        if degree > 1:
+            rule = "the all-to-alls of quantized gradients go over all ranks (runtime/comm/coalesced_collectives.py)"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", off])
+
+
 def _offload(spec: RunSpec) -> Iterator[ConfigError]:
-    zero = spec.zero
+    zero, buffers = spec.zero, swapping(spec)
+    usual = buffers is not None and buffers.parameter_buffers == PARAMETER_BUFFERS
+    if zero.offload_parameters == "nvme" and zero.max_reuse_distance and usual:
+        rule = "each weight that is kept for reuse keeps its buffer for NVMe, and DeepSpeed stops once they are used up"
+        ways = ["zero.max_reuse_distance=0", "zero.offload_parameters=cpu"]
+        yield ConfigError("zero.max_reuse_distance", zero.max_reuse_distance, rule, ways)
     for part, least in (("optimizer", 1), ("parameters", 3)):
         path, device = f"zero.offload_{part}", getattr(zero, f"offload_{part}")
         # ZeRO 1 and 2 take "nvme" for "cpu" without a word (runtime/zero/stage_1_and_2.py).

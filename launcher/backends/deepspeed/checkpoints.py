@@ -1,6 +1,7 @@
 """The checkpoints that DeepSpeed 0.19.8 can go on from, by the layouts of the run that saved and of the run that loads.
 
 Its universal format has other files for ZeRO 3 than for 1 and 2, none for ZeRO 0, and holds Adam's states alone.
+What is swapped to NVMe lies in files of each sub-group of a rank (``offloaded_tensors``), which nothing converts.
 Without ZeRO there is no conversion, and that of ZeRO 3 takes parts of a tensor for wholes (``ds_to_universal``: "Rank 0
 supplied a shard of 64 elements, but the map describes 0"). A pipeline stage is one layer to it, and its conversion
 moves whole layers.
@@ -23,9 +24,12 @@ _KEYS = {
     "optimizer": "optimizer.name",
     "adapter": "adapter.name",
     "nvme": "zero.offload_optimizer",
+    "sub_group_size": "zero.sub_group_size",
     "ranks": "cluster.gpus_per_node",
 }
 """The setting behind each fact of a layout."""
+
+_PARTS = ("optimizer", "parameters")
 
 _OTHERWISE = "or export there (save.export=safetensors) and start here with model.weights"
 
@@ -38,28 +42,30 @@ def facts(spec: RunSpec) -> JsonObject:
         "tensor": spec.parallel.tensor,
         "pipeline": spec.parallel.pipeline,
         "precision": spec.precision.compute,
-        "nvme": "nvme" in (spec.zero.offload_optimizer, spec.zero.offload_parameters),
+        "nvme": _swapped(spec),
+        "sub_group_size": spec.zero.sub_group_size,
         "adapter": spec.adapter.name,
         "optimizer": spec.optimizer.name,
     }
 
 
-def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """The reason why a run cannot go on from another's checkpoint, and the setting that would have to stay.
+def _swapped(spec: RunSpec) -> str | bool:
+    """What is offloaded to NVMe, in a word; False where nothing is."""
+    return " and ".join(part for part in _PARTS if getattr(spec.zero, f"offload_{part}") == "nvme") or False
 
-    A checkpoint of a run that used NVMe has no such setting: the reason says what else there is.
-    """
+
+def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    """The reason why a run cannot go on from another's checkpoint, and the setting that would have to stay."""
     there, here = facts(before), facts(after)
     reason = reason_against(there, here)
     if reason is None:
         return
-    nvme = there["precision"] == here["precision"] and (there["nvme"] or here["nvme"])
-    key = "nvme" if nvme else next(key for key in _KEYS if there[key] != here[key])
+    key = next(key for key in _KEYS if there[key] != here[key])
     path = _KEYS[key]
-    if nvme and "nvme" not in (before.zero.offload_optimizer, after.zero.offload_optimizer):
+    if key == "nvme" and before.zero.offload_optimizer == after.zero.offload_optimizer:
         path = "zero.offload_parameters"
-    ways = [] if nvme and there["nvme"] else [edit.override(path, edit.value_at(before, path))]
-    yield ConfigError(path, edit.value_at(after, path), f"the checkpoint {reason}", ways)
+    way_out = edit.override(path, edit.value_at(before, path))
+    yield ConfigError(path, edit.value_at(after, path), f"the checkpoint {reason}", [way_out])
 
 
 def layout_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
@@ -75,16 +81,31 @@ def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
             f"set precision={there['precision']}, {_OTHERWISE}"
         )
     if there["nvme"] or here["nvme"]:
-        return (
-            "cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where "
-            f"something is offloaded to NVMe; train without NVMe, {_OTHERWISE}"
-        )
+        return _other_files(there, here)
     if there["stage"] != here["stage"] and {there["stage"], here["stage"]} != {1, 2}:
         return (
             f"was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
             f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {_OTHERWISE}"
         )
     return _other_stages(there, here) or _other_parts(there, here) or _other_states(there, here)
+
+
+def _other_files(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Files of swapped sub-groups are read by the same ranks, with the same sub-groups, alone."""
+    before, now = (
+        f"offload of {facts['nvme']} to NVMe" if facts["nvme"] else "no offload to NVMe" for facts in (there, here)
+    )
+    if there["nvme"] != here["nvme"]:
+        return (
+            f"was written with {before} and this run has {now}, which DeepSpeed does not convert: keep it, {_OTHERWISE}"
+        )
+    groups = "sub_group_size"
+    if not layout_differs(there, here) and there[groups] == here[groups]:
+        return None
+    return (
+        f"was written by {there['ranks']} ranks with zero.sub_group_size={there[groups]} and {before}, whose files "
+        f"no others read: run on {there['ranks']} ranks with zero.sub_group_size={there[groups]}, {_OTHERWISE}"
+    )
 
 
 def _other_stages(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

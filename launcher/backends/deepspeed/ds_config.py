@@ -12,15 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends.deepspeed.optimizer import is_torch
+from launcher.backends.deepspeed.swapping import swapping
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.files import JsonObject
 from launcher.spec import Offload, RunSpec
-
-_BUFFER_STEP = 2**20
-"""NVMe buffers are whole multiples of this many elements, so that their bytes keep the alignment of direct I/O."""
-
-_PARAMETER_BUFFERS = 5
-_OPTIMIZER_BUFFERS = 4  # DeepSpeed's own defaults, runtime/zero/offload_config.py: ``buffer_count`` of either kind.
 
 _COLUMNS = r".*\.(self_attn\.[qkv]_proj|mlp\.(gate|up)_proj)\.weight$"
 _ROWS = r".*\.(self_attn\.o_proj|mlp\.down_proj)\.weight$"
@@ -92,6 +87,8 @@ def _zero(spec: RunSpec) -> JsonObject:
         "stage3_prefetch_bucket_size": zero.prefetch_bucket_size,
         "sub_group_size": zero.sub_group_size,
         "zero_hpz_partition_size": zero.hpz,
+        "zero_quantized_gradients": zero.quantized_gradients,
+        "zero_quantized_weights": zero.quantized_weights,
         "offload_optimizer": _offload_optimizer(spec),
         "offload_param": _offload_parameters(spec),
     }
@@ -108,27 +105,21 @@ def _offload(spec: RunSpec, device: Offload) -> JsonObject:
 
 
 def _offload_optimizer(spec: RunSpec) -> JsonObject:
-    block = _offload(spec, spec.zero.offload_optimizer)
-    if block["device"] == "nvme":
-        block |= {"buffer_count": _OPTIMIZER_BUFFERS, "pipeline_read": False, "pipeline_write": False}
+    block, buffers = _offload(spec, spec.zero.offload_optimizer), swapping(spec)
+    if block["device"] == "nvme" and buffers is not None:
+        block |= {"buffer_count": buffers.state_buffers, "pipeline_read": False, "pipeline_write": False}
     return block
 
 
 def _offload_parameters(spec: RunSpec) -> JsonObject:
-    block = _offload(spec, spec.zero.offload_parameters)
-    if block["device"] == "nvme":
-        block |= {"buffer_count": _PARAMETER_BUFFERS, "buffer_size": _buffer_size(spec), "max_in_cpu": 0}
+    block, buffers = _offload(spec, spec.zero.offload_parameters), swapping(spec)
+    if block["device"] == "nvme" and buffers is not None:
+        block |= {
+            "buffer_count": buffers.parameter_buffers,
+            "buffer_size": buffers.buffer_elements,
+            "max_in_cpu": buffers.in_memory,
+        }
     return block
-
-
-def _buffer_size(spec: RunSpec) -> int:
-    """Elements of one buffer: DeepSpeed demands that the largest parameter's share fits, and its default is a guess."""
-    model = spec.model
-    largest = model.hidden_size * max(
-        model.vocab_size, model.intermediate_size, model.query_size, 2 * model.num_experts * model.moe_intermediate_size
-    )
-    share = -(-largest // spec.shard_degree)
-    return -(-share // _BUFFER_STEP) * _BUFFER_STEP
 
 
 def _precision(spec: RunSpec) -> JsonObject:

@@ -8,6 +8,7 @@ of a block's backward pass at which a gradient waits or a bucket is copied; ``st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from launcher.backends.deepspeed import optimizer, partition
 from launcher.backends.deepspeed.traits import buffers_partition, flat_fp32_gradients
@@ -177,9 +178,23 @@ def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
 
 
 def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
-    """The copy of a bucket that is reduced: of ``reduce_bucket_size``, at most the model's size."""
-    size, z_grad = min(rank.spec.zero.reduce_bucket_size, rank.elements.trained), rank.dtypes.size("gradients")
-    return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
+    """The copy of a bucket that is reduced: of ``reduce_bucket_size``, at most the model's size.
+
+    In stage 3 a bucket has the format that gradients travel in. Those that travel in 4 bits (qgZ) are not concatenated:
+    one after the other is quantized, sent within a node of ``n`` ranks, reduced, sent between nodes, and made fp16
+    again (``all_to_all_quant_reduce``, coalesced_collectives.py).
+    """
+    zero, dtypes = rank.spec.zero, rank.dtypes
+    if zero.quantized_gradients:
+        w, n = rank.elements.largest, rank.spec.cluster.gpus_per_node
+        return _term("reduce_buffers", moments, "a weight's gradient in 4 bits", "w * (1 + 3 / n)", w=w, n=n)
+    size, z = min(zero.reduce_bucket_size, rank.elements.trained), dtypes.size(_bucket_format(rank))
+    return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z, bucket=size)
+
+
+def _bucket_format(rank: RankModel) -> Literal["reduce", "gradients"]:
+    """The format of a bucket's gradients: ``ipg_buckets`` of stage 3 has one for each that gradients travel in."""
+    return "reduce" if rank.spec.zero.stage == 3 else "gradients"
 
 
 def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -258,7 +273,7 @@ def torch_temporaries(rank: RankModel, shard: int, moments: Iterable[Moment]) ->
 
 def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
     """Stage 3: one gradient bucket, permanent; at the end of the backward pass a copy of it."""
-    z_grad, size = rank.dtypes.size("gradients"), rank.spec.zero.reduce_bucket_size
+    z_grad, size = rank.dtypes.size(_bucket_format(rank)), rank.spec.zero.reduce_bucket_size
     made = _term("reduce_buffers", LOAD, "bucket", "z_grad * bucket", z_grad=z_grad, bucket=size)
     yield made._replace(moments=TRAINING)
     yield made.at(STATES_MADE)
@@ -277,8 +292,21 @@ def stage3_window(rank: RankModel) -> Iterator[MemoryTerm]:
     what, expression = "gathered parameters (stage3_max_reuse_distance and prefetch)", "z * min(P, window)"
     window = zero.max_reuse_distance + ahead
     yield _term("gather_buffers", PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=window)
+    if zero.quantized_weights:
+        yield quantized_ahead(rank, ahead)
+        return
     what = "output of the all-gather ahead"
     yield _term("gather_buffers", ("forward",), what, expression, z=z, P=whole, window=ahead)
+
+
+def quantized_ahead(rank: RankModel, ahead: int) -> MemoryTerm:
+    """ZeRO++ qwZ: what one all-gather brings, in 8 bits, and its fp16 copy, of which the weights are cut.
+
+    ``AllGatherCoalescedHandle.wait`` (partition_parameters.py); the scales, 4 bytes of some 8,000 elements, are left
+    out, as are the rank's own share before it is sent and the fp16 copy of the last weight.
+    """
+    what, expression = "output of the quantized all-gather ahead", "(1 + 2) * min(P, window)"
+    return _term("gather_buffers", ("forward",), what, expression, P=rank.elements.whole, window=ahead)
 
 
 def secondary_partition(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -62,15 +62,18 @@ def tied(rank: RankModel) -> Iterator[MemoryTerm]:
 def partition(rank: RankModel) -> int:
     """Elements of the parameters that a partition touches: in stage 1 the first rank's, in stage 2 the last one's.
 
-    They are the worst, since they are reduced first; another rank's may be a weight's more.
+    They are the worst, since they are reduced first; another rank's may be a weight's more. With
+    ``round_robin_gradients`` partitions take turns at the weights (``_round_robin_reorder``).
 
     Where 16-bit gradients are accumulated in fp32, the partition alone (``_build_compact_grad_partition_buffer``).
     """
-    shard = rank.elements.optimizer
+    shard, shards = rank.elements.optimizer, rank.spec.shard_degree
     if rank.dtypes.accumulate != rank.dtypes.gradients:
         return shard
-    touched = 0
-    for matrix in _matrices(rank)[:: -1 if rank.spec.zero.stage == 2 else 1]:
+    touched, matrices = 0, _matrices(rank)
+    if rank.spec.backend.extra.get("zero_optimization", {}).get("round_robin_gradients"):
+        matrices = tuple(each for first in range(shards) for each in matrices[first::shards])
+    for matrix in matrices[:: -1 if rank.spec.zero.stage == 2 else 1]:
         if touched >= shard:
             break
         touched += matrix

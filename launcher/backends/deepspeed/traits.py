@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from math import lcm
 
+from launcher.backends.deepspeed.swapping import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes, beside_master
 from launcher.spec import Dtype, RunSpec
+
+_SCALE = 4 / 8000
+"""Bytes of the scale of an element that is quantized: fp32, of some 8,000 elements (``CUDAQuantizer``)."""
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -31,6 +35,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         grouped_experts=True,
         whole_embedding=True,
         partition_buffer=buffers_partition(spec),
+        swapping=swapping(spec),
     )
 
 
@@ -60,6 +65,8 @@ def execution(spec: RunSpec) -> Execution:
         related=("Hugging Face Trainer", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         reduces_each=zero.stage >= 2,
+        gathered_size=1 + _SCALE if zero.quantized_weights else None,
+        exchanged_size=0.5 + _SCALE if zero.quantized_gradients else None,
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         gradient_overlap=overlaps and zero.stage > 0 and spec.parallel.pipeline == 1,

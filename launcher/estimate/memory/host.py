@@ -115,11 +115,11 @@ def offloaded_bytes(rank: RankModel) -> int:
     """Host bytes of one rank: fp32 master, gradients and moments of its shard, and a staging copy of its parameters.
 
     ``(4 + 4 + 8) P / N`` for an optimizer on the CPU and the parameters' own ``size P / N`` in staging; offloaded
-    parameters ``size P / N`` more. On NVMe only buffers stay, which are left out. Pinned blocks are rounded up to a
-    power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
+    parameters ``size P / N`` more. On NVMe only buffers stay (:func:`_swapped_bytes`). Pinned blocks are rounded up to
+    a power of two (PyTorch issues 95823 and 150517): master and gradients are, the moments are pageable.
     """
     zero, dtypes, optimizer = rank.spec.zero, rank.dtypes, rank.spec.optimizer.name
-    size = 0
+    size = _swapped_bytes(rank)
     elements = rank.elements.optimizer
     if zero.offload_optimizer == "cpu":
         size += 2 * _pinned(4 * elements, rank) + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
@@ -138,6 +138,41 @@ def waiting_bytes(rank: RankModel) -> int:
         (one.count, _pinned(ceil(rank.token_bytes([row]) * tok), rank)) for one in rank.blocks for row in one.offloaded
     )
     return ceil(rank.view.in_flight * sum(count * size for count, size in sizes))
+
+
+def _swapped_bytes(rank: RankModel) -> int:
+    """Host bytes of NVMe offload: gradients of the shard, and page-locked buffers, which are not rounded up.
+
+    A buffer for states holds the largest sub-group of the shard in fp32 (``SwapBufferManager``). One for parameters
+    holds one of them; beside those lie the sub-group that is written after the step
+    (``reserve_partitioned_swap_space``) and what stays in memory (DeepSpeed 0.19.8 ``runtime/zero/stage3.py``).
+    """
+    zero, dtypes, buffers = rank.spec.zero, rank.dtypes, rank.engine.swapping
+    if buffers is None:
+        return 0
+    group = min(rank.elements.optimizer, zero.sub_group_size + rank.elements.largest_shard)
+    size = 0
+    if zero.offload_optimizer == "nvme":
+        size += _pinned(dtypes.size("accumulate") * rank.elements.optimizer, rank)
+        size += buffers.state_buffers * 4 * group
+    if zero.offload_parameters == "nvme":
+        elements = buffers.parameter_buffers * buffers.buffer_elements + group
+        size += dtypes.size("parameters") * (elements + min(buffers.in_memory, rank.elements.parameters))
+    return size
+
+
+def swap_files(rank: RankModel) -> int:
+    """Bytes of one rank's files on the NVMe disk: fp32 weights, gradients and moments, and the parameters' own format.
+
+    ``(4 + 4 + 8) P / N`` and ``size P / N`` (``OptimizerStateSwapInfo``, ``AsyncPartitionedParameterSwapper``).
+    """
+    zero, size = rank.spec.zero, 0
+    if zero.offload_optimizer == "nvme":
+        elements = rank.elements.optimizer
+        size += 8 * elements + moment_bytes(rank.spec.optimizer.name, elements, rank.root.optimizer, 4)
+    if zero.offload_parameters == "nvme":
+        size += rank.dtypes.size("parameters") * rank.elements.parameters
+    return size
 
 
 def _pinned(size: int, rank: RankModel) -> int:
@@ -160,4 +195,9 @@ def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
     size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
     written = (0 if spec.save.every is None else (spec.steps - 1) // spec.save.every) + int(spec.save.last)
     kept = min(spec.save.keep + 1, written)
-    return DiskSpace(checkpoint_bytes=size, kept_bytes=kept * size, capacity_bytes=spec.hardware.disk_bytes)
+    return DiskSpace(
+        checkpoint_bytes=size,
+        kept_bytes=kept * size,
+        capacity_bytes=spec.hardware.disk_bytes,
+        swapped_bytes=spec.cluster.gpus_per_node * swap_files(rank),
+    )

@@ -157,6 +157,7 @@ class DiskSpace:
     checkpoint_bytes: int
     kept_bytes: int
     capacity_bytes: int | None
+    swapped_bytes: int = 0  # Of the files of one node's ranks in zero.nvme_path, which is another disk.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

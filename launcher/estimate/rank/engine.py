@@ -26,6 +26,16 @@ class LogitsBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Swapping:
+    """Host buffers through which states and parameters go to the NVMe disk and back."""
+
+    state_buffers: int  # Buffers for a sub-group's weights, moments and gradients, in fp32.
+    parameter_buffers: int  # Buffers for one parameter's share each.
+    buffer_elements: int  # Elements of one of those.
+    in_memory: int  # Elements of a rank's parameters that stay in host memory.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
 
@@ -62,6 +72,7 @@ class EngineTraits(Hashed):
     logits: LogitsBytes | None = None  # Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
     # Bytes of an element of the master copy, where only the bits that the parameters lack are kept.
     master_size: int | None = None
+    swapping: Swapping | None = None  # The buffers of NVMe offload; None: there is none.
 
     @property
     def recompute_method(self) -> Literal["uniform", "block"]:
@@ -116,6 +127,10 @@ class Execution(Hashed):
     gradient_overlap: bool = True  # True if gradients are reduced while the backward pass runs.
     parameter_overlap: bool = True  # True if parameters are gathered while the pass before or around it runs.
     regathers: bool = True  # True if sharded parameters are gathered again for the backward pass.
+    # Bytes of an element of the parameters that are gathered, where they travel in another format than they have.
+    gathered_size: float | None = None
+    # Bytes of an element of the gradients that all-to-alls carry from node to node in place of a reduce-scatter.
+    exchanged_size: float | None = None
     # True if gradients are reduced after each micro-batch, not only after the last of a step.
     reduces_each: bool = False
     pipeline_overlap: bool = False  # True if stages send while they compute.
@@ -148,6 +163,8 @@ _OF_STATES = (
     "parameter_overlap",
     "regathers",
     "reduces_each",
+    "gathered_size",
+    "exchanged_size",
     "pipeline_overlap",
     "fused_accumulation",
     "fused_optimizer",

@@ -34,12 +34,15 @@ _ACTIVATIONS = (
 )
 _SOURCE = "ZeRO-Offload, arXiv:2101.06840; deepspeed/runtime/zero (0.19), CPUOffloadPolicy of FSDP2"
 
+_SWAPPING = "DeepSpeed 0.19.8 runtime/swap_tensor; ZeRO-Infinity, arXiv:2104.07857"
+
 
 def unknown(spec: RunSpec) -> str | None:
     """The reason why the time of a run's offloading cannot be said."""
     for part in ("parameters", "optimizer"):
-        if getattr(spec.zero, f"offload_{part}") == "nvme":
-            return f"the bandwidth of the nodes' NVMe disks is not known (zero.offload_{part}=nvme)"
+        if getattr(spec.zero, f"offload_{part}") == "nvme" and spec.hardware.nvme_bandwidth is None:
+            disks = "the bandwidth of the nodes' NVMe disks is not known"
+            return f"{disks}: set hardware.nvme_bandwidth to a node's bytes/s (zero.offload_{part}=nvme)"
     return None
 
 
@@ -57,16 +60,43 @@ def offload(
     The network and PCIe in both directions work at once, so that of what each takes longer than the passes only the
     longest is waited for. ``waited`` are the seconds that the step waits for the traffic of data parallelism.
     """
-    rate = PCIE_SHARE * card.pcie_bandwidth
-    if rank.spec.zero.offload_parameters != "none":
-        weights = _weights_in(rank, execution, rate, compute, steps, waited)
+    rate, zero = PCIE_SHARE * card.pcie_bandwidth, rank.spec.zero
+    if zero.offload_parameters != "none":
+        slowest = min(rate, _disk(rank)) if zero.offload_parameters == "nvme" else rate
+        weights = _weights_in(rank, execution, slowest, compute, steps, waited)
         waited += weights.exposed_seconds
         yield weights
     if updates_on_host(rank):
         yield _gradients_out(rank, execution, rate, compute, steps, waited)
         yield from _step(rank, execution, rate)
-    elif rank.spec.zero.offload_parameters != "none":
+    elif zero.offload_parameters != "none":
         yield _weights_out(rank, rate)
+    yield from _swapped(rank)
+
+
+def _disk(rank: RankModel) -> float:
+    """Bytes/s of a rank's share of its node's NVMe disks."""
+    return float(rank.spec.hardware.nvme_bandwidth or 0) / min(rank.spec.gpus, rank.spec.cluster.gpus_per_node)
+
+
+def _swapped(rank: RankModel) -> Iterator[SpeedTerm]:
+    """States that go to the NVMe disk and back, which nothing hides, and updated weights.
+
+    Gradients are written and read in fp32, weights and moments read and written, sub-group after sub-group between two
+    steps (``swap_in_optimizer_state``, ``swap_out_optimizer_state``; ZeRO-Infinity, arXiv:2104.07857, section 4.1).
+    """
+    zero, dtypes, shard = rank.spec.zero, rank.dtypes, rank.elements.optimizer
+    if zero.offload_optimizer == "nvme":
+        each = 2 * (4 + 4 + moment_bytes(rank.spec.optimizer.name, 1, 0, 4))
+        yield term(
+            "offload", "gradients, weights and moments to NVMe and back", "k * P / rate", _SWAPPING,
+            k=each, P=shard, rate=_disk(rank),
+        )  # fmt: skip
+    if zero.offload_parameters == "nvme":
+        yield term(
+            "offload", "updated weights to NVMe", "z * P / rate", _SWAPPING,
+            z=dtypes.size("parameters"), P=shard, rate=_disk(rank),
+        )  # fmt: skip
 
 
 def activations(rank: RankModel, card: Card, compute: Compute, steps: int) -> Iterator[SpeedTerm]:

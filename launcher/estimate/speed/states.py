@@ -112,6 +112,9 @@ def _reductions(
 ) -> Iterator[_Traffic]:
     """Gradients averaged over the ranks that share a part, and what each keeps of them over the replicas."""
     size = part.trained * rank.dtypes.size("reduce")
+    if execution.exchanged_size is not None and part.group.domains > 1:
+        yield from _exchanges(part, execution.exchanged_size, network)
+        return
     kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
     if part.group.ranks > 1 and size:
         yield _Traffic(part.words, part.group, size, _in_buckets(kind, size, part.group, network, execution))
@@ -119,6 +122,22 @@ def _reductions(
         kept = size / part.group.ranks if sharded else size
         seconds = _in_buckets("all_reduce", kept, part.copies, network, execution)
         yield _Traffic(f"{part.words}, replicas", part.copies, kept, seconds)
+
+
+def _exchanges(part: _Part, each: float, network: Network) -> Iterator[_Traffic]:
+    """Quantized gradients, all to all within each node and then, reduced to its share, between the nodes (qgZ).
+
+    ``all_to_all_quant_reduce``, ``runtime/comm/coalesced_collectives.py``; the kernels between are not counted.
+    """
+    inside = Group(part.group.inside, part.group.inside)
+    between = Group(part.group.domains, 1)
+    for words, group, size in (
+        ("in the node", inside, part.trained * each),
+        ("between nodes", between, part.trained * each / part.group.inside),
+    ):
+        if group.ranks > 1:
+            seconds = collectives.seconds("all_to_all", size, group, network)
+            yield _Traffic(f"{part.words}, {words}", group, size, seconds)
 
 
 def _hidden(what: str, traffic: Sequence[_Traffic], times: int, window: float) -> Iterator[SpeedTerm]:
@@ -149,14 +168,15 @@ def _gathered_each_pass(
     """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
 
     With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
-    (arXiv:2306.10209). Weights in 4 bits are gathered as they are.
+    (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted. Weights in 4 bits are
+    gathered as they are.
     """
     layers = max(1, rank.layers)
     packed = float(rank.compute_parameters(rank.elements)) / max(1, rank.elements.whole)
     near = group_of(rank.spec.zero.hpz, rank.spec.parallel.tensor, network) if rank.spec.zero.hpz > 1 else None
     gather = again = scatter = moved = 0.0
     for part in parts:
-        size = part.elements / layers * rank.engine.size * packed
+        size = part.elements / layers * (execution.gathered_size or rank.engine.size * packed)
         gather += collectives.seconds("all_gather", size, part.group, network)
         again += collectives.seconds("all_gather", size, near or part.group, network) * execution.regathers
         reduced = list(

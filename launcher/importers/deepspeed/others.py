@@ -20,13 +20,20 @@ _SCALE: Mapping[str, object] = {
 """Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
 
 _USUAL: Mapping[str, object] = {
-    "data_types.param_dtype": None, "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
-    "disable_allgather": False, "disable_python_gc": False, "dump_state": False, "gradient_allreduce_op": "mean",
+    "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
+    "disable_allgather": False, "dump_state": False, "gradient_allreduce_op": "mean",
     "gradient_predivide_factor": 1.0, "log_level": None, "memory_breakdown": False, "prescale_gradients": False,
-    "seq_parallel_communication_data_type": "fp32", "use_data_before_expert_parallelism": False,
+    "use_data_before_expert_parallelism": False,
     "vocabulary_size": None, "wall_clock_breakdown": False,
 }  # fmt: skip
 """Keys on which DeepSpeed alone acts, with its defaults (``runtime/constants.py``)."""
+
+_UNCOUNTED: Mapping[str, tuple[object, str]] = {
+    "aio.use_gds": (False, "the buffers of NVMe offload lie in host memory here"),
+    "disable_python_gc": (False, "Python collects its garbage here"),
+    "seq_parallel_communication_data_type": (None, "gradients travel in precision.reduce here"),
+}
+"""Options whose memory is not counted, so that runs here have the default: it, and what a run does by it."""
 
 _PRINTING = ("comms_logger", "flops_profiler", "timers")
 """Blocks with a switch that DeepSpeed alone acts on: what it prints."""
@@ -71,7 +78,7 @@ HEADS = frozenset({
     *("optimizer", "scheduler", "zero_optimization", "allgather_size", "fp16", "bf16", "bfloat16", "data_types"),
     *("communication_data_type", "steps_per_print", "tensorboard", "wandb", "activation_checkpointing", "pipeline"),
     *("tensor_parallel", "sequence_parallel_size", "aio"),
-    *(key.partition(".")[0] for key in _USUAL),
+    *(key.partition(".")[0] for key in (*_USUAL, *_UNCOUNTED)),
     *_PRINTING,
     *_FILES,
     *_SWITCHED,
@@ -129,9 +136,10 @@ def _narrow(reading: Reading, block: str) -> None:
     ):
         if reading.value(f"{block}.{key}") is not None:
             reading.say(f"{block}.{key}", {setting: "bf16"} if reading.flag(f"{block}.{key}") else {})
-    for key, usual in (("check_grad_overflow", True), ("immediate_grad_update", False)):
-        if block == "bf16":
-            reading.keep_unless(f"bf16.{key}", usual)
+    if block == "bf16":
+        reading.keep_unless("bf16.check_grad_overflow", usual=True)
+        effect = "gradients are added up at the end of a backward pass here"
+        reading.leave_unless("bf16.immediate_grad_update", usual=False, effect=effect)
     reading.idle("bf16 has no loss scale", block)
 
 
@@ -148,6 +156,7 @@ def _scaled(reading: Reading) -> None:
 
 
 def _formats(reading: Reading) -> None:
+    reading.idle("it can only be the format that the run computes in", "data_types.param_dtype")
     for key, setting in (
         ("data_types.grad_accum_dtype", "precision.accumulate"),
         ("communication_data_type", "precision.reduce"),
@@ -185,7 +194,8 @@ def parallel(reading: Reading) -> None:
     if degree is not None:
         reading.say("tensor_parallel.autotp_size", {"parallel.tensor": max(1, degree)})
     if (degree or 0) > 1:
-        reading.keep_inside("tensor_parallel")
+        reading.keep_unless("tensor_parallel.tp_overlap_comm", usual=False)
+        reading.leave("tensors are cut as transformers plans for the model here", "tensor_parallel")
     reading.idle("DeepSpeed reads it where tensors are cut, and this file cuts none", "tensor_parallel")
     interval = "pipeline.activation_checkpoint_interval"
     if reading.value(interval) is not None and reading.count(interval):
@@ -221,6 +231,8 @@ def engine(reading: Reading) -> None:
         if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
             reading.keep_inside(block)
         reading.default(block)
+    for key, (usual, effect) in _UNCOUNTED.items():
+        reading.leave_unless(key, usual, effect)
     reading.keep_inside("aio")
 
 

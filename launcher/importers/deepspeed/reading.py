@@ -128,6 +128,14 @@ class Reading:
         else:
             self.keep(key)
 
+    def leave_unless(self, key: str, usual: object, effect: str) -> None:
+        """Enter a key as left out, or as default where its value is the one that DeepSpeed has without it."""
+        if self.ledger.is_open(key):
+            if self.value(key) == usual:
+                self.ledger.default(key)
+            else:
+                self.ledger.leave(key, effect)
+
     def default(self, *blocks: str) -> None:
         """Enter open keys of some blocks that say the default here too."""
         self.ledger.default(*self.inside(*blocks))

@@ -18,24 +18,35 @@ _COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"
 """Counts of elements; DeepSpeed takes those of stage 3 without their prefix, too."""
 
 _USUAL: Mapping[str, object] = {
-    "contiguous_gradients": True, "reduce_scatter": True, "allgather_partitions": True,
-    "use_multi_rank_bucket_allreduce": True, "ignore_unused_parameters": True, "parameter_alignment": False,
-    "round_robin_gradients": False,
+    "allgather_partitions": True, "use_multi_rank_bucket_allreduce": True, "ignore_unused_parameters": True,
+    "parameter_alignment": False, "round_robin_gradients": False,
 }  # fmt: skip
 _USUAL_OF_STAGE_3: Mapping[str, object] = {
-    "memory_efficient_linear": True,
     **dict.fromkeys(("stage3_model_persistence_threshold", "model_persistence_threshold"), None),
-    **dict.fromkeys(("stage3_module_granularity_threshold", "module_granularity_threshold"), 0),
-    "stage3_use_all_reduce_for_fetch_params": False,
-    "stage3_allgather_sequential": False,
-    "zero_quantized_weights": False,
-    "zero_quantized_nontrainable_weights": False,
-    "zero_quantized_gradients": False,
     "override_module_apply": True,
     "log_trace_cache_warnings": False,
     "enable_sanity_checks": False,
 }
 """Keys on which DeepSpeed alone acts, with its defaults, which the translation has too."""
+
+_BUCKETS = "gradients are reduced by whole buckets here, whose memory is counted"
+_FETCHED = "parameters are gathered in buckets here, whose memory is counted"
+_MODULES = "modules are gathered one by one here, whose memory is counted"
+
+_UNCOUNTED: Mapping[str, tuple[object, str]] = {
+    "contiguous_gradients": (True, _BUCKETS),
+    "reduce_scatter": (True, _BUCKETS),
+}
+_UNCOUNTED_OF_STAGE_3: Mapping[str, tuple[object, str]] = {
+    "memory_efficient_linear": (True, "linear layers keep no gathered weights here"),
+    **dict.fromkeys(("stage3_module_granularity_threshold", "module_granularity_threshold"), (0, _MODULES)),
+    "stage3_use_all_reduce_for_fetch_params": (False, _FETCHED),
+    "stage3_allgather_sequential": (False, _FETCHED),
+    "zero_quantized_nontrainable_weights": (False, "frozen weights are kept as they are here, or in 4 bits: qlora"),
+}
+"""Options whose memory is not counted, so that runs here have DeepSpeed's default: it, and what a run does by it."""
+
+_QUANTIZED = {f"zero_{key}": f"zero.{key}" for key in ("quantized_weights", "quantized_gradients")}
 
 _GATHERED = (
     "stage3_gather_16bit_weights_on_model_save",
@@ -65,7 +76,7 @@ def settings() -> dict[str, str]:
     offload = {f"{block}.device": path for block, path in _OFFLOAD.items()}
     paths = {f"{block}.nvme_path": "zero.nvme_path" for block in _OFFLOAD}
     gathered = dict.fromkeys(_GATHERED, "save.export")
-    found = {**counts, **offload, **paths, **gathered, "zero_hpz_partition_size": "zero.hpz"}
+    found = {**counts, **offload, **paths, **gathered, **_QUANTIZED, "zero_hpz_partition_size": "zero.hpz"}
     return {f"{BLOCK}.{key}": path for key, path in found.items()}
 
 
@@ -112,13 +123,16 @@ def _counts(reading: Reading, stage: int) -> None:
     for key, path in _COUNTS.items():
         reading.say_count(f"{BLOCK}.{key}", path, least=1)
     reading.say_flag(f"{BLOCK}.overlap_comm", "zero.overlap_comm")
-    of_stage_3 = [*_COUNTS_OF_STAGE_3, *_USUAL_OF_STAGE_3, *_GATHERED, "zero_hpz_partition_size", "leaf_module"]
+    of_stage_3 = [*_COUNTS_OF_STAGE_3, *_USUAL_OF_STAGE_3, *_UNCOUNTED_OF_STAGE_3, *_QUANTIZED, *_GATHERED]
+    of_stage_3 += ["zero_hpz_partition_size", "leaf_module"]
     if stage < 3:
         why = f"DeepSpeed reads it at stage 3 alone, and this is stage {stage}"
         reading.idle(why, *(f"{BLOCK}.{key}" for key in of_stage_3))
         return
     for key, path in _COUNTS_OF_STAGE_3.items():
         reading.say_count(f"{BLOCK}.{key}", path)
+    for key, path in _QUANTIZED.items():
+        reading.say_flag(f"{BLOCK}.{key}", path)
     if (ranks := reading.count(f"{BLOCK}.zero_hpz_partition_size")) is not None:
         reading.say(f"{BLOCK}.zero_hpz_partition_size", {"zero.hpz": max(1, ranks)})
 
@@ -199,7 +213,9 @@ def _others(reading: Reading, stage: int) -> None:
         reading.idle("DeepSpeed reads it at stages 1 and 2", f"{BLOCK}.round_robin_gradients")
     for key, value in usual.items():
         reading.keep_unless(f"{BLOCK}.{key}", value)
-    reading.keep_inside(f"{BLOCK}.leaf_module")
+    for key, (value, effect) in {**_UNCOUNTED, **({} if stage < 3 else _UNCOUNTED_OF_STAGE_3)}.items():
+        reading.leave_unless(f"{BLOCK}.{key}", value, effect)
+    reading.leave(_MODULES, f"{BLOCK}.leaf_module")
     reading.idle("of checkpoints and of what others report", *(f"{BLOCK}.{key}" for key in _OF_FILES))
     mics = (f"{BLOCK}.mics_shard_size", f"{BLOCK}.mics_hierarchical_params_gather")
     if (reading.number(mics[0]) or 0) <= 0:

@@ -228,6 +228,8 @@ def checkpoints(spec: RunSpec, saves: Saves) -> str:
     if (number := disk.kept_bytes // max(1, disk.checkpoint_bytes)) > 1:
         one_more = " and the one in writing" if number > spec.save.keep else ""
         text += f", up to {gib(disk.kept_bytes)} on disk ({number - bool(one_more)} that are kept{one_more})"
+    if disk.swapped_bytes:
+        text += f", {gib(disk.swapped_bytes)} of each node in {spec.zero.nvme_path}"
     if saves.seconds is None or saves.bandwidth is None:
         return text
     text += f", written in {duration(saves.seconds)} at {rounded(saves.bandwidth / 1e9)} GB/s ({saves.source})"

@@ -85,6 +85,8 @@ def load(context: Context, engine: Any, directory: Path) -> None:
         universal = _universal(context, directory)
         folder, tag = universal.parent, universal.name
         engine._config.load_universal_checkpoint = True
+    if here["nvme"]:
+        engine._load_zero_checkpoint = lambda *_, **__: True  # It takes weights on NVMe for weights in memory.
     settings = [{key: group[key] for key in _OF_GROUPS if key in group} for group in engine.optimizer.param_groups]
     loaded, _ = engine.load_checkpoint(str(folder), tag=tag, load_module_strict=context.spec.adapter.name == "none")
     if loaded is None:
@@ -92,6 +94,39 @@ def load(context: Context, engine: Any, directory: Path) -> None:
     if engine._config.load_universal_checkpoint:
         engine._config.load_universal_checkpoint = False
         _repair(engine.optimizer.optimizer, settings)
+    if here["nvme"]:
+        _restore_swapped(engine, folder, tag)
+
+
+@torch.no_grad()
+def _restore_swapped(engine: Any, folder: Path, tag: str) -> None:
+    """Give the optimizer what ``load_checkpoint`` leaves out where something is on NVMe.
+
+    DeepSpeed 0.19.8 copies the files of swapped sub-groups back and updates the weights from them, and that is all: it
+    would start from moments of zero, as none are known before the first step, at the first count of steps, and with
+    fresh groups where they are too small to be swapped, as the norms' often are. This rank's file has what is lacking.
+    """
+    wrapper = engine.optimizer
+    read = engine._get_all_zero_checkpoints(str(folder), tag)[dist.get_rank(group=wrapper.dp_process_group)]
+    wrapper.loss_scaler, before = read["loss_scaler"], read["optimizer_state_dict"]["state"]
+    wrapper.checkpoint_event_prologue()
+    masters = zip(wrapper.fp32_partitioned_groups_flat, read["fp32_flat_groups"], strict=True)
+    for number, (master, saved) in enumerate(masters):
+        state, size = wrapper.optimizer.state[master], wrapper.fp16_partitioned_groups_flat_numel[number]
+        swapped = wrapper._swappable_optimizer_subgroup(number)
+        for key, value in before[number].items():
+            moments = isinstance(value, torch.Tensor) and value.dim() > 0
+            if swapped and moments:
+                state[key] = value.new_empty(size)  # Its size makes it one that is swapped; its file has the values.
+            else:
+                state[key] = value.to(master.device) if moments else value
+        if swapped:
+            wrapper._prepare_sub_group(number, set())
+            wrapper._release_sub_group(number, set())
+        else:
+            master.data.copy_(saved)
+            wrapper._reassign_or_swap_out_partitioned_parameters(number)
+    wrapper.checkpoint_event_epilogue()
 
 
 def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> None:

@@ -63,6 +63,18 @@ class _Placed(LanguageModel):
         return self
 
 
+class _Quantizer:
+    """The tensors that DeepSpeed's CUDA kernel makes, without their values (csrc/quantization/pt_binding.cpp)."""
+
+    Symmetric = 0
+
+    def quantize(self, values: torch.Tensor, groups: int, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return values.to(torch.int8), values.new_empty((groups, 1), dtype=torch.float32)
+
+    def dequantize(self, values: torch.Tensor, *_: Any) -> torch.Tensor:
+        return values.to(torch.half)
+
+
 @contextlib.contextmanager
 def ddp() -> Iterator[None]:
     """Let DDP and its hooks reduce without peers."""
@@ -79,6 +91,7 @@ def deepspeed(context: Context) -> Iterator[None]:
     place = {"RANK": context.rank, "LOCAL_RANK": 0, "WORLD_SIZE": context.world, "LOCAL_SIZE": context.world}
     os.environ |= {"DS_ACCELERATOR": "cpu", **{name: str(number) for name, number in place.items()}}
     from deepspeed.comm import comm
+    from deepspeed.runtime.zero.partition_parameters import CUDAQuantizer
     from deepspeed.utils import groups
 
     from launcher.worker.deepspeed import model
@@ -88,6 +101,7 @@ def deepspeed(context: Context) -> Iterator[None]:
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
         stack.enter_context(replaced(model, "LanguageModel", _Placed))
+        stack.enter_context(replaced(CUDAQuantizer, "quantizer_cuda_module", _Quantizer()))
         stack.enter_context(agreed())
         yield
 

@@ -251,10 +251,77 @@ def test_kernels_that_are_compiled_on_the_node_are_announced() -> None:
     assert cautions("parallel=zero2") == {"optimizer.fused": (rule, ("optimizer.fused=true",))}
 
 
-def test_a_run_that_cannot_be_resumed_is_announced() -> None:
-    rule = "DeepSpeed 0.19.8 restores neither weights nor optimizer states from NVMe: the run cannot be resumed"
-    found = cautions("parallel=zero3", "zero.offload_parameters=nvme", "zero.nvme_path=/x", "optimizer.fused=true")
-    assert found == {"zero.offload_parameters": (rule, ("zero.offload_parameters=cpu", "save.export=safetensors"))}
+def test_offload_to_nvme_has_no_other_kernel_to_offer() -> None:
+    [(rule, ways)] = cautions("parallel=zero3", "zero.offload_optimizer=nvme", "zero.nvme_path=/x").values()
+    assert (rule.endswith("offload to NVMe needs it"), ways) == (True, ())
+
+
+def test_weights_on_nvme_are_not_kept_for_reuse_unless_there_are_buffers_for_them() -> None:
+    """Two CPU ranks stopped in the second step with "Not enough buffers", and lost what ZeRO 3 does with none kept."""
+    words = ("parallel=zero3", "zero.offload_parameters=nvme", "zero.nvme_path=/x")
+    rule = "each weight that is kept for reuse keeps its buffer for NVMe, and DeepSpeed stops once they are used up"
+    assert found(*words) == {
+        "zero.max_reuse_distance": (rule, ("zero.max_reuse_distance=0", "zero.offload_parameters=cpu"))
+    }
+    assert found(*words, "zero.max_reuse_distance=0") == {}
+    assert found(*words, "+backend.extra.zero_optimization.offload_param.buffer_count=300") == {}
+
+
+TWO_NODES = ("parallel=zero3", "cluster.nodes=2", "precision.reduce=fp16")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule", "way_out"),
+    [
+        (
+            ("parallel=zero2", "zero.quantized_weights=true"),
+            "zero.quantized_weights",
+            "parameters are gathered in fewer bits with ZeRO 3, which partitions the parameters "
+            "(runtime/zero/stage3.py)",
+            ("zero.quantized_weights=false", "zero=3"),
+        ),
+        (
+            ("parallel=zero3", "zero.quantized_weights=true", "hardware=cpu"),
+            "zero.quantized_weights",
+            "DeepSpeed's quantizer is a CUDA kernel (op_builder/quantizer.py), and these ranks are CPUs",
+            ("zero.quantized_weights=false", "hardware=h100_80g"),
+        ),
+        (
+            ("parallel=zero3", "zero.quantized_weights=true", "cluster.nodes=128"),
+            "zero.quantized_weights",
+            "each of the 1024 ranks quantizes its share of a norm, 8 elements at once, and would not get so many of "
+            "the 4096",
+            ("zero.quantized_weights=false",),
+        ),
+        (
+            ("parallel=zero3", "precision.reduce=fp16", "zero.quantized_gradients=true"),
+            "zero.quantized_gradients",
+            "DeepSpeed quantizes gradients on several nodes, and reduces them as they are on one "
+            "(runtime/zero/stage3.py)",
+            ("zero.quantized_gradients=false", "cluster.nodes=2"),
+        ),
+        (
+            ("parallel=zero3", "cluster.nodes=2", "zero.quantized_gradients=true"),
+            "precision.reduce",
+            "the kernel reads gradients as fp16, and would take others for other numbers (swizzled_quantize.cu)",
+            ("precision.reduce=fp16", "zero.quantized_gradients=false"),
+        ),
+        (
+            (*TWO_NODES, "zero.quantized_gradients=true", "parallel.ulysses=2"),
+            "parallel.ulysses",
+            "the all-to-alls of quantized gradients go over all ranks (runtime/comm/coalesced_collectives.py)",
+            ("parallel.ulysses=1", "zero.quantized_gradients=false"),
+        ),
+    ],
+)
+def test_quantized_traffic_is_refused_where_it_would_not_run_do_nothing_or_read_other_numbers(
+    overrides: tuple[str, ...], path: str, rule: str, way_out: tuple[str, ...]
+) -> None:
+    assert found(*overrides) == {path: (rule, way_out)}
+
+
+def test_quantized_traffic_goes_through_on_nodes_of_gpus() -> None:
+    assert found(*TWO_NODES, "zero.quantized_weights=true", "zero.quantized_gradients=true", "zero.hpz=8") == {}
 
 
 def test_a_second_partition_beyond_the_node_is_pointed_out() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.deepspeed import warnings
-from launcher.backends.deepspeed.extra import SETTINGS
+from launcher.backends.deepspeed.options import SETTINGS
 from tests.support.deepspeed_specs import GPU, found
 from tests.support.helpers import make_spec
 
@@ -68,6 +68,77 @@ from tests.support.helpers import make_spec
             ("script=path/to/train.py",),
         ),
         (
+            "+backend.extra.zero_optimization.max_live_parameters=5",
+            "backend.extra.zero_optimization.max_live_parameters",
+            "it has a setting of its own, zero.max_live_parameters, which the memory estimate reads too",
+            ("zero.max_live_parameters=5",),
+        ),
+        (
+            "+backend.extra.zero_optimization.cpu_offload=true",
+            "backend.extra.zero_optimization.cpu_offload",
+            "it has a setting of its own, zero.offload_optimizer, which the memory estimate reads too",
+            ("zero.offload_optimizer=cpu",),
+        ),
+        (
+            "+backend.extra.zero_optimization.zero_quantized_weights=true",
+            "backend.extra.zero_optimization.zero_quantized_weights",
+            "it has a setting of its own, zero.quantized_weights, which the memory estimate reads too",
+            ("zero.quantized_weights=true",),
+        ),
+        (
+            "+backend.extra.zero_optimization.contiguous_gradients=false",
+            "backend.extra.zero_optimization.contiguous_gradients",
+            "gradients would be reduced by other buffers than are counted",
+            ("zero.reduce_bucket_size=50000000", "+backend.extra.zero_optimization.contiguous_gradients=true"),
+        ),
+        (
+            "+backend.extra.zero_optimization.mics_shard_size=8",
+            "backend.extra.zero_optimization.mics_shard_size",
+            "DeepSpeed 0.19.8 has it no more: MiCS",
+            ("parallel=hsdp", "zero.hpz=8", "+backend.extra.zero_optimization.mics_shard_size=-1"),
+        ),
+        (
+            "+backend.extra.zero_optimization.zenflow.topk_ratio=0.1",
+            "backend.extra.zero_optimization.zenflow.topk_ratio",
+            "ZenFlow keeps moments of chosen columns on the GPU, which are not counted, lets other gradients lag "
+            "behind, and puts neither into a checkpoint (runtime/zenflow)",
+            ("zero.offload_optimizer=cpu",),
+        ),
+        (
+            "+backend.extra.zero_optimization.offload_optimizer.super_offload=true",
+            "backend.extra.zero_optimization.offload_optimizer.super_offload",
+            "SuperOffload's moments lie in a process of their own, which neither the estimate nor a checkpoint sees "
+            "(runtime/superoffload)",
+            (
+                "zero.offload_optimizer=cpu",
+                "+backend.extra.zero_optimization.offload_optimizer.super_offload=false",
+            ),
+        ),
+        (
+            "+backend.extra.optimizer.type=OneBitAdam",
+            "backend.extra.optimizer.type",
+            "DeepSpeed 0.19.8 has 1-bit optimizers no more; ZeRO 3 sends gradients in 4 bits",
+            ("optimizer=adamw", "zero.quantized_gradients=true"),
+        ),
+        (
+            "+backend.extra.compression_training.weight_quantization=true",
+            "backend.extra.compression_training",
+            "DeepSpeed 0.19.8 has it no more",
+            ("adapter=qlora",),
+        ),
+        (
+            "+backend.extra.zero_optimization.new_option=1",
+            "backend.extra.zero_optimization.new_option",
+            "DeepSpeed 0.19.8 has no such option, so that what it would take is not counted",
+            (),
+        ),
+        (
+            "+backend.extra.prescale_gradients=true",
+            "backend.extra.prescale_gradients",
+            "DeepSpeed stops at it with ZeRO 3, whose gradients are scattered",
+            ("+backend.extra.prescale_gradients=false", "zero=1"),
+        ),
+        (
             "+backend.extra.tensor_parallel.tp_overlap_comm=true",
             "backend.extra.tensor_parallel.tp_overlap_comm",
             "DeepSpeed reads it only where tensors are cut, and this run cuts none",
@@ -123,8 +194,16 @@ def test_every_setting_that_an_extra_key_points_to_exists() -> None:
         assert hasattr(getattr(spec, group), key), setting
 
 
+def test_a_default_of_deepspeed_s_goes_through_where_another_value_would_not() -> None:
+    assert found("parallel=zero3", "+backend.extra.zero_optimization.reduce_scatter=true") == {}
+    assert found("parallel=zero2", "+backend.extra.zero_optimization.round_robin_gradients=true") == {}
+
+
 def test_what_is_handed_through_is_listed() -> None:
-    extra = "+backend.extra.zero_optimization.round_robin_gradients=true"
-    rule = "handed to DeepSpeed as it is and not part of the memory estimate: zero_optimization.round_robin_gradients"
+    extra = "+backend.extra.zero_optimization.enable_sanity_checks=true"
+    rule = (
+        "handed to DeepSpeed as it is and judged by it alone; no memory depends on it: "
+        "zero_optimization.enable_sanity_checks"
+    )
     spec = make_spec(*GPU, "parallel=zero2", extra, "optimizer.fused=true")
     assert [(w.path, w.rule, w.way_out) for w in warnings(spec)] == [("backend.extra", rule, ())]

@@ -13,7 +13,10 @@ from launcher.job.job import Job
 from tests.support.helpers import GOLDEN, assert_golden, make_spec
 
 EIGHT = ("model=7b", "hardware=h100_80g", "cluster.gpus_per_node=8", "train.global_batch_size=32")
-NVME = ("zero.offload_optimizer=nvme", "zero.offload_parameters=nvme", "zero.nvme_path=/local_nvme")
+NVME = (
+    *("zero.offload_optimizer=nvme", "zero.offload_parameters=nvme", "zero.nvme_path=/local_nvme"),
+    "zero.max_reuse_distance=0",
+)
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "zero0": (*EIGHT, "parallel=zero0"),
@@ -25,6 +28,10 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero3_offload": (*EIGHT, "parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
     "zero3_nvme": (*EIGHT, "parallel=zero3", *NVME),
     "zero3_hpz": (*EIGHT, "parallel=zero3", "zero.hpz=4", "cluster.nodes=2"),
+    "zero3_quantized": (
+        *(*EIGHT, "parallel=zero3", "zero.quantized_weights=true", "zero.quantized_gradients=true", "zero.hpz=8"),
+        *("cluster.nodes=2", "precision.reduce=fp16"),
+    ),
     "zero2_fp16": (*EIGHT, "parallel=zero2", "precision=fp16"),
     "zero1_fp32": (*EIGHT, "parallel=zero1", "precision=fp32"),
     "zero3_bf16_states": (*EIGHT, "parallel=zero3", "precision.master=bf16", "precision.optimizer_states=bf16"),
@@ -33,7 +40,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "zero1_tensor": (*EIGHT, "parallel=zero1", "parallel.tensor=4", "model.qk_norm=true"),
     "zero1_pipeline": (*EIGHT, "parallel=zero1", "parallel.pipeline=4"),
     "zero3_ulysses": (*EIGHT, "parallel=ulysses"),
-    "zero3_extra": (*EIGHT, "parallel=zero3", "+backend.extra.zero_optimization.zero_quantized_weights=true"),
+    "zero3_extra": (*EIGHT, "parallel=zero3", "+backend.extra.zero_optimization.enable_sanity_checks=true"),
 }
 
 
@@ -146,7 +153,7 @@ def test_torch_s_own_adam_runs_on_the_cpu_and_where_its_words_are_used(
 
 def test_extra_keys_are_merged_in_last_and_leave_their_neighbours() -> None:
     zero = ds_config.build(make_spec(*PRESETS["zero3_extra"]))["zero_optimization"]
-    assert zero["zero_quantized_weights"] is True
+    assert zero["enable_sanity_checks"] is True
     assert zero["stage"] == 3
 
 

@@ -16,6 +16,7 @@ SAVED = {
     "pipeline": 1,
     "precision": "bf16",
     "nvme": False,
+    "sub_group_size": 1000,
     "adapter": "none",
     "optimizer": "adamw",
 }
@@ -52,16 +53,16 @@ def test_other_ranks_and_the_neighbouring_stage_can_go_on(changes: dict[str, Any
             "step was trained in fp32 and this run computes in bf16: set precision=fp32",
         ),
         (
-            {"stage": 3, "nvme": True},
-            {"stage": 3, "nvme": True},
-            "step cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where something is "
-            "offloaded to NVMe; train without NVMe",
+            {"stage": 3, "nvme": "optimizer"},
+            {"stage": 3, "nvme": "optimizer", "ranks": 4},
+            "step was written by 2 ranks with zero.sub_group_size=1000 and offload of optimizer to NVMe, whose files "
+            "no others read: run on 2 ranks with zero.sub_group_size=1000",
         ),
         (
             {"stage": 3},
-            {"stage": 3, "nvme": True},
-            "step cannot be resumed: DeepSpeed 0.19.8 restores neither weights nor optimizer states where something is "
-            "offloaded to NVMe; train without NVMe",
+            {"stage": 3, "nvme": "parameters"},
+            "step was written with no offload to NVMe and this run has offload of parameters to NVMe, which DeepSpeed "
+            "does not convert: keep it",
         ),
         (
             {"stage": 0},
@@ -136,3 +137,57 @@ def test_a_disk_that_is_full_is_told_from_other_failures(tmp_path: Path, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
     with pytest.raises(OSError, match="No space left on device"):
         checkpoint.save(context, Fails(), tmp_path)
+
+
+def test_a_stand_in_for_swapped_states_gets_its_steps_moments_and_small_groups_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two groups the first is on the disk, where DeepSpeed reads it itself; the real thing needs async_io."""
+    torch = pytest.importorskip("torch")
+    from launcher.worker.deepspeed import checkpoint
+
+    masters = [torch.zeros(0), torch.zeros(2)]
+    states: list[dict[str, Any]] = [{}, {}]
+    saved = {
+        "loss_scaler": "saved",
+        "optimizer_state_dict": {
+            "state": {0: {"step": 5, "exp_avg": torch.zeros(0)}, 1: {"step": 5, "exp_avg": torch.ones(2)}}
+        },
+        "fp32_flat_groups": [torch.zeros(0), torch.full((2,), 3.0)],
+    }
+    called = list[object]()
+
+    class Wrapper:
+        dp_process_group = None
+        fp32_partitioned_groups_flat, fp16_partitioned_groups_flat_numel = masters, [4, 2]
+        optimizer = type("Adam", (), {"state": dict(zip(masters, states, strict=True))})
+
+        def checkpoint_event_prologue(self) -> None:
+            called.append("partition")
+
+        def checkpoint_event_epilogue(self) -> None:
+            called.append("gather")
+
+        def _swappable_optimizer_subgroup(self, number: int) -> bool:
+            return number == 0
+
+        def _prepare_sub_group(self, number: int, timers: set[str]) -> None:
+            called.append(("from the disk", len(states[number]["exp_avg"])))
+
+        def _release_sub_group(self, number: int, timers: set[str]) -> None:
+            called.append("to the disk")
+
+        def _reassign_or_swap_out_partitioned_parameters(self, number: int) -> None:
+            called.append(number)
+
+    class Engine:
+        optimizer = Wrapper()
+
+        def _get_all_zero_checkpoints(self, folder: str, tag: str) -> list[Any]:
+            return [None, saved]
+
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group: 1)
+    checkpoint._restore_swapped(Engine(), Path("step"), "deepspeed")
+    assert called == ["partition", ("from the disk", 4), "to the disk", 1, "gather"]
+    assert [state["step"] for state in states] == [5, 5]
+    assert (masters[1].tolist(), states[1]["exp_avg"].tolist()) == ([3.0, 3.0], [1.0, 1.0])

@@ -145,6 +145,9 @@ _DEEPSPEED = (
     "llama/zero0/bf16/full/4/optimizer=sgd",
     "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
     "llama/zero1/bf16/none/4/train.global_batch_size=16",
+    "llama/zero3/bf16/none/4/precision.reduce=fp32",
+    "llama/zero3/bf16/full/4/zero.quantized_weights=true",  # With a stand-in for DeepSpeed's CUDA kernel.
+    "llama/zero2/bf16/full/4/+backend.extra.zero_optimization.round_robin_gradients=true",
 )
 """One process traces them all, each in a world of its own."""
 
