@@ -86,9 +86,25 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("checkpointing.layers", settings.layers, rule, way_out)
     yield from _modules(spec)
     yield from _offload(spec)
-    if spec.train.loss == "fused":
-        rule = "no fused cross entropy is installed; the chunked one also never holds all logits"
-        yield ConfigError("train.loss", "fused", rule, ["train.loss=chunked", "train.loss=full"])
+    yield from _fused_loss(spec)
+
+
+def _fused_loss(spec: RunSpec) -> Iterator[ConfigError]:
+    """``LigerFusedLinearCrossEntropyFunction`` reads the output projection's weight, whole and on a GPU."""
+    if spec.train.loss != "fused":
+        return
+    parallel = spec.parallel
+    if spec.hardware.device == "cpu":
+        rule = "Liger's kernel is written in Triton, for a GPU"
+    elif parallel.tensor > 1:
+        rule = f"it reads the whole output projection, of which {parallel.tensor} tensor parallel ranks hold parts"
+    elif parallel.pipeline > 1 or (spec.backend.name == "deepspeed" and spec.zero.stage == 3):
+        holder = "a pipeline's last stage" if parallel.pipeline > 1 else "ZeRO 3"
+        rule = f"it reads the output projection itself, which {holder} gathers for its module's own call alone"
+    else:
+        return
+    way_out = ["train.loss=chunked", "train.loss=full"]
+    yield ConfigError("train.loss", "fused", f"{rule}; the chunked loss never holds all logits, either", way_out)
 
 
 def _offload(spec: RunSpec) -> Iterator[ConfigError]:

@@ -75,7 +75,9 @@ class Space:
         cls, base: RunSpec, fixed: frozenset[str], choices: Mapping[str, Sequence[object]], refused: Refused
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
-        losses = _valid(base, "train.loss", LOSSES, refused)
+        # A package that only some machines have is for the words to ask for.
+        known = LOSSES if backends.of(base).profile.kernels is None else [each for each in LOSSES if each != "fused"]
+        losses = _valid(base, "train.loss", known, refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
         return cls(
             base=base,

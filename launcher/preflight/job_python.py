@@ -28,7 +28,12 @@ ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", 
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
-_PACKAGES = (package.NAME, "bitsandbytes", *versions.OLDEST)  # Packages of which a Python is asked the versions.
+_PACKAGES = (
+    package.NAME,
+    "bitsandbytes",
+    "liger-kernel",
+    *versions.OLDEST,
+)  # Packages of which a Python is asked the versions.
 
 _PROGRAM = """
 import json, sys
@@ -53,7 +58,8 @@ def needed(spec: RunSpec) -> list[str]:
     """The packages that a run imports."""
     profile = backends.of(spec).profile
     framework = [profile.framework] if profile.framework is not None and spec.backend.path is None else []
-    return [*profile.packages, *framework, *ADAPTERS.get(spec.adapter.name, ())]
+    kernels = [profile.kernels] if profile.kernels is not None and spec.train.loss == "fused" else []
+    return [*profile.packages, *framework, *kernels, *ADAPTERS.get(spec.adapter.name, ())]
 
 
 def kept(spec: RunSpec) -> Environment | None:

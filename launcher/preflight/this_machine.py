@@ -84,6 +84,9 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None:
         return
     yield from versions.unusable(spec, needed, profile.needs)
+    if spec.train.loss == "fused" and profile.kernels and find_spec(profile.kernels.replace("-", "_")) is None:
+        rule = f"needs {profile.kernels}, not installed for this Python"
+        yield ConfigError("train.loss", "fused", rule, [package.install("kernels"), "train.loss=chunked"])
     kind = spec.tracking.kind
     if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
         rule = "its package is not installed for this Python"

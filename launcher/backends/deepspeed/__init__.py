@@ -68,6 +68,7 @@ profile = Profile(
         ),
         EXPERTS,
     ),
+    kernels="liger-kernel",
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
     shards_instead=("zero.stage=1", "zero.stage=3"),

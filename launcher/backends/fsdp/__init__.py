@@ -45,6 +45,7 @@ profile = Profile(
         ),
         EXPERTS,
     ),
+    kernels="liger-kernel",
     install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",

@@ -18,6 +18,7 @@ from launcher.estimate.rank.model import RankModel
 
 _TORCH = "trace of the live tensors of torch.nn.functional.cross_entropy on fp32 logits"
 _MEGATRON = "Megatron-core tensor_parallel/cross_entropy.py"
+_LIGER = "liger_kernel/ops/fused_linear_cross_entropy.py, fused_linear_cross_entropy_forward"
 _CHUNKS = "torch/utils/checkpoint.py and AccumulateGrad, one chunk after the other"
 
 
@@ -32,12 +33,39 @@ def logits(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.engine.library == "megatron":
         yield from _megatron(rank)
         return
+    if rank.spec.train.loss == "fused":
+        yield from _liger(rank)
+        return
     size, tokens, own = rank.engine.size, _tokens(rank), _torch(rank)
     yield _logits(rank, "output", own.output, tokens, own.source)
     yield _logits(rank, "loss", own.loss, tokens, own.source)
     yield _logits(rank, "loss_backward", own.backward, tokens, own.source).at("softmax")
     if rank.spec.train.loss != "full":
         yield from _chunked_gradients(rank, size, tokens)
+
+
+def _liger(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Liger's fused loss: logits of some tokens, turned into their gradient in place, and what it makes of that.
+
+    The gradients of the states and of the output projection are made with the loss and wait for the backward pass;
+    under autocast each product casts the weight anew.
+    """
+    z, h, v = rank.engine.size, rank.spec.model.hidden_size, rank.vocabulary
+    yield _logits(rank, "loss", z, liger_tokens(rank.tokens, v, h), _LIGER)
+    if rank.engine.autocast:
+        yield term("temporary", ("loss",), "cast of the output projection", "z * V * h", _LIGER, z=z, V=v, h=h)
+    made: tuple[Moment, ...] = ("loss", "loss_backward")
+    z = rank.engine.residual_size
+    yield term("temporary", made, "gradient of the states", "z * tok * h", _LIGER, z=z, tok=rank.tokens, h=h)
+    if w := _trained_projection(rank):
+        z = 4 if rank.engine.autocast else rank.engine.size
+        yield term("temporary", made, "gradient of the output projection", "z * w", _LIGER, z=z, w=w)
+
+
+def liger_tokens(tokens: int, vocabulary: int, hidden: int) -> int:
+    """The tokens whose logits Liger holds at once: a power of two such that they take no more than the states do."""
+    parts = ceil(tokens / ceil(vocabulary / hidden))
+    return min(tokens, 1 << (parts - 1).bit_length())
 
 
 def _torch(rank: RankModel) -> LogitsBytes:
@@ -69,9 +97,7 @@ def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[Memo
     Or, at a later instant, the chunk's own gradient beside both, with only the gradient left of the logits. The only
     chunk has none before it.
     """
-    w = rank.head.largest_trained
-    if rank.spec.model.tie_word_embeddings:
-        w = max(w, rank.embedding.largest_trained)
+    w = _trained_projection(rank)
     if not w:
         return
     what = "gradient of the output projection"
@@ -79,6 +105,12 @@ def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[Memo
         yield term("temporary", ("loss_backward",), f"{what} of earlier chunks", "z * w", _CHUNKS, z=size, w=w)
     yield _logits(rank, "loss_backward", size, tokens, _CHUNKS).at("product")
     yield term("temporary", ("loss_backward",), what, "z * w", _CHUNKS, z=size, w=w).at("product")
+
+
+def _trained_projection(rank: RankModel) -> int:
+    """The elements of the output projection; 0 where it is frozen."""
+    w = rank.head.largest_trained
+    return max(w, rank.embedding.largest_trained) if rank.spec.model.tie_word_embeddings else w
 
 
 def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:

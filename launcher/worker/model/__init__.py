@@ -33,6 +33,7 @@ class LanguageModel(nn.Module):
         self._places = "position_ids" in inspect.signature(network.base_model.forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
         self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
+        self._fused = spec.train.loss == "fused"
         self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
 
     def forward(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
@@ -65,6 +66,8 @@ class LanguageModel(nn.Module):
         """The mean cross entropy, given the states behind the last norm."""
         (labels,) = self._own(marks.labels(tokens) if self._marked else tokens[:, 1:])
         divisor = self.divisor if self._marked else labels.numel()
+        if self._fused:
+            return self._fused_loss(hidden, labels) / divisor
         if self._chunk is None:
             return self._loss(hidden, labels) / divisor
         total = hidden.new_zeros((), dtype=torch.float32)
@@ -73,6 +76,17 @@ class LanguageModel(nn.Module):
             total = total + checkpoint(self._loss, some, theirs, use_reentrant=False, preserve_rng_state=False)
         mean: torch.Tensor = total / divisor
         return mean
+
+    def _fused_loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The same by Liger's kernel, which makes the gradients with the loss, some tokens after the others."""
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy  # Only where it is asked for.
+
+        head = self.network.get_output_embeddings()
+        states = hidden.flatten(0, 1) if self._factor == 1.0 else hidden.flatten(0, 1) * self._factor
+        loss: torch.Tensor = liger_fused_linear_cross_entropy(
+            states, head.weight, labels.flatten(), bias=head.bias, reduction="sum", softcap=self._cap
+        )
+        return loss
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The summed cross entropy; softmax in fp32 whatever the logits' format; ignored labels add zero."""
