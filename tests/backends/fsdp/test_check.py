@@ -159,9 +159,16 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("train.compile=false", "checkpointing.offload=false"),
         ),
         (
-            ("train.loss=fused",),
+            ("train.loss=fused", "hardware.device=cpu"),
             "train.loss",
-            "no fused cross entropy is installed; the chunked one also never holds all logits",
+            "Liger's kernel is written in Triton, for a GPU; the chunked loss never holds all logits, either",
+            ("train.loss=chunked", "train.loss=full"),
+        ),
+        (
+            ("train.loss=fused", "parallel.tensor=2"),
+            "train.loss",
+            "it reads the whole output projection, of which 2 tensor parallel ranks hold parts; the chunked loss never "
+            "holds all logits, either",
             ("train.loss=chunked", "train.loss=full"),
         ),
         (
