@@ -254,8 +254,8 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     if not rank.engine.autocast:
         return
     times = _times_cast(rank)
-    block = times * (rank.largest_block.dense - rank.largest_block.quantised)
-    blocks = times * (rank.all_blocks.dense - rank.all_blocks.quantised)
+    block = times * rank.largest_block.unpacked
+    blocks = times * rank.all_blocks.unpacked
     head, kept = output_elements(rank), times * _kept_copies(rank)
     again = ceil(block * rank.blocks[-1].recomputed_share) if rank.blocks else 0
     inside = blocks if rank.spec.adapter.name == "none" else kept + again
@@ -276,7 +276,7 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def _kept_copies(rank: RankModel) -> int:
     """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
-    counts = ((kind, kind.elements.dense - kind.elements.quantised) for kind in rank.blocks)
+    counts = ((kind, kind.elements.unpacked) for kind in rank.blocks)
     return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
 
 

@@ -13,7 +13,7 @@ from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.adapters import targeted
 from launcher.estimate.rank.counts import block_weights
-from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.model import NF4_BITS, RankModel
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
 
@@ -21,6 +21,7 @@ _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
     """All of them."""
     yield from dequantised(rank)
+    yield from packing(rank)
     if rank.spec.adapter.dora and rank.blocks:
         yield from dora(rank)
         yield from magnitudes(rank)
@@ -29,12 +30,32 @@ def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
 def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
     """The weight of one linear in the compute format while it multiplies, in forward and again in backward.
 
-    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``.
+    bitsandbytes ``autograd/_functions.py``, ``MatMul4Bit``. Of routed experts all of a block's are unpacked together,
+    in the format of the residual stream, and a recomputed block keeps them until its backward pass is there.
     """
-    if rank.elements.largest_quantised:
+    block = rank.largest_block
+    if block.quantised_experts:
+        what, source = "a block's experts, dequantised", "launcher/worker/model/quantised.py, Unpacked"
+        z_res, w = rank.engine.residual_size, block.largest_quantised
+        yield term("temporary", ("forward",), "experts' weights, dequantised", "z_res * w", source, z_res=z_res, w=w)
+        w = block.quantised_experts
+        yield term("temporary", BLOCK_BACKWARD, what, "z_res * w", source, z_res=z_res, w=w)
+    elif block.largest_quantised:
         what, source = "the largest weight, dequantised", "bitsandbytes autograd/_functions.py, MatMul4Bit"
         w = rank.elements.largest_quantised
         yield term("temporary", {*BLOCK_BACKWARD, "forward"}, what, "z * w", source, z=rank.engine.size, w=w)
+
+
+def packing(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While the model is loaded: one whole weight, beside it some of its rows in fp32, and then its packed bytes."""
+    elements = rank.elements
+    if elements.largest_quantised:
+        z = rank.engine.residual_size if elements.quantised_experts else rank.engine.size
+        what, source, w = "a weight that is packed", "launcher/worker/model/quantised.py", elements.largest_quantised
+        bits, rows = NF4_BITS[rank.spec.adapter.double_quant], elements.drawn_quantised
+        values: dict[str, Value] = {"z": z, "w": w, "rows": rows, "bits": bits}
+        formula = "z * w + max(4 * rows, ceil(bits * w / 8))"
+        yield term("temporary", LOAD, what, formula, source, **values).at("packing")
 
 
 def dora(rank: RankModel) -> Iterator[MemoryTerm]:

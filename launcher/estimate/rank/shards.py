@@ -44,6 +44,7 @@ class WeightCounts:
     last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
     drawn: int = 0  # Of the largest block of rows that the worker draws values for at once.
     largest_quantised: int = 0  # Of the largest weight that is held in 4 bits.
+    drawn_quantised: int = 0  # Of the largest block of rows that is drawn of one of those.
     quantised_experts: int = 0  # Of routed experts that are held in 4 bits, before sharding.
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
     # Of each matrix that receives gradients, in the order of the model, before sharding.
@@ -84,7 +85,7 @@ def _joined(tuples: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(tuples))
 
 
-_LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "largest_shard")
+_LARGEST = ("largest", "largest_trained", "drawn", "largest_quantised", "drawn_quantised", "largest_shard")
 _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     **{field.name: sum for field in fields(WeightCounts)},
     **dict.fromkeys(_LARGEST, max),
@@ -157,6 +158,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
             return copies * rounded_up(local[0], share) * (one // max(local[0], 1))
         return rounded_up(whole, share)
 
+    drawn = _drawn(weight.shape if not expert else (weight.copies, *weight.shape))
     one, trains = prod(local), not weight.frozen
     whole, matrix = copies * one, trains and len(local) > 1
     parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
@@ -173,8 +175,9 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         largest=one,
         largest_trained=one if trains else 0,
         last_trained=one if matrix else 0,
-        drawn=_drawn(weight.shape if not expert else (weight.copies, *weight.shape)),
+        drawn=drawn,
         largest_quantised=one if weight.quantised else 0,
+        drawn_quantised=drawn if weight.quantised else 0,
         quantised_experts=whole if weight.quantised and expert else 0,
         largest_shard=stepped // copies,
         matrices=(one,) * copies if matrix else (),

@@ -64,6 +64,7 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
         with access(parameter) as opened:
             if opened is not None:
                 draw_into(local(opened), name, seed, draw)
+        del opened  # Else it would outlive the next one's making.
     for module, name, value in buffer_values(made):
         getattr(module, name).copy_(value)
 

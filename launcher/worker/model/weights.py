@@ -41,6 +41,7 @@ def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib
                 differing.append(f"{name} is {shape} there and {part.shape} here")
             elif part.tensor.numel():
                 part.tensor.copy_(stored[part.region])
+        del opened, part  # Else they would outlive the next one's making.
     if differing:
         raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
 

@@ -24,6 +24,11 @@ SAVED = 8
 SIZES = ("model.intermediate_size=128",)
 LORA = (*SIZES, "adapter.rank=16", "optimizer.lr=1e-2", "train.eval_every=20")
 SAVING = (f"save.every={SAVED}", "save.keep=3", "save.last=true")
+FAMILIES = {
+    "gpt": (*training.GPT, "model.num_key_value_heads=4", "adapter.targets=[c_attn,c_proj,c_fc]"),
+    "moe": (*training.MOE, "model.moe_intermediate_size=64", "checkpointing=full", "adapter.targets=[q_proj,o_proj]"),
+}
+"""Transposed linears, and experts in one tensor."""
 CODES_BYTES = 2 * len(LINEARS) * 4 * (16 + 256 + 1 + 32)
 """Tables of 16 and 256 values and an offset beside the weights of each linear of two layers, and what is rounded up."""
 
@@ -48,6 +53,11 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
         "fsdp_bf16": ("parallel=fsdp", *qlora, *simple),
         "full": ("parallel=fsdp", *qlora, "checkpointing=full"),
         "selective": ("parallel=ddp", *qlora, "checkpointing=selective"),
+        **{
+            f"{name}_{how}": (f"parallel={parallel}", f"adapter={adapter}", *LORA, *more, "train.steps=4")
+            for name, more in FAMILIES.items()
+            for how, parallel, adapter in (("lora", "ddp", "lora"), ("ddp", "ddp", "qlora"), ("fsdp", "fsdp", "qlora"))
+        },
     }
 
 
@@ -66,6 +76,14 @@ def test_an_adapter_learns_beside_4_bit_weights_nearly_what_it_learns_beside_who
     assert sum(losses[-5:]) < sum(losses[:5]) - 0.5
     assert losses == pytest.approx(runs.losses["lora"], rel=0.01)
     assert losses != pytest.approx(runs.losses["lora"], rel=1e-5), "the weights were not quantised"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_weights_are_packed_and_sharded_without_another_loss(runs: Runs, family: str) -> None:
+    whole, packed, shards = (runs.losses[f"{family}_{how}"] for how in ("lora", "ddp", "fsdp"))
+    assert shards == pytest.approx(packed, rel=1e-5)
+    assert packed == pytest.approx(whole, rel=0.01)
+    assert packed != pytest.approx(whole, rel=1e-5), "the weights were not quantised"
 
 
 @pytest.mark.parametrize("name", ["fsdp", "full", "selective"])
@@ -111,7 +129,7 @@ def test_the_export_computes_in_transformers_and_peft_what_the_worker_did(runs: 
     assert held_out_loss(model, runs.folder / "ddp") == pytest.approx(evaluation, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full", "gpt_fsdp", "moe_fsdp"])
 def test_between_steps_ranks_hold_what_is_predicted_and_tables_of_codes(runs: Runs, name: str) -> None:
     predicted = first_rank(spec_of(runs, name)).allocated("idle")
     measured = json.loads((runs.folder / name / "memory.json").read_text())["ranks"][0]["static_bytes"]

@@ -120,6 +120,10 @@ _FSDP = (
     *(f"llama/fsdp/bf16/{mode}/4/model.attention=eager/{_LONG}" for mode in _MODES[::2]),
     *(f"gemma2/fsdp/bf16/{mode}/4/{_LONG}" for mode in _MODES[::2]),
     f"gpt-oss/ddp/fp32/full/4/{_LONG}",
+    *(f"llama/{cell}/4/adapter=lora" for cell in ("tp/bf16/none", "tp+sp/bf16/selective")),
+    *(f"llama/{cell}/full/4/adapter=lora/adapter.dora=true" for cell in ("fsdp/fp32", "fsdp/bf16")),
+    "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
+    "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
