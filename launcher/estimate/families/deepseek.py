@@ -14,7 +14,7 @@ from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
     mask=_transformers.mask,
-    adapter_targets=("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    adapter_targets=("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     attention_output="self_attn.o_proj.weight",
     experts=True,
     balances_experts=True,

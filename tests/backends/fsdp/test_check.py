@@ -173,9 +173,9 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         ),
         (
             ("adapter=qlora", "model=mixtral_8x7b", "adapter.targets=[q_proj]"),
-            "adapter.name",
-            "bitsandbytes packs linears, and transformers' moe models have weights of another kind",
-            ("adapter=lora", "model=llama2_7b"),
+            "checkpointing.mode",
+            "autograd would keep the experts of all layers unpacked, more than they take in 16 bits",
+            ("checkpointing=full", "adapter=lora"),
         ),
         (
             ("adapter=qlora", "hardware.device=cpu", "model.intermediate_size=688"),
@@ -197,9 +197,63 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         ),
         (
             ("model=deepseek_v3", "adapter=lora"),
-            "adapter.name",
-            "no adapter of the layers of the family deepseek is built in this version",
-            ("adapter=none",),
+            "adapter.targets",
+            "the linear layers of this model are q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj; q_proj, "
+            "k_proj, v_proj, gate_proj, up_proj, down_proj are not among them",
+            ("adapter.targets=[q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj]",),
+        ),
+        *(
+            (("parallel=fsdp", "parallel.tensor=2", *words), path, rule, (*ways, "parallel.tensor=1"))
+            for words, path, rule, ways in (
+                (
+                    ("adapter=qlora",),
+                    "adapter.name",
+                    "packed weights are bytes without rows and columns, which tensor parallel ranks cannot cut",
+                    ("adapter=lora",),
+                ),
+                (
+                    ("adapter=lora", "adapter.dora=true"),
+                    "adapter.dora",
+                    "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts",
+                    ("adapter.dora=false",),
+                ),
+                (
+                    ("adapter=lora", "adapter.dropout=0.5"),
+                    "adapter.dropout",
+                    "tensor parallel ranks would drop other inputs of the matrices that all of them hold",
+                    ("adapter.dropout=0.0",),
+                ),
+            )
+        ),
+        (
+            ("adapter=lora", "adapter.modules_to_save=[norm]"),
+            "adapter.modules_to_save",
+            "beside an adapter embed_tokens, lm_head may be trained whole, and norm are not among them",
+            ("adapter.modules_to_save=[embed_tokens,lm_head]", "adapter.modules_to_save=[]"),
+        ),
+        (
+            ("adapter=lora", "adapter.modules_to_save=[lm_head]", "model.tie_word_embeddings=true"),
+            "adapter.modules_to_save",
+            "the token table is the output projection, too (model.tie_word_embeddings), and peft would train a copy",
+            ("adapter.modules_to_save=[]",),
+        ),
+        (
+            ("adapter=lora", "adapter.dora=true", "checkpointing=selective"),
+            "checkpointing.mode",
+            "DoRA's products of weights would count among those of which selective checkpointing keeps every second",
+            ("checkpointing=full", "checkpointing=none", "adapter.dora=false"),
+        ),
+        (
+            ("adapter=lora", "adapter.dora=true", "train.compile=true"),
+            "train.compile",
+            "this version compiles no blocks with DoRA",
+            ("train.compile=false", "adapter.dora=false"),
+        ),
+        (
+            ("adapter=qlora", "adapter.dora=true", "adapter.dropout=0.5"),
+            "adapter.dropout",
+            "with dropout DoRA multiplies by unpacked weights once more, and keeps all of them until backward",
+            ("adapter.dropout=0.0", "adapter.dora=false"),
         ),
         (
             ("model.hidden_act=gelu",),
