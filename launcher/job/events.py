@@ -22,7 +22,7 @@ FILE = "events.jsonl"
 
 type Milestone = Literal["queued", "running", "start", "save", "end"]
 type Kind = Literal[
-    Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows", "profile"
+    Milestone, "hang", "restart", "straggler", "spike", "rollback", "memory_growth", "bad_rows", "skipped", "profile"
 ]
 
 type FailureKind = Literal["error", "out_of_memory", "rank_killed", "hang", "nan", "disk"]

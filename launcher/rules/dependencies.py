@@ -157,6 +157,12 @@ REFUSED: tuple[Row, ...] = (
         "precision.compute=fp8",
         "by fp8 computation",
     ),
+    *_rows(
+        {"precision.loss_scale": None, "precision.initial_loss_scale": None, "precision.loss_scale_window": None},
+        lambda spec: spec.precision.compute == "fp16",
+        "precision.compute=fp16",
+        "by fp16 computation",
+    ),
     Dependent(
         "checkpointing.modules",
         (),

@@ -240,6 +240,11 @@ def _formats(spec: RunSpec) -> Iterator[ConfigError]:
             way_out.append(f"hardware={_CAPABLE[compute]}")
         rule = f"{hardware.title} computes in {', '.join(hardware.dtypes)}"
         yield ConfigError("precision.compute", compute, rule, way_out)
+    for key in ("initial_loss_scale", "loss_scale_window"):
+        value, path = getattr(spec.precision, key), f"precision.{key}"
+        if value is not None and spec.precision.loss_scale is not None:
+            rule = f"precision.loss_scale={spec.precision.loss_scale:g} is constant: nothing adapts it"
+            yield ConfigError(path, value, rule, [f"{path}=null", "precision.loss_scale=null"])
     if compute == "fp8" and spec.precision.recipe is None:
         rule = "fp8 needs a scaling recipe"
         ways = [f"precision.recipe={recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")]

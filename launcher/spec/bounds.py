@@ -72,6 +72,10 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
         "optimizer.weight_decay",
         Bound(1e4, "a step takes lr x weight_decay of each weight, all of it at a rate of 1e-4"),
     ),
+    (
+        "precision.loss_scale precision.initial_loss_scale",
+        Bound(2.0**40, "gradients of fp16 end at 65,504, so a larger scale is halved at once"),
+    ),
     # 1e-12 of a gradient's norm is below what fp32 resolves of weights near 1; large values mean "never".
     ("optimizer.clip", Bound(1e18, "a gradient's norm is below that in fp32", least=1e-12)),
     ("train.micro_batch_size", Bound(2**20, "it is what one device computes at once, of short sequences some 10,000")),
@@ -87,8 +91,8 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ("train.seed", Bound(None, "torch takes a seed of 64 bits")),
     # People write a large number for "never", also where null says it.
     (
-        "optimizer.warmup_steps optimizer.decay_steps train.eval_every train.log_every train.log_memory_every "
-        "save.every",
+        "optimizer.warmup_steps optimizer.decay_steps precision.loss_scale_window train.eval_every train.log_every "
+        "train.log_memory_every save.every",
         Bound(10**12, "no run has so many steps"),
     ),
     ("train.timeout_s", Bound(10**8, "that is three years")),

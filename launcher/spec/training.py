@@ -21,6 +21,9 @@ class PrecisionSpec(Hashed):
     optimizer_states: Dtype | None
     reduce: Dtype | None
     recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] | None
+    loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
+    initial_loss_scale: Positive | None = None
+    loss_scale_window: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

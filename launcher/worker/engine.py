@@ -46,12 +46,21 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossScale:
+    """The loss scale of fp16 after a step; tensors of one element, the same on all ranks."""
+
+    scale: torch.Tensor  # Of the next step.
+    skipped: torch.Tensor  # Steps of this process that changed nothing, since their gradients were infinite.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """One optimizer step; tensors of one element, so that nobody waits for a device without need."""
 
     loss: torch.Tensor  # The mean over the whole global batch, the same on all ranks.
     grad_norm: torch.Tensor  # The norm of all gradients before clipping, the same on all ranks.
     learning_rate: float  # The rate of this step.
+    loss_scale: LossScale | None = None  # In fp16.
 
 
 class PendingSave(Protocol):

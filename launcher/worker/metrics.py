@@ -28,6 +28,8 @@ from launcher.job import events
 from launcher.worker import TrainingError, files, spikes
 from launcher.worker.engine import Context, StepResult
 
+SMALLEST_SCALE = 1.0  # As of DeepSpeed and Megatron-LM (``min_loss_scale``): below it gradients only vanish.
+
 
 class Metrics:
     """Writes the run's numbers. Only rank 0 has a file; every rank sees a loss that is no number and stops."""
@@ -37,6 +39,7 @@ class Metrics:
         self._context, self._last_step = context, resumed_at
         self._file: IO[str] | None = None
         self._losses = spikes.Judge(context.spec.train.spike_deviations)
+        self._skipped = 0
         self._tracker = _Tracker()
         self._predicted = _predicted(context.directory)
         if context.rank == 0:
@@ -80,6 +83,8 @@ class Metrics:
             "time": round(time.time(), 3),
             "memory_bytes": _memory_bytes(self._context),
         }
+        if result.loss_scale is not None:
+            line["loss_scale"] = self._scaled(step, float(result.loss_scale.scale), int(result.loss_scale.skipped))
         if self._context.memory.followed:
             line["followed"] = True
         if evaluate is not None:
@@ -102,6 +107,18 @@ class Metrics:
         if not math.isfinite(loss):
             raise TrainingError(text, "nan")
         self._losses.forget()
+
+    def _scaled(self, step: int, scale: float, skipped: int) -> float:
+        """Note steps that were skipped since the line before, and return the loss scale."""
+        new, self._skipped = skipped - self._skipped, skipped
+        if new:
+            which = f"step {step} was" if self._steps == 1 else f"of {self._steps} steps up to {step} {new} were"
+            text = f"{which} skipped: gradients overflowed in fp16; the loss scale is now {scale:g}"
+            if self._context.rank == 0:
+                events.add(self._context.directory, "skipped", text, step=step, over=True, loss_scale=scale)
+            if scale < SMALLEST_SCALE:
+                raise TrainingError(f"{text}, and no scale helps: try precision=bf16 or a lower optimizer.lr", "nan")
+        return scale
 
     def rewind(self, step: int) -> None:
         """Cut the lines of steps that will be done again, from a checkpoint of ``step``."""

@@ -101,9 +101,15 @@ def test_the_gpt3_175b_script_gives_the_model_and_the_degrees_of_its_name() -> N
 
 
 def test_what_the_engine_alone_acts_on_is_kept_for_it() -> None:
-    found = read(GPT3_175B.replace("--clip-grad", "--loss-scale-window 500 --clip-grad"), "train_gpt3_175b.sh")
-    assert found.kept == ("--loss-scale-window",)
-    assert "backend.extra.loss-scale-window=500" in found.overrides
+    found = read(GPT3_175B.replace("--clip-grad", "--hysteresis 4 --clip-grad"), "train_gpt3_175b.sh")
+    assert found.kept == ("--hysteresis",)
+    assert "backend.extra.hysteresis=4" in found.overrides
+
+
+def test_the_loss_scale_of_fp16_is_a_setting() -> None:
+    scale = "--initial-loss-scale 65536 --loss-scale-window 500 --clip-grad"
+    found = read(GPT3_175B.replace("--clip-grad", scale), "train_gpt3_175b.sh")
+    assert {"precision.initial_loss_scale=65536", "precision.loss_scale_window=500"} <= set(found.overrides)
 
 
 def test_batches_that_grow_are_left_out_and_matter() -> None:

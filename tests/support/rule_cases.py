@@ -96,6 +96,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "training": _cases(
         """
         precision=fp8
+        precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
         hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.compute=fp8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
@@ -262,6 +263,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         parallel=zero3 parallel.layout=[Ett,ttL]
         zero.nvme_path=/nvme
         precision.recipe=delayed
+        precision.loss_scale=1024
+        precision.initial_loss_scale=1024
+        precision.loss_scale_window=100
         checkpointing.modules=[mlp]
         checkpointing.offload_modules=[core_attn]
         checkpointing.layers=2

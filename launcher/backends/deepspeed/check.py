@@ -8,6 +8,7 @@ of the user's own is held to what DeepSpeed itself demands, not to what our work
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log2
 
 from launcher.backends import _models, _shared
 from launcher.backends.deepspeed import extra, optimizer
@@ -346,3 +347,9 @@ def _fp16(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.zero.stage == 0:
         rule = "without ZeRO, DeepSpeed 0.19.8 divides fp16 gradients by a loss scale that it never multiplied in"
         yield ConfigError("precision.compute", "fp16", rule, ["zero=1", "precision=bf16"])
+    initial = spec.precision.initial_loss_scale
+    if initial is not None and (initial < 1 or not log2(initial).is_integer()):
+        rule = "DeepSpeed takes the power of two alone (initial_scale_power)"
+        near = 2 ** max(0, round(log2(initial)))
+        ways = [edit.override("precision.initial_loss_scale", near), "precision.initial_loss_scale=null"]
+        yield ConfigError("precision.initial_loss_scale", initial, rule, ways)

@@ -9,6 +9,7 @@ golden file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log2
 from typing import Any
 
 from launcher.backends.deepspeed.optimizer import is_torch
@@ -134,11 +135,12 @@ def _precision(spec: RunSpec) -> JsonObject:
         return {"bf16": bf16, "fp16": {"enabled": False}}
     if formats.parameters == "fp16":
         # DeepSpeed's defaults, runtime/precision_config.py; loss_scale 0 is the dynamic scale.
+        initial = spec.precision.initial_loss_scale
         fp16 = {
             "enabled": True,
-            "loss_scale": 0,
-            "initial_scale_power": 16,
-            "loss_scale_window": 1000,
+            "loss_scale": spec.precision.loss_scale or 0,
+            "initial_scale_power": 16 if initial is None else round(log2(initial)),
+            "loss_scale_window": spec.precision.loss_scale_window or 1000,
             "hysteresis": 2,
             "consecutive_hysteresis": False,
             "min_loss_scale": 1,

@@ -18,6 +18,7 @@ from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import closest
 
+_LARGEST_POWER = 40  # Of two: spec/bounds.py has no larger scale.
 _PARAMETERS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
 
 _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
@@ -135,6 +136,10 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return [f"precision={(block if value else 'fp32') if block in ('bf16', 'fp16') else value}"]
     if setting in ("precision.master", "precision.optimizer_states"):
         return [f"{setting}={'bf16' if value else 'null'}"]
+    if setting == "precision.loss_scale" and not value:
+        return ["precision.loss_scale=null"]
+    if setting == "precision.initial_loss_scale" and isinstance(value, int) and 0 <= value <= _LARGEST_POWER:
+        return [edit.override(setting, 2**value)]
     if setting == "optimizer.name":
         key = _PARAMETERS.get(path.rpartition(".")[2])
         return [f"optimizer.{key}={value}"] if key else ["optimizer=adamw", "optimizer=sgd"]

@@ -25,7 +25,8 @@ _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 _AXES = {"ulysses": "ulysses", "expert": "ep"}
 """The axes that this worker does not drive, and the preset that has each."""
 
-_LACKING = {"fp16": ("loss scale", "parallel=zero2"), "fp8": ("scaled matrix products", "parallel=tp")}
+_LACKING = {"fp8": ("scaled matrix products", "parallel=tp")}
+_EITHER = "the format of the parameters or of the computation"
 _OPTIMIZERS = ("adamw", "sgd")
 _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_cap_mb": 25.0}
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
@@ -179,8 +180,10 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
         return
     parameters = meaning.parameters
     gradients = compute if spec.parallel.shard else parameters
+    held = ("fp32",) if compute == "fp16" else ("fp32", compute)
+    what = "fp32, since torch divides no gradients of fp16" if compute == "fp16" else _EITHER
     wanted = {
-        "parameters": (parameters, ("fp32", compute), "the format of the parameters or of the computation"),
+        "parameters": (parameters, held, what),
         "gradients": (meaning.gradients, (gradients,), "the format in which backward makes them"),
         "accumulate": (meaning.accumulate, (parameters,), "the parameters' own format"),
         "optimizer_states": (meaning.optimizer_states, (parameters,), "the parameters' own format"),

@@ -77,6 +77,9 @@ def _formats(spec: RunSpec) -> Arguments:
     return {
         "fp16": compute == "fp16",
         "bf16": compute == "bf16" or (compute == "fp8" and meaning.parameters == "bf16"),
+        "loss-scale": precision.loss_scale,
+        "initial-loss-scale": precision.initial_loss_scale,
+        "loss-scale-window": precision.loss_scale_window,
         "fp8-format": _FP8_FORMATS[precision.recipe] if compute == "fp8" and precision.recipe else None,
         "fp8-recipe": precision.recipe if compute == "fp8" else None,
         "grad-reduce-in-bf16": meaning.accumulate == "bf16",

@@ -49,7 +49,7 @@ NO_MEMORY: Mapping[str, str] = {
     """,
     "of the loss, its scale, or the step's sizes": """
         apply-wd-to-qk-layernorm calculate-per-token-loss decoupled-lr decoupled-min-lr decrease-batch-size-if-needed
-        end-weight-decay hysteresis initial-loss-scale lion-beta* loss-scale loss-scale-window lr-decay-iters
+        end-weight-decay hysteresis lion-beta* lr-decay-iters
         lr-decay-samples lr-warmup-* lr-wsd-* min-loss-scale moe-aux-loss-coeff moe-z-loss-coeff
         mtp-loss-scaling-factor muon-* no-weight-decay-cond-type qk-clip qk-clip-* sgd-momentum start-weight-decay
         warmup weight-decay-incr-style

@@ -18,6 +18,7 @@ _SCALE: Mapping[str, object] = {
     "consecutive_hysteresis": False, "min_loss_scale": 1,
 }  # fmt: skip
 """Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
+_LARGEST_POWER = 40  # Of two: spec/bounds.py has no larger scale.
 
 _USUAL: Mapping[str, object] = {
     "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
@@ -144,6 +145,7 @@ def _narrow(reading: Reading, block: str) -> None:
 
 
 def _scaled(reading: Reading) -> None:
+    _loss_scale(reading)
     for key, usual in _SCALE.items():
         reading.keep_unless(f"fp16.{key}", usual)
     masters = "fp16.fp16_master_weights_and_grads"
@@ -153,6 +155,20 @@ def _scaled(reading: Reading) -> None:
     reading.idle("token ids are not cast", "fp16.auto_cast")
     reading.idle("it is a word of Apex", "fp16.opt_level", "fp16.fp16_opt_level")
     reading.leave("DeepSpeed 0.19.8 has no such key in this block and refuses the file for it", "fp16")
+
+
+def _loss_scale(reading: Reading) -> None:
+    """Say what has settings of its own, where it differs from DeepSpeed's defaults; a scale of 0 adapts."""
+    scale = reading.number("fp16.loss_scale")
+    if scale:
+        reading.say("fp16.loss_scale", {"precision.loss_scale": scale})
+        reading.idle("a constant scale has neither", "fp16.initial_scale_power", "fp16.loss_scale_window")
+        return
+    power = reading.count("fp16.initial_scale_power")
+    if power not in (None, _SCALE["initial_scale_power"]) and power <= _LARGEST_POWER:
+        reading.say("fp16.initial_scale_power", {"precision.initial_loss_scale": 2**power})
+    if reading.count("fp16.loss_scale_window", 1) not in (None, _SCALE["loss_scale_window"]):
+        reading.say_count("fp16.loss_scale_window", "precision.loss_scale_window")
 
 
 def _formats(reading: Reading) -> None:

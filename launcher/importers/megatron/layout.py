@@ -158,7 +158,7 @@ def precision(reader: Reader) -> tuple[str, Settings]:
     states = _states(reader)
     if narrow or states.pop("gradients", "fp32") == "bf16":
         settings |= dict.fromkeys(("gradients", "accumulate", "reduce"), "bf16")
-    found = settings | states | _fsdp_formats(reader, half)
+    found = settings | states | _fsdp_formats(reader, half) | _loss_scale(reader, half)
     return "fp8" if fp8 else half, {f"precision.{key}": value for key, value in found.items()}
 
 
@@ -173,6 +173,18 @@ def _fp8(reader: Reader, half: str) -> tuple[bool, Settings]:
     if given is not None and given != _FP8_FORMATS.get(recipe):
         reader.keep("fp8-format")
     return True, {"recipe": recipe, **wide}
+
+
+def _loss_scale(reader: Reader, half: str) -> Settings:
+    keys = {"initial-loss-scale": "initial_loss_scale", "loss-scale-window": "loss_scale_window"}
+    if half != "fp16":
+        reader.idle("without --fp16 the loss is not scaled", "loss-scale", *keys)
+        return {}
+    if constant := reader.number("loss-scale", "precision.loss_scale"):
+        reader.idle("a constant scale has neither", *keys)
+        return {"loss_scale": constant}
+    found = {says: reader.number(name, f"precision.{says}") for name, says in keys.items()}
+    return {says: value for says, value in found.items() if value is not None}
 
 
 def _states(reader: Reader) -> Settings:

@@ -32,6 +32,7 @@ from launcher.base.frozen import dataclass
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import pipeline, reading, sharding
+from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
 
@@ -94,14 +95,17 @@ def filled(context: Context, parts: RankParts) -> FsdpEngine:
     return FsdpEngine(context, parts)
 
 
+SCALE = "loss_scale"  # Of fp16, in a checkpoint.
+
+
 class Whole:
     """The passes of a rank that has all layers: micro-batch by micro-batch; see :class:`pipeline.Pipeline`."""
 
     group: dist.ProcessGroup | None = None
     copies: Collection[torch.Tensor] = ()
 
-    def __init__(self, context: Context, wrapped: nn.Module) -> None:
-        self._context, self._spec, self._wrapped = context, context.spec, wrapped
+    def __init__(self, context: Context, wrapped: nn.Module, scaler: Scaler) -> None:
+        self._context, self._spec, self._wrapped, self._scaler = context, context.spec, wrapped, scaler
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
         """Run every micro-batch forward and backward."""
@@ -112,7 +116,8 @@ class Whole:
                 with autocast(self._context):
                     loss = self._wrapped(tokens) / len(micro_batches)
                 memory.enter("backward")
-                loss.backward()
+                scaled: Any = self._scaler.scale(loss)
+                scaled.backward()
             total += loss.detach()
         return total
 
@@ -145,7 +150,7 @@ def autocast(context: Context) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(context.device.type, network.DTYPES[formats.compute])
 
 
-def passes(context: Context, parts: RankParts) -> Whole | pipeline.Pipeline:
+def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeline.Pipeline:
     """The passes of a rank's part of the model, in DDP where nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
@@ -154,8 +159,8 @@ def passes(context: Context, parts: RankParts) -> Whole | pipeline.Pipeline:
     if context.world > stages and not context.spec.parallel.shard:
         modules = [sharding.replicate(module, context, ranks) for module in modules]
     if ranks is not None and stages > 1:
-        return pipeline.Pipeline(context, parts.models, modules, ranks)
-    return Whole(context, modules[0])
+        return pipeline.Pipeline(context, parts.models, modules, ranks, scaler)
+    return Whole(context, modules[0], scaler)
 
 
 class FsdpEngine:
@@ -163,7 +168,8 @@ class FsdpEngine:
 
     def __init__(self, context: Context, parts: RankParts) -> None:
         self._context, self._spec = context, context.spec
-        self._passes = passes(context, parts)
+        self._scaler = Scaler(context)
+        self._passes = passes(context, parts, self._scaler)
         self._parts = parts.models
         self._networks = [model.network for model in parts.models]
         self._model: nn.Module = parts.models[0] if self._passes.group is None else nn.ModuleList(parts.models)
@@ -183,13 +189,14 @@ class FsdpEngine:
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
         rate = optimizers.set_rate(self._optimizer, spec, step)
+        self._scaler.unscale(self._optimizer)
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
-        self._optimizer.step()
+        scale = self._scaler.step(self._optimizer, norm)
         self._optimizer.zero_grad(set_to_none=True)
         if summed is not None:
             summed.wait()
-        return StepResult(loss=total / self._losses, grad_norm=norm, learning_rate=rate)
+        return StepResult(loss=total / self._losses, grad_norm=norm, learning_rate=rate, loss_scale=scale)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -228,8 +235,12 @@ class FsdpEngine:
 
     def load(self, directory: Path) -> None:
         """Read the states into this run's own sharding."""
-        state = self._state()
-        state_dict_loader.load(state, storage_reader=reading.Reader(directory), planner=reading.Planner())
+        state, reader = self._state(), reading.Reader(directory)
+        if SCALE in state and not reader.has(SCALE):  # Of a run in another format.
+            del state[SCALE]
+        state_dict_loader.load(state, storage_reader=reader, planner=reading.Planner())
+        if SCALE in state:
+            self._scaler.restore(state[SCALE])
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         set_state_dict(
             self._model,
@@ -262,7 +273,9 @@ class FsdpEngine:
         """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
         model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
-        return {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}
+        scale = self._scaler.state()
+        parts = {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}
+        return {**parts, SCALE: scale} if scale else parts
 
     def _options(self) -> StateDictOptions:
         """A frozen base is not saved: it follows from ``model.weights`` or the seed."""

@@ -28,6 +28,7 @@ from launcher.backends.fsdp.traits import dtypes
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
+from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.model import LanguageModel, network
 
 _SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -58,7 +59,12 @@ class Pipeline:
     """
 
     def __init__(
-        self, context: Context, models: Sequence[LanguageModel], wrapped: Sequence[nn.Module], ranks: DeviceMesh
+        self,
+        context: Context,
+        models: Sequence[LanguageModel],
+        wrapped: Sequence[nn.Module],
+        ranks: DeviceMesh,
+        scaler: Scaler,
     ) -> None:
         spec = context.spec
         self._device = context.device
@@ -67,7 +73,8 @@ class Pipeline:
             _Stage(context, module, model, index, self.group)
             for module, model, index in zip(wrapped, models, _chunks(context), strict=True)
         ]
-        self._schedule = _schedule(spec, stages)
+        self._losses: list[torch.Tensor] = []
+        self._schedule = _schedule(spec, stages, functools.partial(self._loss, scaler))
         self._micro_batches = spec.gradient_accumulation
         self._ends, self._tables = _tied(spec, models, ranks)
         self.copies = frozenset(self._tables if dist.get_rank(self.group) else ())
@@ -89,18 +96,24 @@ class Pipeline:
         return torch.stack(losses).mean()
 
     def _run(self, passes: Callable[..., object], micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
-        losses: list[torch.Tensor] = []
+        self._losses.clear()
         inputs = [{"tokens": tokens} for tokens in micro_batches]
-        passes(kwarg_mbs=inputs, target_mbs=list(micro_batches), losses=losses, return_outputs=False)
-        return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self._device)
+        passes(kwarg_mbs=inputs, target_mbs=list(micro_batches), losses=[], return_outputs=False)
+        return torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self._device)
+
+    def _loss(self, scaler: Scaler, mean: torch.Tensor, _: object) -> torch.Tensor:
+        """A micro-batch's part of the loss, noted, and scaled for its backward pass."""
+        loss = mean / self._micro_batches
+        self._losses.append(loss.detach())
+        return scaler.scale(loss)
 
 
-def _schedule(spec: RunSpec, stages: Sequence[PipelineStage]) -> Any:
+def _schedule(spec: RunSpec, stages: Sequence[PipelineStage], loss: Callable[..., torch.Tensor]) -> Any:
     count = spec.gradient_accumulation
     made: Any = functools.partial(ScheduleInterleaved1F1B, list(stages))
     if spec.parallel.virtual_pipeline == 1:
         made = functools.partial(_SCHEDULES[spec.parallel.schedule], stages[0])
-    return made(n_microbatches=count, loss_fn=lambda loss, _: loss / count, scale_grads=False)
+    return made(n_microbatches=count, loss_fn=loss, scale_grads=False)
 
 
 def _tied(

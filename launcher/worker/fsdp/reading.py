@@ -37,6 +37,10 @@ class Reader(FileSystemReader):
         content.storage_meta = meta
         return content
 
+    def has(self, part: str) -> bool:
+        """True if the checkpoint has tensors below this name."""
+        return any(name.startswith(f"{part}.") for name in self.read_metadata().state_dict_metadata)
+
 
 class Planner(DefaultLoadPlanner):
     """Puts tensors and bytes in their places; bytes are data."""

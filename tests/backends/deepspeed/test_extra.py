@@ -38,6 +38,18 @@ from tests.support.helpers import make_spec
             ("precision=fp16",),
         ),
         (
+            "+backend.extra.fp16.initial_scale_power=12",
+            "backend.extra.fp16.initial_scale_power",
+            "it has a setting of its own, precision.initial_loss_scale, which the memory estimate reads too",
+            ("precision.initial_loss_scale=4096",),
+        ),
+        (
+            "+backend.extra.fp16.loss_scale=0",
+            "backend.extra.fp16.loss_scale",
+            "it has a setting of its own, precision.loss_scale, which the memory estimate reads too",
+            ("precision.loss_scale=null",),
+        ),
+        (
             "+backend.extra.bf16.bf16_optimizer_states=true",
             "backend.extra.bf16.bf16_optimizer_states",
             "it has a setting of its own, precision.optimizer_states, which the memory estimate reads too",

@@ -95,6 +95,12 @@ from tests.support.helpers import make_spec
             "without ZeRO, DeepSpeed 0.19.8 divides fp16 gradients by a loss scale that it never multiplied in",
             ("zero=1", "precision=bf16"),
         ),
+        (
+            ("parallel=zero2", "precision=fp16", "precision.initial_loss_scale=1000"),
+            "precision.initial_loss_scale",
+            "DeepSpeed takes the power of two alone (initial_scale_power)",
+            ("precision.initial_loss_scale=1024", "precision.initial_loss_scale=null"),
+        ),
     ],
 )
 def test_a_mix_of_number_formats_that_deepspeed_lacks_is_refused(

@@ -53,6 +53,12 @@ def test_the_generated_configuration_is_the_recorded_one(name: str) -> None:
     assert_golden(f"deepspeed_{name}.json", job(*PRESETS[name]).files["ds_config.json"])
 
 
+def test_the_loss_scale_is_deepspeeds_where_it_is_set() -> None:
+    scale = ("precision.initial_loss_scale=4096", "precision.loss_scale_window=50")
+    [fp16] = (json.loads(job(*PRESETS["zero2_fp16"], *scale).files["ds_config.json"])["fp16"],)
+    assert (fp16["loss_scale"], fp16["initial_scale_power"], fp16["loss_scale_window"]) == (0, 12, 50)
+
+
 def test_every_recorded_configuration_is_accepted_by_deepspeed_s_own_config_class(tmp_path: Path) -> None:
     """Without a process group DeepSpeedConfig assumes one rank, so the batch is brought down to one rank's."""
     pytest.importorskip("deepspeed")

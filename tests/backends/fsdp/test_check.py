@@ -62,10 +62,10 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             (),
         ),
         (
-            ("precision=fp16",),
-            "precision.compute",
-            "backend=fsdp has no loss scale yet",
-            ("precision=bf16", "parallel=zero2"),
+            ("precision=fp16", "precision.parameters=fp16"),
+            "precision.parameters",
+            "here it is fp32, since torch divides no gradients of fp16",
+            ("precision.parameters=fp32",),
         ),
         (
             ("precision=fp8",),

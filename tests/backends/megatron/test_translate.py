@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "precision.accumulate=bf16",
         "precision.reduce=bf16",
     ),
-    "fp16": (*SEVEN, "parallel=tp", "precision=fp16"),
+    "fp16": (*SEVEN, "parallel=tp", "precision=fp16", "precision.initial_loss_scale=65536"),
     "fp32": (*SEVEN, "parallel=tp", "precision=fp32"),
     "fp8": (*SEVEN, "parallel=tp", "precision=fp8", "precision.recipe=blockwise"),
     "selective": (*SEVEN, "parallel=tp", "checkpointing=selective", "checkpointing.modules=[layernorm,mlp]"),

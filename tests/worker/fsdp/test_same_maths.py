@@ -42,6 +42,15 @@ FSDP = {
 }
 """Runs on two ranks, by name."""
 
+HALF = {
+    "fp16": ("parallel=fsdp", "precision=fp16"),
+    "fp16_ddp": ("parallel=ddp", "precision=fp16", "optimizer.fused=true"),
+    "fp16_tensor": ("parallel=fsdp_tp", "precision=fp16", "train.micro_batch_size=8", "optimizer.fused=true"),
+    "fp16_pipeline": ("parallel=fsdp_pp", "precision=fp16", "precision.loss_scale=4096", "train.micro_batch_size=2"),
+}
+HALF_PRECISION = 1e-3
+"""Relative: a number of fp16 has 11 bits; here the losses differ by 2e-4 at most."""
+
 FOUR_RANKS = {
     "hsdp": ("parallel=hsdp", "train.micro_batch_size=2"),
     "fsdp_tensor": ("parallel=fsdp_tp", "train.micro_batch_size=4"),
@@ -59,7 +68,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return _trained(tmp_path_factory.mktemp("two"), FSDP, ranks=2)
+    return _trained(tmp_path_factory.mktemp("two"), FSDP | HALF, ranks=2)
 
 
 @pytest.mark.parametrize("name", FSDP)
@@ -68,6 +77,13 @@ def test_two_ranks_lose_what_one_process_does(
 ) -> None:
     assert expected[-1] < 0.9 * expected[0], "nothing was learnt, so equal losses would say little"
     assert on_two_ranks[name] == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_two_ranks_in_fp16_lose_what_one_process_does_in_fp32(
+    name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
+) -> None:
+    assert on_two_ranks[name] == pytest.approx(expected, rel=HALF_PRECISION)
 
 
 def test_four_ranks_on_two_axes_lose_what_one_process_does(expected: list[float], tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ _FSDP = (
     *(f"llama/cp/bf16/{mode}/4/parallel.context=4/model.num_key_value_heads=8/{_LONG}" for mode in _MODES),
     f"llama/fsdp/bf16/selective/4/{_LONG}",
     "llama/hsdp/bf16/none/4",
+    *(f"llama/{engine}/fp16/{mode}/4" for engine, mode in (("fsdp", "none"), ("ddp", "full"))),
     "llama/tp+sp/bf16/none/4",
     "llama/fsdp/bf16/none/64",
     *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("bf16/none", "fp32/none", "bf16/full")),
