@@ -52,6 +52,13 @@ def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
         yield ConfigError("zero.stage", spec.zero.stage, rule, [more])
 
 
+def compiled_choice(spec: RunSpec) -> Iterator[ConfigError]:
+    """Selective recomputation inside of compiled blocks, of our worker."""
+    if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
+        rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
+
+
 def no_obstacles(spec: RunSpec) -> Iterator[ConfigError]:
     """Its packages are all that it needs of a machine."""
     yield from ()

@@ -63,6 +63,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that are idle at this stage, kernels that are compiled on the node, values that the estimate cannot see."""
     zero = spec.zero
     yield from _shared.over_one_rank(spec)
+    yield from _shared.compiled_choice(spec)
     if zero.stage < 3:
         for path, neutral in _STAGE_3.items():
             if edit.value_at(spec, path) != neutral:
@@ -257,9 +258,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that the worker does not honour; a script of the user's own may."""
     yield from _shared.check_worker(spec)
     yield from _models.check(spec)
-    if spec.train.compile:
-        rule = "blocks are compiled by backend=fsdp alone: ZeRO's hooks inside them would break the graph"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", "parallel=fsdp"])
+    if spec.train.compile and (spec.zero.stage == 3 or spec.model_parallel > 1):
+        rule = "blocks are compiled beside ZeRO 0 to 2 alone: hooks and exchanges inside them would break the graph"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "parallel=zero2"])
     if spec.save.asynchronous:
         rule = "backend=deepspeed writes checkpoints in the foreground"
         yield ConfigError("save.async", True, rule, ["save.async=false", "parallel=fsdp"])

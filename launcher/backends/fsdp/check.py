@@ -57,9 +57,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings with which a run does not do what one may expect."""
     yield from _shared.over_one_rank(spec)
-    if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective":
-        rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
+    yield from _shared.compiled_choice(spec)
     if spec.script is None:
         yield from _optimizers.idle_beside_sgd(spec)
 

@@ -145,7 +145,8 @@ def _swapped_bytes(rank: RankModel) -> int:
 
     A buffer for states holds the largest sub-group of the shard in fp32 (``SwapBufferManager``). One for parameters
     holds one of them; beside those lie the sub-group that is written after the step
-    (``reserve_partitioned_swap_space``) and what stays in memory (DeepSpeed 0.19.8 ``runtime/zero/stage3.py``).
+    (``reserve_partitioned_swap_space``) and what stays in memory (DeepSpeed 0.19.8 ``runtime/zero/stage3.py``): so much
+    as is asked for, and weights whose share is below ``_SWAPPED``.
     """
     zero, dtypes, buffers = rank.spec.zero, rank.dtypes, rank.engine.swapping
     if buffers is None:
@@ -156,7 +157,7 @@ def _swapped_bytes(rank: RankModel) -> int:
         size += _pinned(dtypes.size("accumulate") * rank.elements.optimizer, rank)
         size += buffers.state_buffers * 4 * group
     if zero.offload_parameters == "nvme":
-        elements = buffers.parameter_buffers * buffers.buffer_elements + group
+        elements = buffers.parameter_buffers * buffers.buffer_elements + group + _small_shares(rank)
         size += dtypes.size("parameters") * (elements + min(buffers.in_memory, rank.elements.parameters))
     return size
 
@@ -171,8 +172,19 @@ def swap_files(rank: RankModel) -> int:
         elements = rank.elements.optimizer
         size += 8 * elements + moment_bytes(rank.spec.optimizer.name, elements, rank.root.optimizer, 4)
     if zero.offload_parameters == "nvme":
-        size += rank.dtypes.size("parameters") * rank.elements.parameters
+        size += rank.dtypes.size("parameters") * (rank.elements.parameters - _small_shares(rank))
     return size
+
+
+_SWAPPED = 2**20
+"""Bytes of a share from which on it is swapped: ``MIN_AIO_BYTES``, ``runtime/swap_tensor/utils.py``."""
+
+
+def _small_shares(rank: RankModel) -> int:
+    """Elements of the shares of matrices that are too small to be swapped."""
+    ranks, least = rank.spec.shard_degree, _SWAPPED / rank.dtypes.size("parameters")
+    matrices = (*rank.embedding.matrices, *rank.all_blocks.matrices, *rank.head.matrices)
+    return sum(share for each in matrices if (share := ceil(each / ranks)) < least)
 
 
 def _pinned(size: int, rank: RankModel) -> int:

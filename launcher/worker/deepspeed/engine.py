@@ -51,6 +51,9 @@ def build(context: Context) -> DeepSpeedTraining:
     network.recompute(network.numbered(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
     context.memory.layers.follow(network.numbered(built.network))
+    if spec.train.compile:
+        for block in network.blocks(built.network):
+            block.forward = torch.compile(block.forward)
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
     with _explained():
