@@ -100,7 +100,7 @@ _OF_ENGINES: dict[str, object] = {
     "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,
     "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
     "zero.quantized_weights": False, "zero.quantized_gradients": False, "zero.gather_16bit_weights_on_save": False,
-    "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (),
+    "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (), "train.cuda_graphs": "none",
 }  # fmt: skip
 _VARIANTS: dict[str, object] = {
     "adapter.dora": False, "adapter.rslora": False, "adapter.lora_plus": None, "adapter.modules_to_save": (),

@@ -101,6 +101,7 @@ class TrainSpec:
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
     enforce_memory: bool = False
+    cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None
 
 

@@ -76,6 +76,7 @@ def words_of(found: Imported, key: str) -> tuple[str, ...]:
         ("--moe-aux-loss-coeff 0.1 0.2 --num-experts 2", {"backend.extra.moe-aux-loss-coeff": [0.1, 0.2]}),
         ("--fp8-format e4m3", {"precision": "fp8", "backend.extra.fp8-format": "e4m3"}),
         ("--mtp-num-layers 1", {"model.mtp_layers": 1}),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", {"train.cuda_graphs": "attention"}),
         (
             r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3\|\(tt\|\)*2tL",
             {"parallel.layout": ["Et*3|(tt|)*2tL"], "parallel.virtual_pipeline": 2},
@@ -394,7 +395,7 @@ def test_what_is_kept_has_no_setting_and_each_argument_is_in_one_table() -> None
     tables = [*KEPT, *(name for table in (NO_EFFECT, MATTERS) for names in table.values() for name in names)]
     assert sorted(tables) == sorted(set(tables))
     assert not {*KEPT} & {*extra.SETTINGS} - {*extra.BEYOND}
-    assert not {*DEFAULTS} & {*extra.SETTINGS} - {"cross-entropy-fusion-impl"}
+    assert not {*DEFAULTS} & {*extra.SETTINGS} - {"cross-entropy-fusion-impl", "cuda-graph-impl"}
 
 
 def test_variables_of_a_functional_test_are_those_of_the_job_and_the_rest_is_of_the_test() -> None:

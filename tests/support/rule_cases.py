@@ -260,6 +260,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         zero.hpz=2
         backend.path=/megatron
         model.mtp_layers=1
+        train.cuda_graphs=attention
         parallel=zero3 parallel.layout=[Ett,ttL]
         zero.nvme_path=/nvme
         precision.recipe=delayed

@@ -28,10 +28,7 @@ without tensor and context parallelism say alike; the torch of this launcher, an
 NODE = 8
 
 UNMODELLED = {
-    "--fine-grained-activation-offloading": "activation offload",
     "--export-kd-cfg": "distillation",
-    "--cuda-graph-impl": "CUDA graphs",
-    "--rampup-batch-size": "a batch that grows",
 }
 """Arguments that change memory and that the model does not know."""
 

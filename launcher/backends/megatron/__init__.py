@@ -34,6 +34,7 @@ profile = Profile(
         "backend.path": "backend=megatron",
         "model.mtp_layers": "parallel=tp",
         "parallel.layout": "parallel=pp",
+        "train.cuda_graphs": "parallel=tp",
     },
     shards_instead=("zero.stage=1",),
     unpickles=True,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _shared
 from launcher.backends.megatron import checkout, extra, models, network
-from launcher.backends.megatron.implementation import dtypes
+from launcher.backends.megatron.implementation import dtypes, implementation
 from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
@@ -44,6 +44,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _precision(spec)
     yield from _checkpointing(spec)
     yield from _training(spec)
+    yield from _graphs(spec)
     yield from checkout.check_data(spec)
     yield from checkout.check_saving(spec)
     yield from checkout.check_conversion(spec)
@@ -308,6 +309,28 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if train.loss == "chunked":
         rule = "Megatron-LM computes the loss of all tokens at once, split over the tensor parallel ranks"
         yield ConfigError("train.loss", "chunked", rule, ["train.loss=full", "train.loss=fused"])
+
+
+def _graphs(spec: RunSpec) -> Iterator[ConfigError]:
+    """Graphs are of kernels, and of a forward pass that saves what it makes (``core/transformer/cuda_graphs.py``)."""
+    path, value, without = "train.cuda_graphs", spec.train.cuda_graphs, "train.cuda_graphs=none"
+    if value == "none":
+        return
+    if spec.hardware.device == "cpu":
+        rule = "graphs are of CUDA's kernels, and this run is on CPU ranks (hardware.device)"
+        yield ConfigError(path, value, rule, [without, "hardware=h100_80g"])
+    elif not implementation(spec).transformer_engine:
+        rule = "Transformer Engine captures the graphs, and the layers are Megatron-core's own (transformer-impl)"
+        yield ConfigError(path, value, rule, [without])
+    if spec.backend.path is not None:
+        rule = "pretrain_gpt.py of 0.19.2 leaves out use_te_rng_tracker, without which it refuses graphs"
+        yield ConfigError(path, value, rule, [without, "backend.path=null"])
+    if spec.checkpointing.mode != "none":
+        rule = "what is recomputed inside of a graph is not counted"
+        yield ConfigError(path, value, rule, [without, "checkpointing=none"])
+    if spec.zero.stage >= 2:
+        rule = "Megatron-FSDP gathers parameters into buffers that change, and a graph reads the same ones each time"
+        yield ConfigError(path, value, rule, [without, "zero.stage=1"])
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:

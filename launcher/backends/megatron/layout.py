@@ -15,7 +15,8 @@ _FP8_FORMATS = {"delayed": "hybrid", "tensorwise": "hybrid", "blockwise": "e4m3"
 
 def arguments(spec: RunSpec) -> Arguments:
     """Arguments of degrees, sharding, formats and recomputation."""
-    return {**_degrees(spec), **_sharding(spec), **_formats(spec), **_recomputation(spec), **_offloading(spec)}
+    found = {**_degrees(spec), **_sharding(spec), **_formats(spec)}
+    return {**found, **_recomputation(spec), **_offloading(spec), **_graphs(spec)}
 
 
 def _degrees(spec: RunSpec) -> Arguments:
@@ -112,3 +113,10 @@ def _offloading(spec: RunSpec) -> Arguments:
     if modules := spec.checkpointing.offload_modules:
         return {"fine-grained-activation-offloading": True, "offload-modules": modules}
     return {"cpu-offloading-num-layers": layers_moved(spec)}
+
+
+def _graphs(spec: RunSpec) -> Arguments:
+    """Graphs that Transformer Engine captures; 0.19 calls the scope ``--cuda-graph-modules``, and takes both names."""
+    if spec.train.cuda_graphs == "none":
+        return {}
+    return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": ("attn",), "te-rng-tracker": True}

@@ -95,8 +95,8 @@ NO_MEMORY: Mapping[str, str] = {
         use-same-sampling-seed-*
     """,
     "of another argument, which is refused": """
-        chat-template cpu-offloading-retain-* cuda-graph-modules cuda-graph-scope
-        cuda-graph-warmup-steps delay-offload-until-cuda-graph disable-dsa-* disable-mamba-*
+        chat-template cpu-offloading-retain-* cuda-graph-warmup-steps delay-offload-until-cuda-graph disable-dsa-*
+        disable-mamba-*
         dsa-* fine-grained-offloading-* fp4-param-gather fp4-quantizer-factory fp4-recipe fp8-quantizer-factory
         kitchen-attention-backend linear-* logits-load-* logits-save-* mamba-*
         mlp-chunks-for-training moe-enable-routing-replay moe-ncclep-* moe-pad-expert-input-to-capacity
@@ -132,9 +132,6 @@ REFUSED: Mapping[str, str] = {
         expert-tensor-parallel-num-weight-shards fp32-residual-connection fsdp-* keep-fp8-transpose-cache
         megatron-fsdp-enable-* megatron-fsdp-max-* moe-expert-rank-capacity-factor moe-paged-stash
         tensor-parallel-num-weight-shards use-nccl-ub
-    """,
-    "CUDA graphs keep pools and copies of their inputs that are not counted": """
-        cuda-graph-impl enable-cuda-graph external-cuda-graph
     """,
     _SAVED: """
         checkpoint-activations delay-wgrad-compute distribute-saved-activations ep-overlap-early-attn-memory-release
@@ -180,7 +177,6 @@ INSTEAD: Mapping[str, str] = {
 """Words for what comes near a refused argument."""
 
 LET_THROUGH: Mapping[str, tuple[object, ...]] = {
-    "cuda-graph-impl": ("none",),
     "moe-token-dispatcher-type": ("alltoall", "flex"),
     "optimizer-offload-fraction": (1, 1.0),
     "softmax-type": ("vanilla",),

@@ -55,7 +55,30 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from deferred_gradients(rank, how)
     yield from cast_gradients(rank)
     yield from restoring(rank)
+    yield from graph_inputs(rank)
     yield from sharded.overheads(rank)
+
+
+def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Inputs of CUDA graphs: hidden states and a mask, a byte for each pair of positions, of every graph in flight.
+
+    Graphs of a layer and micro-batch whose backward pass is over hand their inputs on (``_get_sample_arguments`` of
+    ``transformer/cuda_graphs.py``). What a graph saves lies in its pool, which torch's counter of allocated bytes
+    leaves out and the card does not: it is counted as without graphs. Left out: copies of weights in fp8.
+    """
+    if rank.spec.train.cuda_graphs == "none":
+        return
+    spec, view = rank.spec, rank.view
+    n = ceil(view.in_flight * (rank.layers - view.predicted) + view.predicted_in_flight * view.predicted)
+    what, source = "static inputs of CUDA graphs", "Megatron-core transformer/cuda_graphs.py"
+    h, b, s, c = (
+        spec.model.hidden_size * view.residual,
+        spec.micro_batch_size,
+        spec.sequence_length,
+        spec.parallel.context,
+    )
+    expression, z, tok = "n * ceil(z * h * tok) + n * b * s * s // c", rank.engine.size, rank.tokens
+    yield term("workspace", TRAINING, what, expression, source, n=n, z=z, h=h, tok=tok, b=b, s=s, c=c)
 
 
 def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:

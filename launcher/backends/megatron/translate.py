@@ -46,6 +46,8 @@ def environment(spec: RunSpec) -> dict[str, str]:
     found = {}
     if spec.hardware.device == "cuda" and spec.train.allocator == "expandable":
         found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        if spec.train.cuda_graphs != "none":
+            found["NCCL_GRAPH_REGISTER"] = "0"  # ``validate_args``: graphs beside such segments.
     if spec.checkpointing.offload_modules:
         found["NVTE_CPU_OFFLOAD_V1"] = "1"  # ``validate_args`` demands it with Transformer Engine from 2.10 on.
     if spec.tracking.kind == "wandb" and spec.tracking.uri is not None:

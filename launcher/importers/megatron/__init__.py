@@ -67,7 +67,7 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
         **stepped,
         **tracking,
     }
-    settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches}
+    settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches, **layout.graphs(reader)}
     settings |= steps_and_optimizer.steps(reader, batches) | optimizer | data | data_and_saves.saves(reader) | project
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)
 

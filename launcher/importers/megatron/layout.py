@@ -277,3 +277,17 @@ def _idle(reader: Reader, kind: str) -> None:
         reader.idle("it is of --recompute-granularity full", *_METHODS, *_LAYERS)
     if kind != "selective":
         reader.idle("it is of --recompute-granularity selective", "recompute-modules")
+
+
+def graphs(reader: Reader) -> Settings:
+    """Graphs of attention alone; of others the tables say what is left out."""
+    values = {name: argument.value for name, argument in reader.arguments.items()}
+    given = [name for name in ("cuda-graph-scope", "cuda-graph-modules") if name in values]
+    if values.get("cuda-graph-impl") != "transformer_engine" or [values[name] for name in given] not in (
+        ["attn"],
+        [["attn"]],
+    ):
+        return {}
+    for name in ("cuda-graph-impl", *given):
+        reader.get(name, "train.cuda_graphs")
+    return {"train.cuda_graphs": "attention"}

@@ -53,7 +53,7 @@ def pretrain(args: Any, fill: Fill, provider: Any, forward_step: Callable[..., A
 
     kind = ModelType.encoder_or_decoder
     if hasattr(argument_utils, "gpt_config_from_args"):
-        configuration = argument_utils.pretrain_cfg_container_from_args(args, argument_utils.gpt_config_from_args(args))
+        configuration = argument_utils.pretrain_cfg_container_from_args(args, _model(args))
         configuration.model.pre_wrap_hooks.append(fill)
         training.pretrain(configuration, provider, kind, forward_step)
         return
@@ -67,6 +67,15 @@ def pretrain(args: Any, fill: Fill, provider: Any, forward_step: Callable[..., A
         return
     training.initialize_megatron = functools.partial(_initialized, training.initialize_megatron, args)
     training.pretrain(provider, build, kind, forward_step)
+
+
+def _model(args: Any) -> Any:
+    """The configuration of the model; 0.19.2 makes it without the random states that its own CUDA graphs ask for."""
+    from megatron.training import argument_utils
+
+    made = argument_utils.gpt_config_from_args(args)
+    made.transformer.use_te_rng_tracker = args.te_rng_tracker
+    return made
 
 
 def _initialized(initialize: Callable[..., Any], args: Any, **options: Any) -> None:
@@ -87,7 +96,7 @@ def judge(args: Any) -> None:
     from megatron.training import argument_utils
 
     if hasattr(argument_utils, "gpt_config_from_args"):
-        argument_utils.gpt_config_from_args(args).finalize()
+        _model(args).finalize()
     else:
         _transformer(args)
 

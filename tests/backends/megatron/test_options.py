@@ -6,9 +6,12 @@ import pytest
 
 from launcher.backends.megatron import extra, options
 from launcher.backends.megatron.implementation import COUNTED
+from launcher.backends.megatron.overheads import graph_inputs
+from launcher.backends.megatron.validator import answers, question
 from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.parse import known_keys
+from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
 
 BASE = ("model=tiny", "hardware=h100_80g", "cluster.gpus_per_node=8", "parallel=tp", "data=synthetic")
@@ -22,7 +25,6 @@ def spec_of(*overrides: str) -> RunSpec:
     ("argument", "rule", "way"),
     [
         ("fp32-residual-connection=true", "it takes buffers that are not counted", None),
-        ("cuda_graph_impl=local", "CUDA graphs keep pools and copies of their inputs that are not counted", None),
         ("activation-offload-fraction=0.5", "more activations would stay on the GPU than are counted", None),
         ("distribute-saved-activations=true", "other tensors would wait", "parallel.sequence=true"),
         ("rampup-batch-size=[8,8,100]", "megatron-core 0.19.2 ignores it", None),
@@ -45,8 +47,6 @@ def test_what_changes_memory_uncounted_is_refused_with_its_reason(argument: str,
     [
         "moe-expert-capacity-factor=1.0",
         "moe-token-dispatcher-type=alltoall",
-        "cuda-graph-impl=none",
-        "cuda-graph-impl=null",
         "attention-dropout=0.1",
         "log-throughput=true",
     ],
@@ -69,3 +69,42 @@ def test_no_argument_has_two_classes_and_all_settings_exist() -> None:
     assert {*options.INSTEAD, *options.LET_THROUGH} <= {
         name for row in options.REFUSED.values() for name in row.split()
     }
+
+
+GRAPHS = ("train.cuda_graphs=attention", "parallel.tensor=2", "train.micro_batch_size=2")
+
+
+def test_cuda_graphs_keep_the_inputs_of_every_layer_and_micro_batch_in_flight() -> None:
+    pipeline = (
+        "parallel=pp",
+        "model.num_hidden_layers=8",
+        "train.gradient_accumulation=8",
+        *GRAPHS,
+        "parallel.tensor=1",
+    )
+    for words, n in ((GRAPHS, 4), (pipeline, 4 * 2)):
+        rank = ranks_of(spec_of(*words))[0].model
+        (term,) = graph_inputs(rank)
+        h, b, s = rank.engine.size * rank.spec.model.hidden_size * rank.view.residual, 2, rank.spec.sequence_length
+        assert term.bytes == n * (h * rank.tokens + b * s * s)
+    assert not list(graph_inputs(ranks_of(spec_of())[0].model))
+
+
+@pytest.mark.thorough
+def test_megatrons_own_validator_takes_the_graphs_that_are_translated() -> None:
+    pytest.importorskip("megatron.core", reason="the validator is megatron-core's, of the extra 'megatron'")
+    assert answers([question(spec_of(*GRAPHS)), question(spec_of(*GRAPHS, "train.allocator=expandable"))]) == [None] * 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("hardware=cpu", "precision=bf16"),
+        ("+backend.extra.transformer-impl=local",),
+        ("checkpointing=full",),
+        ("zero=3", "parallel.tensor=1", "parallel.sequence=false"),
+        ("backend.path=/megatron",),
+    ],
+)
+def test_cuda_graphs_are_refused_where_nobody_captures_or_counts_them(words: tuple[str, ...]) -> None:
+    assert "train.cuda_graphs" in {error.path for error in findings.errors(spec_of(*GRAPHS, *words))}
