@@ -54,4 +54,6 @@ def _broken(spec: RunSpec, layout: free_layout.Layout) -> str | None:
     stages, chunks = spec.parallel.pipeline, spec.parallel.virtual_pipeline
     if len(holders) > 1 or any(place < stages * (chunks - 1) for place in holders):
         return "layers of multi-token prediction (m) are all in one chunk, the last of its stage"
+    if stages > 1 and any(place % stages == 0 for place in holders):
+        return "layers of multi-token prediction (m) are not on the first stage, where Megatron-LM waits for ever"
     return None

@@ -83,3 +83,10 @@ def test_megatron_drops_the_modules_that_are_named() -> None:
     base = (*GPUS, "parallel=tp", "parallel.tensor=8")
     dropped = make_spec(*base, "checkpointing=selective", "checkpointing.modules=[mlp]")
     assert _saved(make_spec(*base)) - _saved(dropped) == 32 * TOKENS * 3 * 11008 * 2 // 8
+
+
+def test_megatron_moves_scores_in_full_with_the_attention_that_saves_them() -> None:
+    base = (*GPUS, "parallel=tp", "parallel.tensor=8", "model.attention=eager")
+    moved = make_spec(*base, "checkpointing.offload=true", "checkpointing.offload_modules=[core_attn]")
+    (kind,) = _rank(moved).blocks
+    assert {row.name for row in kind.offloaded} == {"queries, keys, values", "scores"}

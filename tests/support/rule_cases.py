@@ -67,6 +67,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.num_hidden_layers=4 parallel.layout=[Ett,ttmL]
         model.num_hidden_layers=4 parallel.layout=[Ettt,mtL] model.mtp_layers=1
         model.num_hidden_layers=4 parallel.layout=[Ettttm,mL] model.mtp_layers=2
+        model.num_hidden_layers=4 parallel.layout=[Ettttm,L] model.mtp_layers=1
         zero=2
         """,
         *NODE,

@@ -65,7 +65,8 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
     softmax = engine.softmax_size or engine.size
     product = engine.size if dropout or softmax != engine.size else 0
     per_score = softmax + (1 if dropout else 0) + product
-    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention")]
+    # Whatever autograd saves inside of the module is moved (``saved_tensors_hooks``).
+    return [_saved("scores", per_score * heads * engine.sequence_length, "tensor", "core_attention", "core_attn")]
 
 
 def dropout(model: ModelSpec) -> list[SavedTensor]:
