@@ -13,6 +13,7 @@ from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends._shared import nothing_unreadable as unreadable
+from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
@@ -44,6 +45,7 @@ profile = Profile(
             way_out="parallel.context=1",
         ),
         EXPERTS,
+        *expert_ranks.NEEDS,
     ),
     kernels="liger-kernel",
     install=package.install("fsdp"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _shared
 from launcher.backends import _shared as _optimizers
+from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -22,7 +23,7 @@ from launcher.spec.change import batches_typed
 _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules of ``torch.distributed.pipelining`` whose activations in flight ``strategies.pipeline`` knows."""
 
-_AXES = {"ulysses": "ulysses", "expert": "ep"}
+_AXES = {"ulysses": "ulysses"}
 """The axes that this worker does not drive, and the preset that has each."""
 
 _LACKING = {"fp8": ("scaled matrix products", "parallel=tp")}
@@ -43,6 +44,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _axes(spec)
     yield from check_context(spec)
     yield from _tensor(spec)
+    yield from expert_ranks.check(spec)
     yield from _pipeline(spec)
     yield from _sharding(spec)
     yield from _offload(spec)
@@ -58,6 +60,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings with which a run does not do what one may expect."""
     yield from _shared.over_one_rank(spec)
     yield from _shared.compiled_choice(spec)
+    yield from expert_ranks.warnings(spec)
     if spec.script is None:
         yield from _optimizers.idle_beside_sgd(spec)
 
@@ -66,10 +69,10 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
     for axis, preset in _AXES.items():
         degree = getattr(spec.parallel, axis)
         if degree > 1:
-            rule = "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version"
+            rule = "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
     if spec.parallel.expert_tensor is not None:
-        rule = "backend=fsdp does not cut experts"
+        rule = "backend=fsdp has whole experts on its ranks"
         path = "parallel.expert_tensor"
         yield ConfigError(path, spec.parallel.expert_tensor, rule, ["parallel.expert_tensor=null", "parallel=ep"])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.fsdp import ring
+from launcher.backends.fsdp import experts, ring
 from launcher.backends.fsdp.traits import is_ddp, reshards
 from launcher.base.formula import Value
 from launcher.estimate.memory import states
@@ -38,17 +38,21 @@ _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
+    shared = rank.spec.parallel.expert > 1
     if rank.spec.parallel.shard:
         yield from constants(rank)
-        yield from gathered(rank)
-        yield from block_reduction(rank)
+        if shared:
+            yield from experts.overheads(rank, output_elements(rank) if rank.root.trained else 0)
+        else:
+            yield from gathered(rank)
+            yield from block_reduction(rank)
         yield from root_reduction(rank)
         yield from unreduced(rank)
     else:
         yield from weight_cache(rank)
         yield from buckets(rank)
         yield from tied_gradient(rank)
-    for moments, kind in running_blocks(rank):
+    for moments, kind in () if shared else running_blocks(rank):
         yield from block_instants(rank, kind, moments)
     yield from untied(rank)
     yield from restoring(rank)
@@ -137,7 +141,8 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
             yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
         yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
 
-    before = {"root": rank.compute_parameters(rank.root), "block": rank.largest_block.trained}
+    block = experts.largest(rank).dense_trained if rank.spec.parallel.expert > 1 else rank.largest_block.trained
+    before = {"root": rank.compute_parameters(rank.root), "block": block}
     what = "gathered root group, its gradients, a block's reduction"
     expression = "z * (root + root_trained) + z_red * block"
     yield from reduced(what, "root gradients", expression, z=z, z_red=z_red, root_trained=trained, **before)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EngineTraits, Execution
+from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
 from launcher.spec import PrecisionSpec, RunSpec
 
@@ -30,6 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         attention_copy=spec.parallel.context > 1,
         cpu=cpu,
         grouped_experts=True,
+        shared_experts=spec.parallel.expert > 1,
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         optimizer=_step(spec),
@@ -69,6 +70,7 @@ def execution(spec: RunSpec) -> Execution:
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",
+        uneven_experts=UNEVEN if spec.parallel.expert > 1 else 1.0,
     )
 
 

@@ -224,6 +224,13 @@ def reordering(model: ModelSpec, gradients: list[SavedTensor]) -> SavedTensor:
     return _saved("reordered expert outputs", max(outputs - inside, 0), "token", "moe")
 
 
+def behind_exchange(model: ModelSpec, gradients: list[SavedTensor], engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside experts that ranks share, less the experts' outputs, which the exchange has freed by then."""
+    outputs = engine.size * model.num_experts_per_tok * model.hidden_size
+    first, *others = gradients
+    return [replace(first, bytes=max(first.bytes - outputs, 0)), *others]
+
+
 def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Multi-head latent attention: the norms of both latents, queries, keys, values and output at full width.
 

@@ -23,6 +23,7 @@ traits = FamilyTraits(
     not_linear=_hugging_face.EXPERTS,
     names=_hugging_face.NAMES,
     model_types=("mixtral", "qwen3_moe"),
+    narrow_routing=lambda model: model.qk_norm,
 )
 
 embedding = llama.embedding
@@ -89,7 +90,11 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
         engine = replace(engine, size=engine.residual_size)
     width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
     rows = llama.mlp_gradients(model, engine, width)
-    return rows if engine.library == "megatron" else [*rows, _transformers.reordering(model, rows)]
+    if engine.library == "megatron":
+        return rows
+    if engine.shared_experts:
+        return _transformers.behind_exchange(model, rows, engine)
+    return [*rows, _transformers.reordering(model, rows)]
 
 
 def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:

@@ -22,6 +22,7 @@ traits = FamilyTraits(
     mask=decoder_saved.mask,
     window=decoder_saved.window,
     by_model_type=True,
+    narrow_routing=lambda model: True,
     not_linear="blocks of more kinds than this version cuts",
     model_types=tuple(TYPES),
 )

@@ -57,6 +57,8 @@ class EngineTraits(Hashed):
     shard_rows: bool = False  # True if shards are cut by rows of each tensor (FSDP2), False if from one flat buffer.
     gradients_stay: bool = False  # True if gradient buffers live from the first step to the last.
     grouped_experts: bool = False  # True if routed experts run in grouped products, all at once; False if in a loop.
+    # True if ranks that see different tokens share the experts, and the engine counts their exchange.
+    shared_experts: bool = False
     # True if the gradients of a rank's shard are put into a buffer, which its backend counts.
     partition_buffer: bool = False
     # How the step is computed: one kernel, or torch's lists or loop with their temporaries.

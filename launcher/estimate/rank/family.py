@@ -40,6 +40,10 @@ def _no_mask(model: ModelSpec, engine: EngineTraits) -> int:
     return 0
 
 
+def _wide_routing(model: ModelSpec) -> bool:
+    return False
+
+
 def _no_window(model: ModelSpec, layer: int) -> int | None:
     return None
 
@@ -69,6 +73,8 @@ class FamilyTraits:
     mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
     # Tokens that a block's attention sees at most; None where it sees all before.
     window: Callable[[ModelSpec, int], int | None] = _no_window
+    # True if a router's weights of experts are cast to the compute format.
+    narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
     # True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
     by_model_type: bool = False
 

@@ -111,6 +111,7 @@ class ShardRule(Hashed):
     expert_states: StateShares  # The same for its routed experts.
     joined: bool  # True if one tensor holds all experts of a layer.
     rows: bool  # True if shards are cut by rows of each tensor, False if from one flat buffer.
+    inside: bool  # True if experts that cannot be shared out whole are cut themselves.
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
@@ -136,6 +137,7 @@ def _shard_rule(
         expert_states=expert_states,
         joined=engine.library == "transformers",
         rows=engine.shard_rows,
+        inside=engine.shared_experts,
     )
 
 
@@ -153,6 +155,8 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     states = rule.expert_states if expert else rule.states
 
     def shard(share: Fraction) -> int:
+        if expert and rule.inside and local[0] % share.denominator:
+            return local[0] * rounded_up(local[1], share) * (one // max(local[0] * local[1], 1))
         if rule.rows:
             # FSDP2 cuts rows in chunks of equal size, the last ones smaller: the first rank's is rounded up.
             return copies * rounded_up(local[0], share) * (one // max(local[0], 1))

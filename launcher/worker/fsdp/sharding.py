@@ -56,6 +56,10 @@ def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
     reshard = spec.backend.reshard_after_forward
     if reshard is None:
         reshard = spec.zero.stage == 3
+    if spec.parallel.expert > 1:
+        from launcher.worker.fsdp import experts  # Late: older versions of transformers do not have its functions.
+
+        experts.shard(model.network, context, {**settings, "reshard_after_forward": reshard})
     for block in network.blocks(model.network):
         fully_shard(block, reshard_after_forward=reshard, **settings)
     fully_shard(model, **settings)  # The root stays gathered between forward and backward, which begins with it.

@@ -87,13 +87,26 @@ def clip(
     """
     found = [parameter for parameter in parameters if parameter.grad is not None]
     counted = [each.grad for each in found if each.grad is not None and each not in copies]
-    norm = torch.nn.utils.get_total_norm(counted)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+    parts = [_whole_norm(some) for some in _by_mesh(counted)]
+    norm = parts[0] if len(parts) == 1 else torch.nn.utils.get_total_norm(parts)
     if stages is not None:
         squared = norm.square()
         dist.all_reduce(squared, group=stages)
         norm = squared.sqrt()
     if largest > 0:
-        torch.nn.utils.clip_grads_with_norm_(found, largest, norm)
+        for some in _by_mesh(found):
+            torch.nn.utils.clip_grads_with_norm_(some, largest, norm)
     return norm
+
+
+def _by_mesh(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors of the same ranks together, one list at least: DTensors of two meshes take part in no operation."""
+    groups: dict[object, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(groups.values()) or [[]]
+
+
+def _whole_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -118,7 +118,7 @@ def prepared(context: Context) -> Iterator[Callable[[], Engine]]:
             (context.directory / "ds_config.json").write_text(json.dumps(ds_config.build(context.spec)))
             yield lambda: build(context)
     else:
-        with shims.ddp():
+        with shims.ddp(), shims.even_routing(context.spec):
             from launcher.worker.fsdp.engine import filled, rank_parts
 
             model = rank_parts(context)

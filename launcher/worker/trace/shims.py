@@ -1,8 +1,8 @@
 """Replacements for calls of frameworks that a process group without peers, or tensors without values, cannot answer.
 
 DDP agrees on its buckets by sending values and waits on futures that torch's fake process group leaves empty; DeepSpeed
-compares numbers among ranks and keeps groups of the world it started in; ``Module._apply`` swaps parameters, which fake
-ones do not allow. Each is replaced only inside a context manager and put back after it.
+compares numbers among ranks and keeps groups of the world it started in; routers count the tokens of each expert;
+``Module._apply`` swaps parameters, which fake ones do not allow. Each is replaced only inside a context manager and put back after it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.spec import RunSpec
 from launcher.worker import replaced
 from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
@@ -82,6 +84,23 @@ def ddp() -> Iterator[None]:
         replaced(dist, "all_reduce", functools.partial(_reduce, dist.all_reduce)),
         replaced(sharding, "replicate", functools.partial(_replicate, sharding.replicate)),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def even_routing(spec: RunSpec) -> Iterator[None]:
+    """Let the ranks of an exchange send each other equal shares of their copies of tokens; fake counts have no values.
+
+    ``AllToAllEP`` of transformers reads them by ``tolist``: what it sends to each rank, and what it gets from each.
+    """
+    degree, parallel = spec.parallel.expert, spec.parallel
+    copies = spec.micro_batch_size * spec.sequence_length // parallel.context * spec.model.num_experts_per_tok
+    sizes = [copies // degree + (rank < copies % degree) for rank in range(degree)]
+
+    def counts(tensor: FakeTensor, otherwise: Callable[..., Any] = FakeTensor.tolist) -> Any:
+        return [sizes, sizes] if tuple(tensor.shape) == (2, degree) else otherwise(tensor)
+
+    with replaced(FakeTensor, "tolist", counts) if degree > 1 else contextlib.nullcontext():
         yield
 
 

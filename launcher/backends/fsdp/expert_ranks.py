@@ -1,0 +1,74 @@
+"""What FSDP2 asks of ranks that share the experts of a layer and send each other their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.base.errors import ConfigError
+from launcher.job.versions import Need
+from launcher.spec import RunSpec, edit
+
+_PATH, _BACK = "parallel.expert", "parallel.expert=1"
+
+
+def _need(package: str, since: str, because: str) -> Need:
+    return Need(
+        package=package,
+        since=since,
+        path=_PATH,
+        asked=lambda spec: spec.parallel.expert > 1,
+        because=because,
+        way_out=_BACK,
+    )
+
+
+NEEDS = (
+    _need("transformers", "5.23", "has no exchange of tokens that trains (AllToAllEP)"),
+    _need("torch", "2.15", "has not been tried with the gradients of experts on ranks of their own"),
+)
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Layouts in which FSDP2 cannot shard the experts of a rank evenly, and what the exchange cannot do."""
+    experts, degree, ranks = spec.model.num_experts, spec.parallel.expert, spec.shard_degree
+    if degree == 1 or not experts or experts % degree:
+        return
+    if not spec.parallel.shard:
+        rule = "expert parallel ranks are combined with FSDP2, not with DDP"
+        yield ConfigError(_PATH, degree, rule, ["parallel=fsdp", _BACK])
+    elif not _in_replica(spec):
+        rule = f"must divide the {ranks} ranks that share a replica, among which tokens are exchanged"
+        yield ConfigError(_PATH, degree, rule, edit.nearest(spec, _PATH, edit.divisors(experts), _in_replica))
+    elif not _evenly(spec):
+        rule = f"{ranks // degree} ranks have the same {experts // degree} experts, and their rows do not divide by it"
+        yield ConfigError(_PATH, degree, rule, edit.nearest(spec, _PATH, edit.divisors(experts), _evenly))
+    if spec.parallel.pipeline > 1:
+        rule = "this version has no stages of a pipeline whose ranks exchange tokens"
+        yield ConfigError(_PATH, degree, rule, [_BACK, "parallel.pipeline=1", "parallel=ep"])
+    if spec.train.compile:
+        rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", _BACK])
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Routing that is not even, which nothing prevents."""
+    degree = spec.parallel.expert
+    if spec.script is None and degree > 1:
+        rule = (
+            "memory and time are counted for even routing, and no loss balances the experts: a rank may get up to"
+            f" {degree} times as many tokens for its experts as are counted"
+        )
+        yield ConfigError(_PATH, degree, rule, ["checkpointing=full", _BACK])
+
+
+def _in_replica(spec: RunSpec) -> bool:
+    return spec.shard_degree % spec.parallel.expert == 0
+
+
+def _evenly(spec: RunSpec) -> bool:
+    """Whole experts for each rank that has the same ones, or equal parts of the rows of each (``fully_shard``)."""
+    model, degree = spec.model, spec.parallel.expert
+    if degree == 1 or not _in_replica(spec):
+        return degree == 1
+    same, rows = spec.shard_degree // degree, (model.hidden_size, model.moe_intermediate_size)
+    return model.num_experts // degree % same == 0 or all(size % same == 0 for size in rows)

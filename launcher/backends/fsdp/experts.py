@@ -1,0 +1,260 @@
+"""Buffers of FSDP2 where expert parallel ranks share the experts, as seen in traces of the live tensors.
+
+A block's experts are a group of parameters of their own: gathered over the ranks that hold the same ones when tokens
+reach them, freed behind them, and reduced before the rest of their block. Tokens are counted for even routing, as in
+the traces: of the copies of tokens that the ranks of an exchange send, each gets an equal share; at worst one rank gets
+all, ``e`` times as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from launcher.backends.fsdp.traits import reshards
+from launcher.base.formula import Value
+from launcher.estimate.memory.activations import block_input, content, first_norm, inside_mlp, running_blocks
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, LATER_BLOCKS_BACKWARD, Moment, Moments
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.model import BlockKind, RankModel
+from launcher.estimate.rank.shards import WeightCounts
+
+_TRACE = "trace of the live tensors of fully_shard and transformers' AllToAllEP, torch 2.15 and transformers 5.23"
+
+_FP32 = 4
+
+
+class Parts(NamedTuple):
+    """Elements of a block on a rank before sharding: of its own group, and of that of its experts."""
+
+    dense: Value  # Parameters but for routed experts; one in 4 bits counts as the part of an element that it takes.
+    dense_trained: int  # Those of them that get gradients.
+    expert: int  # Parameters of this rank's routed experts.
+    expert_trained: int  # Those of them that get gradients.
+
+
+def parts(rank: RankModel, counts: WeightCounts) -> Parts:
+    """The two groups of a block; an adapter leaves all experts frozen."""
+    trained = counts.expert if rank.spec.adapter.name == "none" else 0
+    whole = rank.compute_parameters(counts)
+    return Parts(whole - counts.expert, counts.trained - trained, counts.expert, trained)
+
+
+def largest(rank: RankModel) -> Parts:
+    """The largest of each over the kinds of blocks, of which some may have no experts."""
+    every = [parts(rank, kind.elements) for kind in rank.blocks]
+    return Parts(*(max(sizes) for sizes in zip(*every, strict=True))) if every else Parts(0, 0, 0, 0)
+
+
+def gathers(rank: RankModel) -> int:
+    """1 if several ranks hold the same experts and gather them, 0 if each expert is whole on one rank."""
+    return int(rank.view.expert_states.parameters < 1)
+
+
+def router_size(rank: RankModel) -> int:
+    """Bytes of one of the router's weights: of softmax in fp32, or cast to the compute format."""
+    return rank.engine.size if rank.family.traits.narrow_routing(rank.spec.model) else _FP32
+
+
+def overheads(rank: RankModel, head: int) -> Iterator[MemoryTerm]:
+    """Gathered parameters, the reductions of a block's two groups, and the instants of its backward pass.
+
+    ``head`` are the elements of the output projection and the norm before it, if they are trained.
+    """
+    yield from gathered(rank)
+    yield waiting_head(rank, head)
+    yield from exchanged(rank)
+    for moments, kind in running_blocks(rank):
+        yield from block_instants(rank, kind, moments)
+
+
+def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Gathered parameters but for the experts of a backward pass, which some of its instants have.
+
+    ``z (root + dense + 2 expert)`` in forward: an all-gather's output is held until the next one.
+    """
+    both, n = largest(rank), gathers(rank)
+    dense, ahead = both.dense, min(rank.layers, 2)
+    if reshards(rank.spec):
+        copies = {"n": 1 + n, "expert": both.expert}
+        yield _gathered(rank, ("forward",), "root + dense + n * expert", dense=dense, **copies)
+        yield _gathered(rank, ("output", "loss"), "root + n * expert", n=n, expert=both.expert)
+        yield _gathered(rank, ("loss_backward",), "root + dense", dense=dense)
+        yield _gathered(rank, ("block_backward", "second_layer_backward"), "root + n * dense", n=ahead, dense=dense)
+        later = 2 if rank.layers > 2 else 1
+        yield _gathered(rank, ("next_block_backward",), "root + n * dense", n=later, dense=dense)
+        yield _gathered(rank, ("first_layer_backward",), "root + dense", dense=dense)
+        return
+    blocks, block = rank.compute_parameters(rank.all_blocks), dense + both.expert
+    copies = {"n": n, "expert": both.expert}
+    yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + n * expert", blocks=blocks, **copies)
+    yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
+    yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
+    yield _gathered(rank, ("second_layer_backward",), "root + n * block", n=ahead, block=block)
+    yield _gathered(rank, ("first_layer_backward",), "root + block", block=block)
+
+
+def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
+    root, z = rank.compute_parameters(rank.root), rank.engine.size
+    what = "gathered parameters"
+    return term("gather_buffers", moments, what, f"z * ({parameters})", _TRACE, z=z, root=root, **values)
+
+
+def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Inside the last block's forward pass: copies of tokens on their way back, weighted and added up.
+
+    The experts' inputs as they were received, their outputs, these as they came back, their products with the router's
+    weights and the sums, both in the format of these weights, and two states of the residual stream. Of a checkpointed
+    block the received inputs come beside its MLP. Parts of experts are put together before these keep anything.
+    """
+    choices, h, z = rank.spec.model.num_experts_per_tok, rank.spec.model.hidden_size, rank.engine.size
+    what, tok = "tokens exchanged with the experts' ranks", rank.tokens
+    values: dict[str, Value] = {"z_res": rank.engine.residual_size, "h": h, "tok": tok}
+    values |= _copies(rank, largest(rank).expert, 0)
+    own = [row for row in rank.blocks[-1].saved if row.share.startswith("routed")]
+    values["k_own"] = rank.token_bytes(own) if rank.spec.checkpointing.mode == "none" else 0
+    expression = "2 * z_res * h * tok + max(z * n * expert - k_own * tok, 0)"
+    yield term("temporary", ("forward",), "experts put together", expression, _TRACE, **values).at("gathering")
+    if rank.spec.checkpointing.mode != "none":
+        values = {"z": z, "k": choices, "h": h, "tok": tok}
+        yield term("temporary", ("forward",), what, "z * k * h * tok", _TRACE, **values).at("mlp")
+        return
+    expression = "(2 * z_res + k * (3 * z + z_router) + z_router) * h * tok"
+    values = {"z_res": rank.engine.residual_size, "z": z, "z_router": router_size(rank), "k": choices, "h": h}
+    values["tok"] = tok
+    yield term("temporary", ("forward",), what, expression, _TRACE, **values).at("exchange")
+
+
+def waiting_head(rank: RankModel, head: int) -> MemoryTerm:
+    """The unreduced gradient of the output projection, of ``head`` elements, waits for the end of the backward pass."""
+    what, z = "gradient of the output projection", rank.engine.size
+    return term("reduce_buffers", BLOCK_BACKWARD, what, "z * head", _TRACE, z=z, head=head)
+
+
+def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """Instants of a block's backward pass, beside that of its MLP: experts gathered, reduced, the rest's gradients."""
+    own, z, tok = parts(rank, kind.elements), rank.engine.size, rank.tokens
+    early = ["mlp", "weight gradient", "exchange"] if own.expert else ["mlp", "weight gradient"]
+    yield content(rank, kind, moments).at("weight gradient")
+    values = {"inside": inside_mlp(rank, kind), "tok": tok, "z": z, "w": kind.elements.last_trained}
+    what, expression = "gradients inside the MLP and of its last weight", "inside * tok + z * w"
+    yield term("temporary", moments, what, expression, _TRACE, **values).at("weight gradient")
+    if own.expert:
+        yield from _exchanged_gradients(rank, kind, moments)
+    if own.expert and reshards(rank.spec):
+        for instant in early:
+            what = "gathered experts"
+            yield term("gather_buffers", moments, what, "z * expert", _TRACE, z=z, expert=own.expert).at(instant)
+        if gathers(rank):
+            early.append("gathering")
+            yield from _gathering(rank, kind, moments)
+    if own.expert:
+        yield from _experts_reduction(rank, kind, moments)
+    yield from _block_gradients(rank, kind, moments)
+    yield from _waiting(rank, moments & LATER_BLOCKS_BACKWARD, early if own.expert else [*early, "block gradients"])
+
+
+def _exchanged_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The gradient of the experts' outputs and of the router's weights: products in the format of these weights.
+
+    Where that is wider, the block's gradient is cast, and so is that of the outputs, beside them where these are not
+    recomputed. Recomputation has just had the inputs as received and the outputs, made and come back: ``3 z k h``.
+    """
+    z, z_router, instant = rank.engine.size, router_size(rank), "exchange"
+    choices, h, wider = rank.spec.model.num_experts_per_tok, rank.spec.model.hidden_size, z < z_router
+    yield content(rank, kind, moments).at(instant)
+    yield _stream_gradient(rank, moments).at(instant)
+    what = "gradients of the experts' outputs"
+    expression = "(z_router * (casts + 2 * k) + z * copies * k) * h * tok"
+    values = {"casts": int(wider), "z_router": z_router, "k": choices, "z": z, "copies": int(wider), "h": h}
+    values["tok"] = rank.tokens
+    if rank.spec.checkpointing.mode != "none":
+        expression = "max(z_router * (casts + 2 * k), 3 * z * k) * h * tok"
+        del values["copies"]
+    yield term("temporary", moments, what, expression, _TRACE, **values).at(instant)
+
+
+def _gathering(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The experts are gathered for the backward pass: the all-gather's output, and the parameters copied out of it.
+
+    A checkpointed block is recomputed after that.
+    """
+    instant = "gathering"
+    yield content(rank, kind, moments, saved=None if rank.spec.checkpointing.mode == "none" else ()).at(instant)
+    yield _stream_gradient(rank, moments).at(instant)
+    what, values = "experts that are being gathered", _copies(rank, kind.elements.expert, 2)
+    yield term("gather_buffers", moments, what, "z * n * expert", _TRACE, **values).at(instant)
+
+
+def _copies(rank: RankModel, expert: int, copies: int) -> dict[str, Value]:
+    """Copies of the experts while they are gathered: one more where parts of experts are put side by side."""
+    held = rank.spec.model.num_experts * rank.view.experts
+    cut = int((held * rank.view.expert_states.parameters).denominator > 1)
+    return {"z": rank.engine.size, "n": copies + cut, "expert": expert}
+
+
+def _experts_reduction(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The experts' gradients on the way to their shards, when what the experts saved is freed.
+
+    First gradients and the reduction's input, then the input and the shards, which FSDP2 makes from a quotient where no
+    other rank has the same experts (``foreach_reduce``, ``world_size`` 1).
+    """
+    own, z, z_red = parts(rank, kind.elements), rank.engine.size, rank.dtypes.size("reduce")
+    left = [row for row in kind.saved if row.part not in ("mlp", "activation") and not row.share.startswith("routed")]
+    there = 0 if reshards(rank.spec) else own.expert
+    shared = _shared_trained(rank) if own.expert_trained else 0
+    n = 1 if gathers(rank) else 2
+    what = "gradients of experts and the input of their reduction"
+    sizes: dict[str, tuple[str, dict[str, Value]]] = {
+        "input of experts' reduction": ("z * (trained + shared - there) + z_red * trained", {}),
+        "experts' reduction": ("n * z_red * trained + z_acc * shard + z * (shared - there)", {"n": n}),
+    }
+    for instant, (expression, values) in sizes.items():
+        yield content(rank, kind, moments, saved=left).at(instant)
+        yield _stream_gradient(rank, moments).at(instant)
+        if "shard" in expression:
+            values |= _shard(rank, own)
+        values |= {"z": z, "z_red": z_red, "trained": own.expert_trained, "there": there, "shared": shared}
+        yield term("reduce_buffers", moments, what, expression, _TRACE, **values).at(instant)
+
+
+def _shared_trained(rank: RankModel) -> int:
+    """Parameters of the experts that every token meets, whose gradients come before those of the routed ones."""
+    rows = block_weights(rank.family, rank.spec.model, rank.spec.model.num_hidden_layers - 1)
+    return sum(weight.elements for weight in rows if "shared" in weight.name)
+
+
+def _block_gradients(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
+    """The end: the first norm, all gradients of the block's own group, and the experts' reduction."""
+    own, z, z_red, instant = parts(rank, kind.elements), rank.engine.size, rank.dtypes.size("reduce"), "block gradients"
+    k, what = first_norm(rank, kind), "first norm of one block"
+    yield term("activations", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(instant)
+    what, dense = "gradients of one block but its experts'", own.dense_trained
+    yield term("temporary", moments, what, "z * dense", _TRACE, z=z, dense=dense).at(instant)
+    if trained := own.expert_trained:
+        what, expression = "input of the experts' reduction", "z_red * expert - z * there"
+        there = 0 if reshards(rank.spec) else own.expert
+        values: dict[str, Value] = {"z_red": z_red, "expert": trained, "z": z, "there": there}
+        yield term("reduce_buffers", moments, what, expression, _TRACE, **values).at(instant)
+        what = "gradients of the experts"
+        yield term("gradients", moments, what, "z_acc * shard", _TRACE, **_shard(rank, own)).at(instant)
+
+
+def _waiting(rank: RankModel, moments: Moments, instants: Sequence[str]) -> Iterator[MemoryTerm]:
+    """The reduction's input of the block before, which is held until the next reduction."""
+    z_red, dense = rank.dtypes.size("reduce"), largest(rank).dense_trained
+    what = "reduce-scatter input of a block"
+    for instant in instants if moments else ():
+        yield term("reduce_buffers", moments, what, "z_red * dense", _TRACE, z_red=z_red, dense=dense).at(instant)
+
+
+def _shard(rank: RankModel, own: Parts) -> dict[str, Value]:
+    shard = ceil(own.expert_trained * rank.view.expert_states.gradients)
+    return {"z_acc": rank.dtypes.size("accumulate"), "shard": shard}
+
+
+def _stream_gradient(rank: RankModel, moments: Moments) -> MemoryTerm:
+    k, what = rank.token_bytes([block_input(rank)]), "gradient of the residual stream"
+    return term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens)
