@@ -43,7 +43,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"{ranks // degree} ranks have the same {experts // degree} experts, and their rows do not divide by it"
         yield ConfigError(_PATH, degree, rule, edit.nearest(spec, _PATH, edit.divisors(experts), _evenly))
     if spec.parallel.pipeline > 1:
-        rule = "this version has no stages of a pipeline whose ranks exchange tokens"
+        rule = "the memory of a pipeline whose ranks exchange tokens has not been measured"
         yield ConfigError(_PATH, degree, rule, [_BACK, "parallel.pipeline=1", "parallel=ep"])
     if spec.train.compile:
         rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"

@@ -50,11 +50,9 @@ def shard(made: Any, context: Context, settings: dict[str, Any]) -> None:
 def mesh(context: Context) -> DeviceMesh:
     """The ranks as experts see them: those of one exchange are neighbours."""
     parallel = context.spec.parallel
-    inside = parallel.pipeline * parallel.replicate * parallel.expert
     axes = {
-        "pipeline": parallel.pipeline,
         "replicate": parallel.replicate,
-        "shard": context.world // inside,
+        "shard": context.world // (parallel.replicate * parallel.expert),
         "expert": parallel.expert,
     }
     used = {name: size for name, size in axes.items() if size > 1 or name in ("shard", "expert")}

@@ -2,7 +2,8 @@
 
 DDP agrees on its buckets by sending values and waits on futures that torch's fake process group leaves empty; DeepSpeed
 compares numbers among ranks and keeps groups of the world it started in; routers count the tokens of each expert;
-``Module._apply`` swaps parameters, which fake ones do not allow. Each is replaced only inside a context manager and put back after it.
+``Module._apply`` swaps parameters, which fake ones do not allow. Each is replaced only inside a context manager and put
+back after it.
 """
 
 from __future__ import annotations

@@ -68,13 +68,13 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
         (
             ("parallel.ulysses=2",),
             "parallel.ulysses",
-            "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version",
+            "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version",
             ("parallel.ulysses=1", "parallel=ulysses"),
         ),
         (
             ("model=mixtral_8x7b", "parallel.expert=2"),
             "parallel.expert",
-            "backend=fsdp has data, sharded data, tensor, pipeline and context parallelism in this version",
+            "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version",
             ("parallel.expert=1", "parallel=ep"),
         ),
         (

@@ -80,6 +80,14 @@ _LONG = "/".join((
 ))
 """So many tokens and so few logits that what attention holds decides."""
 
+_HEAVY = "/".join((
+    "train.sequence_length=128",
+    "train.micro_batch_size=1",
+    "model.moe_intermediate_size=4096",
+    "model.vocab_size=1024",
+))
+"""So few tokens and so large experts that gathered and reduced parameters decide."""
+
 _BOUND = 0.02
 _MODES = ("none", "selective", "full")
 
@@ -125,6 +133,11 @@ _FSDP = (
     *(f"llama/{cell}/full/4/adapter=lora/adapter.dora=true" for cell in ("fsdp/fp32", "fsdp/bf16")),
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
     "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
+    *(f"moe/fsdp/bf16/{mode}/4/parallel.expert=2/{_HEAVY}" for mode in ("none", "full")),
+    *(f"moe/fsdp/fp32/none/{ranks}/parallel.expert=4/{_HEAVY}" for ranks in (4, 16)),
+    f"moe/hsdp/bf16/none/8/zero=2/parallel.expert=2/{_HEAVY}",
+    *(f"moe/fsdp/{cell}/4/parallel.expert=2/{_LONG}" for cell in ("bf16/none", "fp32/full")),
+    "gpt-oss/fsdp/bf16/none/4/parallel.expert=2",
     *(f"llama/fsdp/fp32/full/4/optimizer=sgd/optimizer.{how}" for how in ("foreach=true", "foreach=false")),
 )
 """Family / framework / precision / checkpointing / ranks / more overrides."""
