@@ -8,6 +8,7 @@ from launcher.base.errors import ConfigError
 from launcher.job.versions import Need
 from launcher.spec import RunSpec, edit
 
+_TRIED = ("adamw", "sgd")
 _PATH, _BACK = "parallel.expert", "parallel.expert=1"
 
 
@@ -45,6 +46,18 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline > 1:
         rule = "the memory of a pipeline whose ranks exchange tokens has not been measured"
         yield ConfigError(_PATH, degree, rule, [_BACK, "parallel.pipeline=1", "parallel=ep"])
+    yield from _untried(spec)
+
+
+def _untried(spec: RunSpec) -> Iterator[ConfigError]:
+    """What works on the gradients of all parameters together, of which these are on two meshes of ranks."""
+    name, compute = spec.optimizer.name, spec.precision.compute
+    if name not in _TRIED:
+        rule = f"with experts on ranks of their own this version runs {' or '.join(_TRIED)}"
+        yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _TRIED] + [_BACK])
+    if compute not in ("fp32", "bf16"):
+        rule = "with experts on ranks of their own this version trains in bf16 or fp32"
+        yield ConfigError("precision.compute", compute, rule, ["precision=bf16", _BACK])
     if spec.train.compile:
         rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", _BACK])

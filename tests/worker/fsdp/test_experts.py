@@ -118,6 +118,12 @@ def test_experts_on_two_of_four_ranks_are_saved_for_any_other_layout_and_for_tra
             ("train.compile=false", "parallel.expert=1"),
         ),
         (
+            ("precision=fp16",),
+            "precision.compute",
+            "with experts on ranks of their own this version trains in bf16 or fp32",
+            ("precision=bf16", "parallel.expert=1"),
+        ),
+        (
             ("parallel.pipeline=2",),
             "parallel.expert",
             "the memory of a pipeline whose ranks exchange tokens has not been measured",
