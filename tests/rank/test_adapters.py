@@ -103,6 +103,39 @@ def test_an_adapter_has_the_parameters_that_peft_adds(name: str) -> None:
     assert rank.elements.whole >= sum(weight.numel() for weight in module.parameters())
 
 
+def test_dora_and_saved_modules_have_the_parameters_that_peft_adds() -> None:
+    torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+    module = CASES["llama"][0]().to(torch.float32)
+    settings = peft.LoraConfig(r=8, target_modules=list(LINEARS), use_dora=True, modules_to_save=["lm_head"])
+    peft.inject_adapter_in_model(settings, module)
+    more = ("adapter.dora=true", "adapter.modules_to_save=[lm_head]", "model.tie_word_embeddings=false")
+    rank = held_of("llama", LINEARS, *more)
+    parts = {name: weight.numel() for name, weight in module.named_parameters()}
+    added = sum(size for name, size in parts.items() if ".lora_" in name or ".modules_to_save." in name)
+    assert rank.elements.trained == added
+    assert rank.elements.whole == sum(parts.values())
+
+
+def test_lora_plus_groups_as_peft_does() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("peft")
+    from peft.optimizers import create_loraplus_optimizer
+
+    from launcher.worker.model import optimizers
+    from launcher.worker.model.adapters import rated
+
+    module = adapted_module("llama", LINEARS, 0.0, "float32")
+    theirs = create_loraplus_optimizer(
+        module, torch.optim.AdamW, lr=1.0, loraplus_lr_ratio=8.0, loraplus_weight_decay=0.1
+    )
+    groups = rated(optimizers.parameter_groups(module, 0.1), module.named_parameters(), 8.0)
+    ours = {id(each): (group.get("ratio", 1.0), group["weight_decay"]) for group in groups for each in group["params"]}
+    assert len(ours) == 2 * 2 * len(LINEARS)
+    assert ours == {
+        id(each): (group["lr"], group["weight_decay"]) for group in theirs.param_groups for each in group["params"]
+    }
+
+
 def test_peft_prints_4_194_304_trainable_of_6_742_609_920_parameters_for_llama_7b() -> None:
     spec = make_spec(*LORA_7B, *adapter("q_proj", "v_proj"))
     assert first_rank(spec).model.elements.trained == 4_194_304

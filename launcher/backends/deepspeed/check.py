@@ -269,7 +269,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
     if spec.adapter.name == "qlora":
         rule = "ZeRO flattens and casts parameters, which 4-bit weights do not survive"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel=fsdp"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

@@ -23,6 +23,7 @@ _KEYS = {
     "tensor": "parallel.tensor",
     "optimizer": "optimizer.name",
     "adapter": "adapter.name",
+    "lora_plus": "adapter.lora_plus",
     "nvme": "zero.offload_optimizer",
     "sub_group_size": "zero.sub_group_size",
     "ranks": "cluster.gpus_per_node",
@@ -45,6 +46,7 @@ def facts(spec: RunSpec) -> JsonObject:
         "nvme": _swapped(spec),
         "sub_group_size": spec.zero.sub_group_size,
         "adapter": spec.adapter.name,
+        "lora_plus": spec.adapter.lora_plus is not None,
         "optimizer": spec.optimizer.name,
     }
 
@@ -87,6 +89,9 @@ def reason_against(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
             f"was written with ZeRO {there['stage']} and this run has ZeRO {here['stage']}: "
             f"DeepSpeed converts between ZeRO 1 and 2 alone; set zero={there['stage']}, {_OTHERWISE}"
         )
+    if there.get("lora_plus", False) != here.get("lora_plus", False):
+        one, other = ("with", "without") if there.get("lora_plus") else ("without", "with")
+        return f"has parameters grouped {one} LoRA+, and this run groups them {other}: keep it, {_OTHERWISE}"
     return _other_stages(there, here) or _other_parts(there, here) or _other_states(there, here)
 
 

@@ -221,7 +221,7 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
             ("parallel=zero2", "adapter=qlora"),
             "adapter.name",
             "ZeRO flattens and casts parameters, which 4-bit weights do not survive",
-            ("adapter=lora",),
+            ("adapter=lora", "parallel=fsdp"),
         ),
     ],
 )

@@ -24,6 +24,13 @@ def refusals(before: tuple[str, ...], after: tuple[str, ...]) -> list[tuple[str,
     return [(error.path, error.found, error.rule, tuple(error.way_out)) for error in errors]
 
 
+def test_groups_of_lora_plus_stay() -> None:
+    lora, plus = ("adapter=lora",), ("adapter=lora", "adapter.lora_plus=8")
+    rule = "the checkpoint has parameters grouped without LoRA+, and this run groups them with: keep it" + OTHERWISE
+    assert refusals(lora, plus) == [("adapter.lora_plus", 8.0, rule, ("adapter.lora_plus=null",))]
+    assert refusals(plus, ("adapter=lora", "adapter.lora_plus=4")) == []
+
+
 @pytest.mark.parametrize("part", [OPTIMIZER, PARAMETERS])
 def test_a_run_on_nvme_goes_on_from_its_own_checkpoint(part: str) -> None:
     assert refusals((f"{part}=nvme",), (f"{part}=nvme",)) == []
