@@ -180,6 +180,8 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         return override
     if group == "recipe" and ("/" in value or value.endswith((".yaml", ".yml"))):
         return _recipe_elsewhere(override, catalog)
+    if f"{group}={value}" == synonyms.AUTO:
+        return ConfigError(group, value, synonyms.AUTO_ALONE, ["launch plan", f"{group}=selective", f"{group}=full"])
     near = _near_options(value, options)
     if group == "model" and (catalog.folder / value).is_dir():
         near = [f"./{value}", *near]

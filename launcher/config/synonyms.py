@@ -122,6 +122,7 @@ VERBS = {
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
 AUTO = "checkpointing=auto"
+AUTO_ALONE = "it is chosen for one run of check, show, run, prepare and rehearse; `launch plan` searches it in any case"
 
 
 def plain(word: str) -> str:

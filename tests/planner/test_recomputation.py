@@ -8,8 +8,9 @@ import pytest
 
 from launcher.actions.requests import compose_run
 from launcher.base.errors import ConfigErrors
+from launcher.config import synonyms
 from launcher.config.catalog import Catalog
-from launcher.config.request import CommandLine
+from launcher.config.request import CommandLine, request
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.recomputation import Least, least
 from launcher.preflight import assess, verdict
@@ -96,3 +97,10 @@ def test_a_run_is_composed_and_recorded_with_the_concrete_words(
 def test_a_key_of_the_group_beside_it_is_refused() -> None:
     with pytest.raises(ConfigErrors, match="checkpointing=auto chooses the keys of this group"):
         _composed(*GPUS, "checkpointing=auto", "checkpointing.layers=4")
+
+
+@pytest.mark.parametrize("words", [("checkpointing=auto",), ("model=7b", "checkpointing=auto")])
+def test_where_it_is_not_chosen_the_error_says_where_it_is(words: tuple[str, ...]) -> None:
+    [error] = request(words).errors
+    assert error.rule == synonyms.AUTO_ALONE
+    assert error.way_out[0] == "launch plan"
