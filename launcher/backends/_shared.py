@@ -54,7 +54,8 @@ def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:
 
 def compiled_choice(spec: RunSpec) -> Iterator[ConfigError]:
     """Selective recomputation inside of compiled blocks, of our worker."""
-    if spec.script is None and spec.train.compile and spec.checkpointing.mode == "selective" and not spec.checkpointing.modules:
+    operators = spec.checkpointing.mode == "selective" and not spec.checkpointing.modules
+    if spec.script is None and spec.train.compile and operators:
         rule = "inside compiled blocks the compiler decides what is recomputed, by the same list of operations"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "checkpointing=full"])
 
