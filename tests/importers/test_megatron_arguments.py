@@ -76,6 +76,10 @@ def words_of(found: Imported, key: str) -> tuple[str, ...]:
         ("--moe-aux-loss-coeff 0.1 0.2 --num-experts 2", {"backend.extra.moe-aux-loss-coeff": [0.1, 0.2]}),
         ("--fp8-format e4m3", {"precision": "fp8", "backend.extra.fp8-format": "e4m3"}),
         ("--mtp-num-layers 1", {"model.mtp_layers": 1}),
+        (
+            r"--mtp-num-layers 1 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et\|tL",
+            {"parallel.layout": ["Et", "tmL"]},
+        ),
         ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", {"train.cuda_graphs": "attention"}),
         (
             r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3\|\(tt\|\)*2tL",

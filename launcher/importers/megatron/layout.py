@@ -26,7 +26,8 @@ def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
     pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
-    virtual, free = _virtual(reader, sizes["model.num_hidden_layers"], pipeline), _free(reader)
+    virtual = _virtual(reader, sizes["model.num_hidden_layers"], pipeline)
+    free = _free(reader, sizes["model.mtp_layers"])
     if free and (chunks := _chunks(free)) % pipeline == 0:
         virtual = chunks // pipeline
     found = {
@@ -46,10 +47,19 @@ def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
     return {f"parallel.{key}": value for key, value in found.items()}
 
 
-def _free(reader: Reader) -> str | None:
-    """A layout chunk by chunk, without the backslashes that keep its signs from a shell."""
+def _free(reader: Reader, further: Any) -> str | None:
+    """A layout chunk by chunk, without the backslashes that keep its signs from a shell.
+
+    Where it has no letter for them, an earlier Megatron-LM builds layers of multi-token prediction before the loss.
+    """
     found = reader.text("pipeline-model-parallel-layout", "parallel.layout", "parallel.virtual_pipeline")
-    return None if found is None else found.replace("\\", "").strip("\"'")
+    if found is None:
+        return None
+    found = found.replace("\\", "").strip("\"'")
+    if isinstance(further, int) and further and "m" not in found and found.endswith("L"):
+        reader.note("a layout without m: layers of multi-token prediction stand before the loss, as in the past")
+        return f"{found[:-1]}{'m' * further}L"
+    return found
 
 
 def _chunks(free: str) -> int:
