@@ -32,9 +32,6 @@ MEGATRON_MODULES = {
 }  # fmt: skip
 """Megatron-core's ``--recompute-modules``, and the module of a class of ``transformers`` that each is part of."""
 
-_SECOND_MOMENT: dict[str, object] = {"optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""Keys that only Adam reads, with the defaults of conf/optimizer/_base.yaml."""
-
 
 def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
     """Pipelines of engines whose stages bear no sharded gradients."""
@@ -68,21 +65,6 @@ def no_obstacles(spec: RunSpec) -> Iterator[ConfigError]:
 def no_validator(spec: RunSpec) -> Judgement:
     """It has no validator of its own."""
     return Judgement()
-
-
-def nothing_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
-    """Its checkpoints hold whole tensors by name, which any layout reads."""
-    yield from ()
-
-
-def idle_beside_sgd(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings of a second moment, which SGD does not have."""
-    if spec.optimizer.name != "sgd":
-        return
-    for path, neutral in _SECOND_MOMENT.items():
-        if (value := edit.value_at(spec, path)) != neutral:
-            rule = "sgd has no second moment; it reads optimizer.beta1 as its momentum"
-            yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
 
 
 def check_worker(spec: RunSpec) -> Iterator[ConfigError]:

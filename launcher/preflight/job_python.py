@@ -23,17 +23,18 @@ from launcher.spec import ClusterSpec, RunSpec
 
 type Asking = Callable[[RunSpec], Environment | None]
 
-ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+_ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+_OPTIMIZERS: Mapping[tuple[str, str], str] = {
+    ("fsdp", "adamw_8bit"): "torchao",
+    **{("fsdp", name): "bitsandbytes" for name in ("lion", "paged_adamw_8bit")},
+}
+"""By backend and optimizer; torch has the others, and Megatron-LM its own."""
 
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
-_PACKAGES = (
-    package.NAME,
-    "bitsandbytes",
-    "liger-kernel",
-    *versions.OLDEST,
-)  # Packages of which a Python is asked the versions.
+_PACKAGES = (package.NAME, "bitsandbytes", "torchao", "liger-kernel", *versions.OLDEST)
+"""Packages of which a Python is asked the versions."""
 
 _PROGRAM = """
 import json, sys
@@ -59,7 +60,14 @@ def needed(spec: RunSpec) -> list[str]:
     profile = backends.of(spec).profile
     framework = [profile.framework] if profile.framework is not None and spec.backend.path is None else []
     kernels = [profile.kernels] if profile.kernels is not None and spec.train.loss == "fused" else []
-    return [*profile.packages, *framework, *kernels, *ADAPTERS.get(spec.adapter.name, ())]
+    return [*profile.packages, *framework, *kernels, *of_techniques(spec)]
+
+
+def of_techniques(spec: RunSpec) -> tuple[str, ...]:
+    """The packages of its adapter and its optimizer, each once."""
+    optimizer = _OPTIMIZERS.get((spec.backend.name, spec.optimizer.name))
+    found = (*_ADAPTERS.get(spec.adapter.name, ()), *(() if optimizer is None else (optimizer,)))
+    return tuple(dict.fromkeys(found))
 
 
 def kept(spec: RunSpec) -> Environment | None:

@@ -76,7 +76,7 @@ def _compiler(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     profile = backends.of(spec).profile
-    needed = [*profile.packages, *job_python.ADAPTERS.get(spec.adapter.name, ())]
+    needed = [*profile.packages, *job_python.of_techniques(spec)]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         rule = f"needs {', '.join(missing)}, not installed for this Python"

@@ -151,6 +151,13 @@ REFUSED: tuple[Row, ...] = (
         "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"
     ),
     Dependent(
+        "optimizer.adamw_lr",
+        None,
+        lambda spec: spec.optimizer.name == "muon",
+        "optimizer=muon",
+        "beside Muon, by what AdamW steps",
+    ),
+    Dependent(
         "precision.recipe",
         None,
         lambda spec: spec.precision.compute == "fp8",

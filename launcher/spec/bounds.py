@@ -66,7 +66,10 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
         "zero.max_reuse_distance zero.param_persistence_threshold zero.sub_group_size",
         Bound(10**18, "no model has so many elements"),
     ),
-    ("optimizer.lr optimizer.min_lr optimizer.warmup_lr", Bound(1e3, "any model diverges at such a rate")),
+    (
+        "optimizer.lr optimizer.min_lr optimizer.warmup_lr optimizer.adamw_lr",
+        Bound(1e3, "any model diverges at such a rate"),
+    ),
     # Decoupled decay (Loshchilov and Hutter, 2019): w <- w - lr * weight_decay * w.
     (
         "optimizer.weight_decay",

@@ -57,6 +57,7 @@ class OptimizerSpec:
     decay_steps: Count | None = None
     warmup: Literal["linear", "log"] = "linear"
     warmup_lr: NonNegative = 0.0
+    adamw_lr: Positive | None = None
 
 
 DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``.

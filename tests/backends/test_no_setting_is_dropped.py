@@ -121,6 +121,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "checkpointing.modules": (("mlp",),),
     "checkpointing.layers": (2,),
     "checkpointing.offload_modules": (("core_attn",),),
+    "optimizer.adamw_lr": (1e-3,),
     "optimizer.decay_steps": (50,),
     "precision.loss_scale": (1024.0,),
     "precision.initial_loss_scale": (1024.0,),

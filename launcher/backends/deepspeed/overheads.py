@@ -26,7 +26,8 @@ from launcher.estimate.memory.moments import (
     Moment,
     Moments,
 )
-from launcher.estimate.memory.states import STATES_MADE, list_copies
+from launcher.estimate.memory.optimizer import list_copies, optimizer_states
+from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 
@@ -100,7 +101,7 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     made = (*states.master_weights(rank), *states.gradients(rank), *fp32_partition(rank))
     made = (*made, *(stage3_bucket(rank) if zero.stage == 3 else ()))
     kept = [each for each in made if each.moments == LOAD]
-    read = [each._replace(moments=LOAD) for each in states.optimizer_states(rank)]
+    read = [each._replace(moments=LOAD) for each in optimizer_states(rank)]
     z_par, w, shard = dtypes.size("parameters"), rank.elements.trained, rank.elements.optimizer
     model = _term("temporary", LOAD, "parameters of the file", "z_par * trained", z_par=z_par, trained=w)
     fp32 = _term("temporary", LOAD, "fp32 weights of the file", "4 * shard", shard=shard)

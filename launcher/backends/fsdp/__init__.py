@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import Profile, _shared
+from launcher.backends import Profile, _optimizers, _shared
 from launcher.backends._changes import SHARDED, is_preset, recomputed_modules, sequence_ranks, tensor_ranks
+from launcher.backends._optimizers import cut_unreadable as unreadable
 from launcher.backends._shared import EXPERTS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
-from launcher.backends._shared import nothing_unreadable as unreadable
 from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.check import check, warnings
 from launcher.backends.fsdp.overheads import overheads
@@ -46,6 +46,7 @@ profile = Profile(
         ),
         EXPERTS,
         *expert_ranks.NEEDS,
+        *_optimizers.NEEDS,
     ),
     kernels="liger-kernel",
     install=package.install("fsdp"),

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _shared
-from launcher.backends import _shared as _optimizers
+from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.fsdp import expert_ranks
 from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
@@ -28,7 +27,12 @@ _AXES = {"ulysses": "ulysses"}
 
 _LACKING = {"fp8": ("scaled matrix products", "parallel=tp")}
 _EITHER = "the format of the parameters or of the computation"
-_OPTIMIZERS = ("adamw", "sgd")
+_OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
+_ON_THE_DEVICE = {
+    "muon": "it multiplies matrices that it gathers from the ranks",
+    "adafactor": "it gathers each matrix from the ranks",
+    "paged_adamw_8bit": "bitsandbytes pages states of parameters that are there",
+}
 _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_cap_mb": 25.0}
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
 """Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
@@ -62,7 +66,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _shared.compiled_choice(spec)
     yield from expert_ranks.warnings(spec)
     if spec.script is None:
-        yield from _optimizers.idle_beside_sgd(spec)
+        yield from _optimizers.idle_keys(spec)
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:
@@ -202,9 +206,16 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     name = spec.optimizer.name
-    if name not in _OPTIMIZERS:
-        rule = "backend=fsdp runs adamw or sgd in this version"
-        yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in _OPTIMIZERS])
+    yield from _optimizers.check(spec, _OPTIMIZERS)
+    beside = {"precision=bf16": spec.precision.compute == "fp16", "parallel.expert=1": spec.parallel.expert > 1}
+    for other, found in beside.items():
+        if found and name not in ("adamw", "sgd"):
+            rule = f"{name} is not tested beside a loss scale or expert parallel ranks in this version"
+            yield ConfigError("optimizer.name", name, rule, ["optimizer=adamw", other])
+    if name in _ON_THE_DEVICE and spec.zero.offload_parameters == "cpu":
+        rule = f"{name} works on the device: {_ON_THE_DEVICE[name]}"
+        path = "zero.offload_parameters"
+        yield ConfigError(path, "cpu", rule, [f"{path}=none", "optimizer=adamw"])
 
 
 def _quantised(spec: RunSpec) -> Iterator[ConfigError]:

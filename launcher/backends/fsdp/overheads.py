@@ -14,7 +14,7 @@ from math import ceil
 from launcher.backends.fsdp import experts, ring
 from launcher.backends.fsdp.traits import is_ddp, reshards
 from launcher.base.formula import Value
-from launcher.estimate.memory import states
+from launcher.estimate.memory import optimizer, states
 from launcher.estimate.memory.activations import content, first_norm, inside_mlp, running_blocks
 from launcher.estimate.memory.moments import (
     ALWAYS,
@@ -232,7 +232,7 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     shard = rank.elements.optimizer
     yield term("gradients", LOAD, what, "z_par * shard", source, z_par=z_par, shard=shard).at("restoring")
     buffers = (each for each in states.gradients(rank) if each.moments == LOAD)
-    for each in (*buffers, *states.optimizer_states(rank), *states.step_temporaries(rank)):
+    for each in (*buffers, *optimizer.optimizer_states(rank), *optimizer.step_temporaries(rank)):
         yield each._replace(moments=LOAD).at("restoring")
 
 

@@ -33,6 +33,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         shared_experts=spec.parallel.expert > 1,
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
+        whole_blocks=True,
         optimizer=_step(spec),
     )
 
@@ -89,7 +90,8 @@ def dtypes(spec: RunSpec) -> Dtypes:
     FSDP2 casts each gathered shard (``MixedPrecisionPolicy(param_dtype)``), so its gradients arrive in that format;
     DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients.
     """
-    return _dtypes(spec.precision, shard=spec.parallel.shard)
+    found = _dtypes(spec.precision, shard=spec.parallel.shard)
+    return replace(found, optimizer_states="fp32") if spec.optimizer.name == "lion" else found
 
 
 @lru_cache(maxsize=256)

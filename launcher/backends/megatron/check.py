@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _shared
+from launcher.backends import _optimizers, _shared
 from launcher.backends.megatron import checkout, extra, models, network
 from launcher.backends.megatron.implementation import dtypes, implementation
 from launcher.backends.megatron.traits import vocabulary_multiple
@@ -290,6 +290,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer.name=adamw"])
+    if optimizer.adamw_lr is not None:
+        rule = "Megatron-LM has one rate for what Muon and what AdamW step"
+        yield ConfigError("optimizer.adamw_lr", optimizer.adamw_lr, rule, ["optimizer.adamw_lr=null", "parallel=fsdp"])
     for key in ("fused", "foreach"):
         value = getattr(optimizer, key)
         if value is not None:
@@ -373,7 +376,7 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:
-    yield from _shared.idle_beside_sgd(spec)
+    yield from _optimizers.idle_keys(spec)
     balanced = any(name(key) in _BALANCING for key in spec.backend.extra)
     balanced = balanced or spec.model.router_aux_loss_coef > 0 or families.of(spec.model).traits.balances_experts
     if spec.model.num_experts and not balanced:

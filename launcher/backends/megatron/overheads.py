@@ -11,7 +11,7 @@ from math import ceil
 from launcher.backends.megatron import sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
-from launcher.estimate.memory import states
+from launcher.estimate.memory import optimizer
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BEFORE_BLOCKS_BACKWARD,
@@ -148,7 +148,7 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if rank.spec.save.load is None or rank.spec.zero.offload_optimizer != "none":
         return
-    for each in states.optimizer_states(rank):
+    for each in optimizer.optimizer_states(rank):
         yield each._replace(moments=LOAD).at(STATES_MADE)
         if rank.spec.zero.stage == 1 and not rank.cuda:
             yield each._replace(pile="temporary", moments=LOAD, what="states of the file").at(STATES_MADE)

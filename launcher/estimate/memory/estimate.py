@@ -16,7 +16,7 @@ from math import ceil
 from typing import Protocol
 
 from launcher.base.frozen import dataclass
-from launcher.estimate.memory import activations, device, host, logits, scores, states
+from launcher.estimate.memory import activations, device, host, logits, optimizer, scores, states
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
@@ -159,7 +159,7 @@ def needs_within(
 
 def _at_least(rank: RankModel) -> Iterator[int]:
     """Bytes that a rank has at some moments in any case, the quickest to count first."""
-    states_ = [*states.parameters(rank), *states.master_weights(rank), *states.optimizer_states(rank)]
+    states_ = [*states.parameters(rank), *states.master_weights(rank), *optimizer.optimizer_states(rank)]
     yield sum(term.bytes for term in states_ if "idle" in term.moments)
     trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
     saved = next(activations.saved(rank), None)  # By all blocks, which is all that is saved before their backward pass.
@@ -233,8 +233,8 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
     yield from states.drawing(one)
     yield from states.gradients(one)
     yield from states.master_weights(one)
-    yield from states.optimizer_states(one)
-    yield from states.step_temporaries(one)
+    yield from optimizer.optimizer_states(one)
+    yield from optimizer.step_temporaries(one)
     yield from activations.saved(one)
     yield from activations.on_its_way(one)
     yield from activations.after_blocks(one)

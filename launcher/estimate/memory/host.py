@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory.moments import ALWAYS
+from launcher.estimate.memory.optimizer import paged_values
 from launcher.estimate.memory.result import DiskSpace, HostMemory
 from launcher.estimate.memory.terms import MemoryTerm, term
 from launcher.estimate.rank.counts import trained_parameters
@@ -125,7 +126,7 @@ def offloaded_bytes(rank: RankModel) -> int:
         size += 2 * _pinned(4 * elements, rank) + moment_bytes(optimizer, elements, rank.root.optimizer, 4)
         size += _pinned(dtypes.size("parameters") * elements, rank)
     elif optimizer == "paged_adamw_8bit":
-        size += 2 * elements
+        size += 2 * paged_values(rank)
     if zero.offload_parameters == "cpu":
         size += _pinned(dtypes.size("parameters") * rank.elements.parameters, rank)
     return size

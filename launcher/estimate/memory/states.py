@@ -1,4 +1,4 @@
-"""Model states: parameters, gradients, master weights and optimizer states, and the temporaries of the step.
+"""Model states: parameters, gradients and master weights; optimizer states are counted in a module of their own.
 
 Each is bytes of an element times elements of this rank's shard; which moments they live at is what differs.
 """
@@ -19,16 +19,11 @@ from launcher.estimate.memory.moments import (
     Moments,
 )
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.formats import MOMENTS_KEPT
 from launcher.estimate.rank.model import NF4_BITS, RankModel
-from launcher.spec import OptimizerSpec
 
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
-_STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
 STATES_MADE = "states"
 """The instant of loading at which parameters, master weights and buffers for gradients all exist."""
-
-_BLOCK_8BIT = 256  # bitsandbytes blockwise quantisation: one fp32 scale for 256 values, functional.py.
 
 
 def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -108,67 +103,3 @@ def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:
         made = term("master_weights", LOAD, "master weights", "z_master * shard", _ZERO, z_master=z, shard=shard)
         yield made._replace(moments=TRAINING)
         yield made.at(STATES_MADE)
-
-
-def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Adam's two moments, ``2 z P / d``; one for SGD, Lion and Muon's blocks; of frozen parameters none.
-
-    Adafactor keeps the sums of rows and columns of a matrix, and no first moment (arXiv:1804.04235, algorithm 4).
-    Eight-bit Adam keeps a byte a value and an fp32 scale for 256 of them; the paged one may keep all of it on the host.
-    """
-    name, shard = rank.spec.optimizer.name, rank.elements.optimizer
-    if rank.spec.zero.offload_optimizer != "none":
-        return
-    z = rank.dtypes.size("optimizer_states")
-    if name in MOMENTS_KEPT:
-        inside, outside = MOMENTS_KEPT[name]
-        if inside == outside:
-            yield _states("n * z_opt * shard", n=inside, z_opt=z, shard=shard)
-        else:
-            expression, root = "z_opt * (n * (shard - root) + n_root * root)", rank.root.optimizer
-            yield _states(expression, z_opt=z, shard=shard, n=inside, n_root=outside, root=root)
-    elif name == "adafactor":
-        yield _states("4 * sums", source="Adafactor, arXiv:1804.04235, algorithm 4", sums=rank.elements.factors)
-    elif name == "adamw_8bit":
-        source = "bitsandbytes functional.py, blockwise quantisation"
-        yield _states("2 * shard + 2 * 4 * ceil(shard / group)", source=source, shard=shard, group=_BLOCK_8BIT)
-
-
-def _states(expression: str, *, source: str = _ZERO, **values: int) -> MemoryTerm:
-    return term("optimizer_states", TRAINING, "optimizer states", expression, source, **values)
-
-
-def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Temporaries of ``torch.optim`` in the step: nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
-
-    Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
-    gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
-    one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
-    output projection follows a block.
-    """
-    optimizer = rank.spec.optimizer
-    if rank.engine.optimizer == "fused" or not list_copies(optimizer):
-        return
-    z = rank.dtypes.size("optimizer_states")
-    if rank.engine.optimizer == "foreach":
-        yield _step("lists of the optimizer", "z_opt * shard", z_opt=z, shard=rank.elements.optimizer)
-    elif optimizer.name == "sgd":
-        yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
-    else:
-        inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
-        expression = "z_opt * max(2 * table, w + 2 * max(w, head))"
-        table = rank.embedding.largest_shard
-        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, head=head)
-
-
-def _step(what: str, expression: str, **values: int) -> MemoryTerm:
-    return term("temporary", ("step",), what, expression, _STEP, **values)
-
-
-def list_copies(optimizer: OptimizerSpec) -> int:
-    """Lists of as many elements as the parameters that torch's optimizer makes in a step.
-
-    ``_multi_tensor_adam`` makes ``exp_avg_sq_sqrt`` (``torch/optim/adam.py``); ``_multi_tensor_sgd`` makes
-    ``_foreach_add(grads, params, alpha=weight_decay)`` where there is weight decay (``torch/optim/sgd.py``).
-    """
-    return int(optimizer.name == "adamw" or (optimizer.name == "sgd" and optimizer.weight_decay != 0))

@@ -61,6 +61,7 @@ class EngineTraits(Hashed):
     shared_experts: bool = False
     # True if the gradients of a rank's shard are put into a buffer, which its backend counts.
     partition_buffer: bool = False
+    whole_blocks: bool = False  # True if an 8-bit optimizer codes tensors of whole blocks alone (torchao).
     # How the step is computed: one kernel, or torch's lists or loop with their temporaries.
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
     # True if every tensor parallel rank holds the whole token embedding, and a tied projection.

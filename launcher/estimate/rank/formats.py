@@ -76,20 +76,19 @@ def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
     return replace(meaning, **changes) if changes else meaning  # type: ignore[arg-type]
 
 
-MOMENTS_KEPT = {"adamw": (2, 2), "sgd": (1, 1), "lion": (1, 1), "muon": (1, 2)}
-"""Of a parameter inside the blocks and of one outside, in the format of ``precision.optimizer_states``.
+MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}
+"""Of a parameter, in the format of ``precision.optimizer_states``."""
 
-Muon steps the matrices of the blocks; embedding, output and norms are AdamW's (Keller Jordan's Muon). Norms inside the
-blocks are counted with the matrices.
-"""
+_INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2}
+"""Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two."""
 
 _EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
-_BYTES_8BIT = 2  # Two moments of a byte each, whatever the format of other states (bitsandbytes ``functional.py``).
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:
-    """Bytes of the moments: ``size`` a value. Factored states are none."""
-    if optimizer in _EIGHT_BIT:
-        return _BYTES_8BIT * parameters
-    inside, outside = MOMENTS_KEPT.get(optimizer, (0, 0))
-    return size * (inside * (parameters - outside_blocks) + outside * outside_blocks)
+    """Bytes of the moments: ``size`` a value, of 8-bit ones inside the blocks a byte. Factored states are none."""
+    if optimizer in MOMENTS_KEPT:
+        return size * MOMENTS_KEPT[optimizer] * parameters
+    inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in _EIGHT_BIT else size)
+    outside = 2 * size if optimizer in _INSIDE else 0
+    return inside * (parameters - outside_blocks) + outside * outside_blocks

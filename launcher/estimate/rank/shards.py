@@ -38,7 +38,7 @@ class WeightCounts:
     quantised_parameters: int = 0  # Those of the shards that are held in 4 bits.
     gradients: int = 0  # Of the shards of gradients.
     optimizer: int = 0  # Of the shards that the optimizer steps.
-    factors: int = 0  # Row and column sums of the shards that the optimizer steps, for an optimizer that factors them.
+    factors: int = 0  # Row and column means of what the optimizer steps, whole where shards are rows of it.
     largest: int = 0  # Of the largest weight, before sharding.
     largest_trained: int = 0  # Of the largest weight that receives gradients.
     last_trained: int = 0  # Of the last matrix that receives gradients, the first whose gradient exists.
@@ -49,6 +49,7 @@ class WeightCounts:
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
+    stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
 
     @property
     def unpacked(self) -> int:
@@ -91,6 +92,7 @@ _OF_SEVERAL: dict[str, Callable[[Iterable[Any]], Any]] = {
     **dict.fromkeys(_LARGEST, max),
     "last_trained": _last,
     "matrices": _joined,
+    "stepped": _joined,
 }
 """The function that joins each count of several groups."""
 
@@ -175,7 +177,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         quantised_parameters=parameters if weight.quantised else 0,
         gradients=shard(states.gradients) if trains else 0,
         optimizer=stepped,
-        factors=_factors(copies, local, states.optimizer, rule) if trains else 0,
+        factors=_factors(copies, _gathered_shape(weight, rule)) if trains else 0,
         largest=one,
         largest_trained=one if trains else 0,
         last_trained=one if matrix else 0,
@@ -185,20 +187,26 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         quantised_experts=whole if weight.quantised and expert else 0,
         largest_shard=stepped // copies,
         matrices=(one,) * copies if matrix else (),
+        stepped=(stepped // copies,) * copies if matrix else (),
     )
 
 
-def _factors(copies: int, local: tuple[int, ...], share: Fraction, rule: ShardRule) -> int:
-    """Sums over the last and over the last but one dimension of each shard; a flat shard has no rows to sum over.
+def _gathered_shape(weight: Weight, rule: ShardRule) -> tuple[int, ...]:
+    """The shape with which Adafactor meets a weight: of shards that are rows, the whole one's."""
+    if not rule.rows:
+        return _local_shape(weight, rule)
+    return (weight.copies, *weight.shape) if weight.split == "expert" and rule.joined else weight.shape
 
-    Adafactor, arXiv:1804.04235, algorithm 4; a vector keeps a value for each of its elements.
+
+def _factors(copies: int, shape: tuple[int, ...]) -> int:
+    """Means over the last and over the last but one dimension; a vector keeps a value for each of its elements.
+
+    Adafactor, arXiv:1804.04235, algorithm 4. FSDP2's ranks gather each tensor for it.
     """
-    if share.numerator < share.denominator and not rule.rows:
-        return rounded_up(copies * prod(local), share)
-    rows = (rounded_up(local[0], share), *local[1:])
-    if len(rows) == 1:
-        return copies * rows[0]
-    return copies * (prod(rows) // max(rows[-1], 1) + prod(rows) // max(rows[-2], 1))
+    size = prod(shape)
+    if len(shape) == 1:
+        return copies * size
+    return copies * (size // max(shape[-1], 1) + size // max(shape[-2], 1))
 
 
 def _drawn(shape: tuple[int, ...]) -> int:

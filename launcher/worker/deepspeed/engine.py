@@ -93,7 +93,7 @@ class DeepSpeedTraining:
             self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
         if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
             torch.manual_seed(initial.seed_of(self._spec.train.seed, "dropout", step, self._context.rank))
-        return optimizers.set_rate(self._engine.optimizer, self._spec, step)
+        return optimizers.set_rate([self._engine.optimizer], self._spec, step)
 
     @property
     def _part(self) -> LanguageModel:

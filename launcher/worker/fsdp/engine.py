@@ -173,7 +173,7 @@ class FsdpEngine:
         self._parts = parts.models
         self._networks = [model.network for model in parts.models]
         self._model: nn.Module = parts.models[0] if self._passes.group is None else nn.ModuleList(parts.models)
-        self._optimizer = optimizers.optimizer(self._spec, self._model)
+        self._optimizers = optimizers.optimizers(self._spec, self._model, self._networks)
         self._parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._writers: dist.ProcessGroup | None = None
 
@@ -188,12 +188,13 @@ class FsdpEngine:
         total = self._passes.train(micro_batches)  # A rank without a loss adds zero to the sum.
         summed = dist.all_reduce(total, async_op=True)  # Beside the optimizer, which does not need it.
         memory.enter("optimizer")
-        rate = optimizers.set_rate(self._optimizer, spec, step)
-        self._scaler.unscale(self._optimizer)
+        rate = optimizers.set_rate(self._optimizers, spec, step)
+        self._scaler.unscale(self._optimizers)
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
-        scale = self._scaler.step(self._optimizer, norm)
-        self._optimizer.zero_grad(set_to_none=True)
+        scale = self._scaler.step(self._optimizers, norm)
+        for each in self._optimizers:
+            each.zero_grad(set_to_none=True)
         if summed is not None:
             summed.wait()
         return StepResult(loss=total / self._losses, grad_norm=norm, learning_rate=rate, loss_scale=scale)
@@ -241,10 +242,10 @@ class FsdpEngine:
         state_dict_loader.load(state, storage_reader=reader, planner=reading.Planner())
         if SCALE in state:
             self._scaler.restore(state[SCALE])
-        model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
+        model, optimizer = get_state_dict(self._model, self._optimizers, options=self._options())
         set_state_dict(
             self._model,
-            self._optimizer,
+            self._optimizers,
             model_state_dict={name: state["model"][_in_model(name)] for name in model},
             optim_state_dict={
                 name: state["optimizer"].get(_in_model(name), value) for name, value in optimizer.items()
@@ -258,7 +259,7 @@ class FsdpEngine:
 
     def piles(self) -> Iterator[Kept]:
         """Parameters with buffers, gradients, gathered parameters and optimizer states."""
-        return kept(self._model, self._optimizer)
+        return kept(self._model, self._optimizers)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Parameters, gradients, buffers and optimizer states, as this rank holds them."""
@@ -267,11 +268,12 @@ class FsdpEngine:
             if tensor.grad is not None:
                 yield tensor.grad
         yield from self._model.buffers()
-        yield from flat(self._optimizer.state)
+        for each in self._optimizers:
+            yield from flat(each.state)
 
     def _state(self) -> dict[str, Any]:
         """Tensors by their names in the whole model; the optimizer's settings follow from the run and are left out."""
-        model, optimizer = get_state_dict(self._model, self._optimizer, options=self._options())
+        model, optimizer = get_state_dict(self._model, self._optimizers, options=self._options())
         states = {_in_model(name): value for name, value in optimizer.items() if name.startswith("state.")}
         scale = self._scaler.state()
         parts = {"model": {_in_model(name): value for name, value in model.items()}, "optimizer": states}
@@ -288,7 +290,7 @@ def _in_model(name: str) -> str:
     return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
 
 
-def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
+def kept(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Kept]:
     """Parameters with buffers, gradients, FSDP2's gathered parameters, and optimizer states."""
     yield from model_piles([model])
     sharded = [each for module in model.modules() if isinstance(module, FSDPModule) for each in _parameters(module)]
@@ -298,7 +300,7 @@ def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[Kept]:
     parts = [each.sharded_param for each in sharded]
     yield "parameters", parts
     yield "gradients", [part.grad for part in parts if part.grad is not None]
-    yield "optimizer_states", list(flat(optimizer.state))
+    yield "optimizer_states", [tensor for optimizer in optimizers for tensor in flat(optimizer.state)]
 
 
 def _parameters(module: FSDPModule) -> Iterator[Any]:

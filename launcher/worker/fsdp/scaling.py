@@ -6,11 +6,13 @@ they are clipped. A step whose gradients are not finite on any rank is skipped b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.amp import GradScaler
+from torch.optim import Optimizer
 
 from launcher.worker.engine import Context, LossScale
 
@@ -40,16 +42,18 @@ class Scaler:
         """Return the loss that backward starts from."""
         return self._scaler.scale(loss)
 
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+    def unscale(self, optimizers: Iterable[Optimizer]) -> None:
         """Divide the gradients by the scale; all ranks learn whether those of any are infinite."""
-        self._scaler.unscale_(optimizer)
+        for each in optimizers:
+            self._scaler.unscale_(each)
 
-    def step(self, optimizer: torch.optim.Optimizer, norm: torch.Tensor) -> LossScale | None:
+    def step(self, optimizers: Iterable[Optimizer], norm: torch.Tensor) -> LossScale | None:
         """Step unless gradients are infinite, and adapt the scale; ``norm`` is theirs.
 
         The device is not waited for: a norm that is no number counts as a step that was skipped.
         """
-        self._scaler.step(optimizer)
+        for each in optimizers:
+            self._scaler.step(each)
         if not self.active:
             return None
         self._scaler.update(self._constant)

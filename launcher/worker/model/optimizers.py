@@ -1,18 +1,19 @@
-"""Optimizers of torch, the learning rate of a step, and clipping."""
+"""Optimizers of torch, torchao and bitsandbytes, the learning rate of a step, and clipping."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from launcher.spec import OptimizerSpec, RunSpec
-from launcher.worker.model import adapters
+from launcher.worker.model import adapters, network
 
 
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
@@ -43,29 +44,82 @@ def _warmed_up(optimizer: OptimizerSpec, step: int) -> float:
     return min(1.0, math.log(step + 1) / math.log(max(2, optimizer.warmup_steps)))
 
 
-def set_rate(optimizer: torch.optim.Optimizer, spec: RunSpec, step: int) -> float:
-    """Set the learning rate of a step, and return it."""
+def set_rate(stepped: Iterable[Optimizer], spec: RunSpec, step: int) -> float:
+    """Set the learning rate of a step, and return it; a parameter group may have one in proportion to it."""
     rate = learning_rate(spec.optimizer, step, spec.steps)
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("ratio", 1.0)
+    for group in (each for optimizer in stepped for each in optimizer.param_groups):
+        own = rate * group.get("ratio", 1.0)
+        if isinstance(group["lr"], torch.Tensor):  # torchao's compiled step reads a tensor.
+            group["lr"].fill_(own)
+        else:
+            group["lr"] = own
     return rate
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+type Parameters = Sequence[torch.Tensor]
+type Groups = list[dict[str, Any]]
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> Groups:
     """The trainable parameters; biases and the scales of norms, vectors both, do not decay."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return _groups([parameter for parameter in model.parameters() if parameter.requires_grad], weight_decay)
+
+
+def _groups(parameters: Parameters, weight_decay: float, **settings: object) -> Groups:
     groups = (
-        ([parameter for parameter in trainable if parameter.dim() >= 2], weight_decay),
-        ([parameter for parameter in trainable if parameter.dim() < 2], 0.0),
+        ([parameter for parameter in parameters if parameter.dim() >= 2], weight_decay),
+        ([parameter for parameter in parameters if parameter.dim() < 2], 0.0),
     )
-    return [{"params": members, "weight_decay": decay} for members, decay in groups if members]
+    return [{"params": members, "weight_decay": decay, **settings} for members, decay in groups if members]
 
 
-def optimizer(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over a model's trainable parameters; on a GPU fused unless another is asked for."""
+def optimizers(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> list[Optimizer]:
+    """The optimizers over a model's trainable parameters, of which each has one; on a GPU fused unless told otherwise.
+
+    Muon steps the matrices of the blocks, and the 8-bit optimizers all matrices but embeddings, whose rows without a
+    token have no gradient (Hugging Face's Trainer keeps those in 32 bits, too); AdamW steps the rest.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ruled = _with_own_rule(spec, model, networks)
+    own, rest = [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
+    named = list(model.named_parameters())
+
+    def rated(parameters: Parameters, **settings: object) -> Groups:
+        groups = _groups(parameters, spec.optimizer.weight_decay, **settings)
+        return adapters.rated(groups, named, spec.adapter.lora_plus)
+
+    of_rest = {} if spec.optimizer.adamw_lr is None else {"ratio": spec.optimizer.adamw_lr / spec.optimizer.lr}
+    found = [_library(spec, rated(own))] if own else []
+    return [*found, _torch(spec, rated(rest, **of_rest))] if rest else found
+
+
+def _with_own_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module]) -> set[torch.Tensor]:
+    """The parameters that the optimizer steps by its own rule; AdamW and SGD are torch's for all of them."""
+    name = spec.optimizer.name
+    if name in ("adamw", "sgd"):
+        return set()
+    every: set[torch.Tensor] = set(model.parameters())
+    if name in ("adafactor", "lion"):
+        return every
+    matrices = {each for each in every if each.dim() >= 2}
+    if name == "muon":
+        return matrices & {each for part in networks for each in network.blocks(part).parameters()}
+    return matrices - {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+
+
+def _library(spec: RunSpec, groups: Groups) -> Optimizer:
+    """The optimizer that gives ``optimizer.name`` its name."""
     wanted = spec.optimizer
-    groups = parameter_groups(model, wanted.weight_decay)
-    groups = adapters.rated(groups, model.named_parameters(), spec.adapter.lora_plus)
+    if wanted.name == "muon":
+        # The rate of AdamW serves both: an update has the size of AdamW's (arXiv:2502.16982, section 2.2).
+        return torch.optim.Muon(groups, wanted.lr, momentum=wanted.beta1, adjust_lr_fn="match_rms_adamw")
+    from launcher.worker.model import shards  # Late: torchao and bitsandbytes take seconds.
+
+    return shards.optimizer(spec, groups)
+
+
+def _torch(spec: RunSpec, groups: Groups) -> Optimizer:
+    wanted = spec.optimizer
     on_gpu = all(parameter.device.type == "cuda" for group in groups for parameter in group["params"])
     fused = True if wanted.fused is None and wanted.foreach is None and on_gpu else wanted.fused
     if wanted.name == "sgd":

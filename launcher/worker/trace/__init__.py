@@ -38,6 +38,13 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
     if spec.parallel.pipeline > 1:
         yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
+    name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
+    if name == "adafactor":
+        yield "optimizer=adafactor reads norms of its tensors, and fake ones have no values"
+    elif name == "adamw_8bit" and cuda and spec.backend.name == "fsdp":
+        yield "optimizer=adamw_8bit compiles its step on a GPU, which replaces the operations that are followed"
+    elif name == "paged_adamw_8bit" and cuda:
+        yield "optimizer=paged_adamw_8bit has states that a driver moves between two memories"
     if spec.train.compile:
         yield "train.compile=true replaces the operations that are followed"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.backends import fsdp as backend
 from launcher.backends.fsdp import translate, warnings
 from tests.support.fsdp_specs import GPU, found
 from tests.support.helpers import assert_golden, make_spec
@@ -117,10 +118,22 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("parallel.context=1", "parallel=cp"),
         ),
         (
-            ("optimizer=lion",),
+            ("optimizer=lion", "optimizer.fused=true"),
+            "optimizer.fused",
+            "lion has one kernel; torch's adamw and sgd have several",
+            ("optimizer.fused=null", "optimizer=adamw"),
+        ),
+        (
+            ("model=mixtral_8x7b", "optimizer=muon"),
             "optimizer.name",
-            "backend=fsdp runs adamw or sgd in this version",
-            ("optimizer=adamw", "optimizer=sgd"),
+            "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor",
+            ("optimizer=adamw", "model.num_experts=0"),
+        ),
+        (
+            ("optimizer=adafactor", "zero.offload_parameters=cpu"),
+            "zero.offload_parameters",
+            "adafactor works on the device: it gathers each matrix from the ranks",
+            ("zero.offload_parameters=none", "optimizer=adamw"),
         ),
         (
             ("checkpointing=full", "checkpointing.layers=2", "checkpointing.method=uniform"),
@@ -335,6 +348,29 @@ def test_a_second_moment_that_sgd_lacks_is_warned_of() -> None:
     assert warning.path == "optimizer.beta2"
     assert warning.rule == "sgd has no second moment; it reads optimizer.beta1 as its momentum"
     assert warning.way_out == ("optimizer=adamw", "optimizer.beta2=0.95")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "rule"),
+    [
+        (("optimizer=lion", "optimizer.epsilon=1e-6"), "optimizer.epsilon", "lion steps by signs"),
+        (("optimizer=adafactor", "optimizer.beta1=0.8"), "optimizer.beta1", "adafactor has no first moment"),
+        (("optimizer=paged_adamw_8bit", "hardware=cpu"), "optimizer.name", "on the CPU nothing is paged"),
+    ],
+)
+def test_what_an_optimizer_does_not_read_is_warned_of(overrides: tuple[str, ...], path: str, rule: str) -> None:
+    (warning,) = warnings(make_spec(*GPU, *overrides))
+    assert (warning.path, warning.rule.startswith(rule)) == (path, True)
+
+
+def test_8_bit_states_are_not_read_in_other_shards_but_where_every_row_has_whole_blocks() -> None:
+    small = ("model=tiny", "parallel=fsdp", "model.hidden_size=64")
+    for name in ("adamw_8bit", "paged_adamw_8bit"):
+        before, after = (make_spec(*GPU, *small, f"optimizer={name}", f"cluster.gpus_per_node={n}") for n in (4, 2))
+        assert [error.path for error in backend.unreadable(before, after)] == ["cluster.gpus_per_node"]
+        assert list(backend.unreadable(before, before)) == []
+    before, after = (make_spec(*GPU, "optimizer=adamw_8bit", f"cluster.gpus_per_node={n}") for n in (4, 2))
+    assert list(backend.unreadable(before, after)) == []
 
 
 @pytest.mark.parametrize("name", ["local", "slurm"])

@@ -1,0 +1,100 @@
+"""Optimizers of the engines whose loop is our own: the library of each, and what it does not go with.
+
+torch has AdamW, SGD, Adafactor and Muon, torchao an 8-bit AdamW that knows FSDP2's shards, bitsandbytes Lion and a
+paged 8-bit AdamW (``launcher/worker/model/optimizers.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.base.errors import ConfigError
+from launcher.job.versions import Need
+from launcher.spec import RunSpec, edit
+
+_EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
+OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
+
+_KERNELS = ("adamw", "sgd")  # Those of which torch has several kernels.
+
+_DEFAULTS: dict[str, object] = {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
+"""Of keys that not every optimizer reads, as in conf/optimizer/_base.yaml."""
+
+_IDLE: dict[str, tuple[tuple[str, ...], str]] = {
+    "sgd": (
+        ("optimizer.beta2", "optimizer.epsilon"),
+        "sgd has no second moment; it reads optimizer.beta1 as its momentum",
+    ),
+    "lion": (("optimizer.epsilon",), "lion steps by signs and divides by nothing"),
+    "adafactor": (tuple(_DEFAULTS), "adafactor has no first moment, and its second one follows the number of the step"),
+}
+"""Keys that an optimizer does not read, and why."""
+
+NEEDS = (
+    Need(
+        package="torch",
+        since="2.9",
+        path="optimizer.name",
+        asked=lambda spec: spec.optimizer.name == "muon",
+        because="has no torch.optim.Muon",
+        way_out="optimizer=adamw",
+    ),
+    Need(
+        package="bitsandbytes",
+        since="0.50",
+        path="optimizer.name",
+        asked=lambda spec: spec.optimizer.name in OF_BITSANDBYTES and spec.hardware.device == "cpu",
+        because="has no optimizers for the CPU",
+        way_out="optimizer=adamw",
+    ),
+)
+
+
+def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
+    """Optimizers that an engine does not run, and kernels that they do not have."""
+    optimizer = spec.optimizer
+    if optimizer.name not in names:
+        rule = f"backend={spec.backend.name} runs {', '.join(names[:-1])} or {names[-1]} in this version"
+        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={other}" for other in names[:2]])
+    for key in ("fused", "foreach"):
+        value = getattr(optimizer, key)
+        if value is not None and optimizer.name not in _KERNELS:
+            rule = f"{optimizer.name} has one kernel; torch's adamw and sgd have several"
+            yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null", "optimizer=adamw"])
+    if optimizer.name == "muon" and spec.model.num_experts:
+        rule = "torch.optim.Muon steps matrices, and transformers has all experts of a layer in one tensor"
+        yield ConfigError("optimizer.name", "muon", rule, ["optimizer=adamw", "model.num_experts=0"])
+
+
+def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings of a moment that the optimizer does not have, and a paged one with nothing to page from."""
+    paths, rule = _IDLE.get(spec.optimizer.name, ((), ""))
+    for path in paths:
+        if (value := edit.value_at(spec, path)) != (neutral := _DEFAULTS[path]):
+            yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
+    if spec.optimizer.name == "paged_adamw_8bit" and spec.hardware.device == "cpu":
+        rule = "on the CPU nothing is paged: bitsandbytes keeps the same 8-bit states in plain memory"
+        yield ConfigError("optimizer.name", "paged_adamw_8bit", rule, ["optimizer=adamw_8bit", "hardware=h100_80g"])
+
+
+def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    """8-bit states on other shards: 256 values share a scale, so that a cut elsewhere would take others'.
+
+    torchao's go with the rows, where each has whole blocks. All else is held as whole tensors by name, which any layout
+    reads.
+    """
+    name, model = before.optimizer.name, before.model
+    if name not in _EIGHT_BIT or _cut(before) == _cut(after):
+        return
+    widths = (model.hidden_size, model.intermediate_size, model.query_size)
+    if name == "adamw_8bit" and before.parallel.tensor == after.parallel.tensor and not any(w % 256 for w in widths):
+        return
+    was, now = before.shard_degree, after.shard_degree
+    rule = f"the states of {name} are codes with a scale for 256 values of a rank's shard, and shards would be others"
+    rule += f" ({was} ranks, then {now})" if was != now else ""
+    path = "cluster.gpus_per_node" if before.gpus != after.gpus else "parallel.shard"
+    yield ConfigError(path, edit.value_at(after, path), rule, [edit.override(path, edit.value_at(before, path))])
+
+
+def _cut(spec: RunSpec) -> tuple[int, int]:
+    return (spec.shard_degree if spec.parallel.shard else 1, spec.parallel.tensor)

@@ -1,0 +1,174 @@
+"""Optimizer states, and the temporaries of a step: of torch's optimizers, torchao's and bitsandbytes'.
+
+An optimizer steps some parameters by its own rule and the rest by AdamW, as ``launcher/worker/model/optimizers.py``
+says: Muon the matrices of the blocks, the 8-bit ones all matrices but embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import TRAINING
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.formats import MOMENTS_KEPT
+from launcher.estimate.rank.model import RankModel
+from launcher.spec import OptimizerSpec
+
+_ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
+_TRACE = "trace of the live tensors of a step"
+_STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
+
+BLOCK = 256  # Values that share an fp32 scale (torchao ``optim/adam.py``, bitsandbytes ``optim/optimizer.py``).
+CODES = 1024  # Bytes of the table of the 256 values of a code.
+_FEWEST = 4096  # Values of a tensor from which on both libraries keep 8 bits.
+_PAGED = 100_000  # Values from which on bitsandbytes pages (``get_state_buffer``).
+
+
+def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Adam's two moments, ``2 z P / d``; one for SGD, Lion and Muon's matrices; of frozen parameters none.
+
+    Adafactor keeps means of rows and columns of a matrix, whole on every rank, and no first moment (arXiv:1804.04235,
+    algorithm 4; ``torch/optim/_adafactor.py``).
+    """
+    name, shard = rank.spec.optimizer.name, rank.elements.optimizer
+    if rank.spec.zero.offload_optimizer != "none":
+        return
+    z = rank.dtypes.size("optimizer_states")
+    if name == "muon":
+        matrices = sum(rank.all_blocks.stepped)
+        yield _states("z_opt * (2 * shard - matrices)", z_opt=z, shard=shard, matrices=matrices)
+    elif name in MOMENTS_KEPT:
+        yield _states("n * z_opt * shard", n=MOMENTS_KEPT[name], z_opt=z, shard=shard)
+    elif name == "adafactor":
+        source = "Adafactor, arXiv:1804.04235, algorithm 4; torch/optim/_adafactor.py"
+        yield _states("z_opt * sums", source=source, z_opt=z, sums=rank.elements.factors)
+    elif name == "adamw_8bit" and rank.engine.whole_blocks:
+        yield _of_torchao(rank, z)
+    else:
+        yield _of_bitsandbytes(rank, z)
+
+
+def _of_torchao(rank: RankModel, z: int) -> MemoryTerm:
+    """Two moments of a byte a value, with a scale for 256 and a table of codes for each tensor.
+
+    Tensors of fewer than 4,096 values, or not of whole blocks, have the parameters' format (``_new_buffer``).
+    """
+    coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST and size % BLOCK == 0]
+    return _states(
+        "2 * (coded + 4 * coded / block + table * n) + 2 * z_opt * (shard - coded)",
+        source="torchao optim/adam.py and optim/subclass_8bit.py",
+        coded=sum(coded), block=BLOCK, table=CODES, n=len(coded), z_opt=z, shard=rank.elements.optimizer,
+    )  # fmt: skip
+
+
+def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
+    """Two moments of a byte a value and a scale for 256, with two tables of codes for all tensors.
+
+    Tensors of fewer than 4,096 values are in fp32. On a GPU paged codes are the host's (:func:`paged_values`).
+    """
+    coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST]
+    return _states(
+        "2 * (coded - paged + 4 * blocks + table) + 2 * z_opt * (shard - coded)",
+        source="bitsandbytes optim/optimizer.py, Optimizer2State",
+        coded=sum(coded), paged=paged_values(rank), blocks=sum(-(-size // BLOCK) for size in coded), table=CODES,
+        z_opt=z, shard=rank.elements.optimizer,
+    )  # fmt: skip
+
+
+def matrices_in_8_bits(rank: RankModel) -> Sequence[int]:
+    """Elements of each tensor that an 8-bit optimizer steps by its own rule: of matrices that are no embedding."""
+    head = () if rank.spec.model.tie_word_embeddings else rank.head.stepped
+    return (*rank.all_blocks.stepped, *head)
+
+
+def paged_values(rank: RankModel) -> int:
+    """Values of which a paged optimizer keeps the codes in memory that the driver may move to the host."""
+    if rank.spec.optimizer.name != "paged_adamw_8bit" or not rank.cuda:
+        return 0
+    return sum(size for size in matrices_in_8_bits(rank) if size >= _PAGED)
+
+
+def _states(expression: str, *, source: str = _ZERO, **values: Value) -> MemoryTerm:
+    return term("optimizer_states", TRAINING, "optimizer states", expression, source, **values)
+
+
+def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Temporaries of the step: of an optimizer's own rule, and of AdamW's or SGD's of torch."""
+    optimizer = rank.spec.optimizer
+    if optimizer.name in ("adamw", "sgd"):
+        yield from _of_torch(rank)
+        return
+    if rank.engine.library == "megatron":
+        return
+    expression, values = _own_rule(rank)
+    if expression:
+        own = term("temporary", ("step",), f"a tensor's step by {optimizer.name}", expression, _TRACE, **values)
+        yield own.at("own rule")
+    if rank.engine.optimizer == "loop" and optimizer.name not in ("adafactor", "lion"):
+        table, head = rank.embedding.largest_shard, rank.head.largest_shard if optimizer.name == "muon" else 0
+        z = rank.dtypes.size("optimizer_states")
+        expression = "z_opt * (table + max(table, 2 * head))"
+        yield _step("AdamW's loop", expression, z_opt=z, table=table, head=head).at("AdamW")
+
+
+def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
+    """Temporaries of the largest tensor that is stepped by the optimizer's own rule, as an expression and its values.
+
+    Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors,
+    8-bit AdamW of bitsandbytes five, and torchao's, which compiles nothing there, 53 bytes a value: the parameter and
+    both moments in fp32, and what finds the codes. Muon has the update in the parameters' format and its bf16 copies
+    with two Gram matrices; of shards the whole matrix as gathered, transposed and joined. Adafactor has the update, and
+    of shards the whole parameter and gradient.
+    """
+    name, z, sharded = rank.spec.optimizer.name, rank.dtypes.size("parameters"), rank.view.states.optimizer < 1
+    coded = max(matrices_in_8_bits(rank), default=0)
+    if name == "muon":
+        w, stepped = rank.largest_block.largest_trained, max(rank.all_blocks.stepped, default=0)
+        if sharded:
+            return "6 * w + (z + 2) * shard", {"w": w, "z": z, "shard": stepped}
+        return "(z + 4) * w + 4 * h * h", {"z": z, "w": w, "h": rank.spec.model.hidden_size}
+    if name == "adafactor":
+        w = rank.elements.largest_trained * (rank.spec.parallel.tensor if sharded else 1)
+        return "n * z * w", {"n": 3 if sharded else 1, "z": z, "w": w}
+    if rank.cuda:
+        return "", {}
+    if name == "lion":
+        return "3 * 4 * w", {"w": rank.elements.largest_shard}
+    return "k * w", {"k": 53 if name == "adamw_8bit" and rank.engine.whole_blocks else 5 * 4, "w": coded}
+
+
+def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Nothing fused, ``z P / d`` with lists, or a few tensors in a loop.
+
+    Lists (foreach) make one more tensor of every parameter: AdamW a square root of the second moment, SGD the sum of a
+    gradient and its weight decay. The loop makes SGD's for one parameter; of AdamW's a square root and a quotient of
+    one parameter, and it holds the quotient of the one before: the largest two of a block follow each other, and the
+    output projection follows a block.
+    """
+    optimizer = rank.spec.optimizer
+    if rank.engine.optimizer == "fused" or not list_copies(optimizer):
+        return
+    z = rank.dtypes.size("optimizer_states")
+    if rank.engine.optimizer == "foreach":
+        yield _step("lists of the optimizer", "z_opt * shard", z_opt=z, shard=rank.elements.optimizer)
+    elif optimizer.name == "sgd":
+        yield _step("the optimizer's loop", "z_opt * w", z_opt=z, w=rank.elements.largest_shard)
+    else:
+        inside, head = rank.largest_block.largest_shard, rank.head.largest_shard
+        expression = "z_opt * max(2 * table, w + 2 * max(w, head))"
+        table = rank.embedding.largest_shard
+        yield _step("the optimizer's loop", expression, z_opt=z, table=table, w=inside, head=head)
+
+
+def _step(what: str, expression: str, **values: int) -> MemoryTerm:
+    return term("temporary", ("step",), what, expression, _STEP, **values)
+
+
+def list_copies(optimizer: OptimizerSpec) -> int:
+    """Lists of as many elements as the parameters that torch's optimizer makes in a step.
+
+    ``_multi_tensor_adam`` makes ``exp_avg_sq_sqrt`` (``torch/optim/adam.py``); ``_multi_tensor_sgd`` makes
+    ``_foreach_add(grads, params, alpha=weight_decay)`` where there is weight decay (``torch/optim/sgd.py``).
+    """
+    return int(optimizer.name == "adamw" or (optimizer.name == "sgd" and optimizer.weight_decay != 0))

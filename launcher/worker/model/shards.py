@@ -1,0 +1,162 @@
+"""Optimizers of torch, torchao and bitsandbytes that know shards of FSDP2 in part, or not at all.
+
+torchao's 8-bit AdamW works on them, and compiles its step, which is left out on the CPU. bitsandbytes takes the tensors
+of one rank (:class:`_OfShards`), and checkpoints hold its states under the parameter's own placements. Adafactor needs
+the sums of whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim import Adafactor, Optimizer
+
+from launcher.spec import RunSpec
+
+type Groups = list[dict[str, Any]]
+
+_BLOCK = 256  # Values of a state that share a scale (bitsandbytes ``optim/optimizer.py``).
+
+
+def optimizer(spec: RunSpec, groups: Groups) -> Optimizer:
+    """The optimizer over parameters, sharded or whole."""
+    wanted = spec.optimizer
+    betas = (wanted.beta1, wanted.beta2)
+    if wanted.name == "adafactor":
+        return _Gathering(groups, wanted.lr)
+    made: Optimizer
+    if wanted.name == "adamw_8bit":
+        from torchao.optim import AdamW8bit
+
+        eager = groups[0]["params"][0].device.type == "cpu"
+        kind = type("AdamW8bit", (_Uncompiled, AdamW8bit), {}) if eager else AdamW8bit
+        made = kind(groups, wanted.lr, betas, wanted.epsilon)
+        return made
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
+    from bitsandbytes.optim import Lion, PagedAdamW8bit
+
+    if wanted.name == "lion":
+        made = type("Lion", (_OfShards, Lion), {})(groups, wanted.lr, betas)
+    else:
+        made = type("PagedAdamW8bit", (_OfShards, PagedAdamW8bit), {})(groups, wanted.lr, betas, wanted.epsilon)
+    return made
+
+
+class _Uncompiled:
+    """A step without ``torch.compile``, which takes the CPU's compiler half a minute."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Make a step."""
+        with torch.compiler.set_stance("force_eager"):
+            return super().step(closure)  # type: ignore[misc]
+
+
+class _Gathering(Adafactor):
+    """Adafactor whose sharded parameters are gathered one by one, and whose states every rank has whole.
+
+    On shards themselves torch 2.15 refuses its operations, and the sums of a rank's own rows would be other numbers.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Make a step."""
+        groups = self.param_groups
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                whole = _gathered(parameter)
+                whole.grad = _gathered(parameter.grad)
+                if state := self.state.pop(parameter, None):
+                    self.state[whole] = state
+                self.param_groups = [{**group, "params": [whole]}]
+                super().step()  # type: ignore[no-untyped-call]
+                self.state[parameter] = self.state.pop(whole)
+                if whole is not parameter:
+                    parameter.copy_(whole.redistribute(parameter.device_mesh, parameter.placements))
+        self.param_groups = groups
+
+
+def _gathered(tensor: torch.Tensor) -> Any:
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
+
+
+class _OfShards:
+    """An optimizer of bitsandbytes whose step of a sharded parameter is that of this rank's shard."""
+
+    state: Any
+    param_groups: Groups
+    _cpu_paged_warned = True  # The check says already that nothing is paged there.
+
+    def init_state(self, group: Any, parameter: torch.Tensor, group_index: int, index: int) -> None:
+        """Make the states of a parameter's shard."""
+        shard = _local(parameter)
+        super().init_state(group, shard, group_index, index)  # type: ignore[misc]
+        self.state[parameter] = self.state.pop(shard)
+
+    def update_step(self, group: Any, parameter: torch.Tensor, group_index: int, index: int) -> None:
+        """Step a parameter's shard."""
+        if not isinstance(parameter, DTensor):
+            super().update_step(group, parameter, group_index, index)  # type: ignore[misc]
+            return
+        shard = _local(parameter)
+        shard.grad = None if parameter.grad is None else _local(parameter.grad)
+        self.state[shard] = self.state[parameter]
+        super().update_step(group, shard, group_index, index)  # type: ignore[misc]
+        del self.state[shard]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states for a checkpoint: those of a sharded parameter as parts of whole ones."""
+        packed: dict[str, Any] = Optimizer.state_dict(self)  # type: ignore[arg-type]
+        for parameter, number in zip(self._members(), _numbers(packed), strict=True):
+            if number in packed["state"]:
+                state = packed["state"][number]
+                packed["state"][number] = {name: _of_all(name, value, parameter) for name, value in state.items()}
+        return packed
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Put the states that :meth:`state_dict` gave into their places; settings are the run's own."""
+        for parameter, number in zip(self._members(), _numbers(state_dict), strict=True):
+            own = self.state[parameter]
+            for name, value in state_dict["state"][number].items():
+                if not isinstance(own[name], torch.Tensor):
+                    own[name] = value
+                else:
+                    own[name].copy_(_local(value)[: own[name].shape[0]])
+
+    def _members(self) -> list[torch.Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+
+def _numbers(packed: Mapping[str, Any]) -> list[Any]:
+    return [number for group in packed["param_groups"] for number in group["params"]]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, DTensor):
+        return tensor
+    local: torch.Tensor = tensor.to_local()
+    return local.detach()
+
+
+def _of_all(name: str, value: Any, parameter: torch.Tensor) -> Any:
+    """The state of this rank's shard as a part of all ranks'; scales are filled up to the number of the first rank."""
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or name.startswith("qmap"):
+        return value
+    mesh, placements = parameter.device_mesh, parameter.placements
+    if not name.startswith("absmax"):
+        shape, stride = parameter.shape, parameter.stride()
+        return DTensor.from_local(value, mesh, placements, run_check=False, shape=shape, stride=stride)
+    cuts = [getattr(place, "dim", None) for place in placements]
+    rows = [-(-size // prod(mesh.size(axis) for axis, cut in enumerate(cuts) if cut == dimension))
+            for dimension, size in enumerate(parameter.shape)]  # fmt: skip
+    filled = value.new_zeros(-(-prod(rows) // _BLOCK))
+    filled[: len(value)] = value
+    return DTensor.from_local(filled, mesh, [Replicate() if cut is None else Shard(0) for cut in cuts], run_check=False)
