@@ -72,15 +72,9 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("parallel.ulysses=1", "parallel=ulysses"),
         ),
         (
-            ("model=mixtral_8x7b", "parallel.expert=2"),
-            "parallel.expert",
-            "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version",
-            ("parallel.expert=1", "parallel=ep"),
-        ),
-        (
             ("model=mixtral_8x7b", "parallel.expert_tensor=2"),
             "parallel.expert_tensor",
-            "backend=fsdp does not cut experts",
+            "backend=fsdp has whole experts on its ranks",
             ("parallel.expert_tensor=null", "parallel=ep"),
         ),
         (
