@@ -126,7 +126,7 @@ def option_of(name: str) -> str | None:
 def _cpu(machine: Machine) -> JsonObject:
     """Return the facts of this CPU, with the formats of ``conf/hardware/cpu.yaml``."""
     return {
-        "dtypes": ["fp32", "fp16", "bf16"],
+        "dtypes": ["fp32", "fp16", "bf16", "fp8"],
         "title": f"this machine's CPU, {machine.host_memory_bytes / GIB:.1f} GiB",
         "source": "MemTotal and the cgroup's limit on this machine",
     }

@@ -30,6 +30,9 @@ _OPTIMIZERS: Mapping[tuple[str, str], str] = {
 }
 """By backend and optimizer; torch has the others, and Megatron-LM its own."""
 
+_FORMATS: Mapping[tuple[str, str], tuple[str, ...]] = {("fsdp", "fp8"): ("torchao",)}
+"""Packages of a backend's number format."""
+
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
@@ -64,9 +67,10 @@ def needed(spec: RunSpec) -> list[str]:
 
 
 def of_techniques(spec: RunSpec) -> tuple[str, ...]:
-    """The packages of its adapter and its optimizer, each once."""
+    """The packages of its adapter, its optimizer and its number format, each once."""
     optimizer = _OPTIMIZERS.get((spec.backend.name, spec.optimizer.name))
-    found = (*_ADAPTERS.get(spec.adapter.name, ()), *(() if optimizer is None else (optimizer,)))
+    formats = _FORMATS.get((spec.backend.name, spec.precision.compute), ())
+    found = (*_ADAPTERS.get(spec.adapter.name, ()), *(() if optimizer is None else (optimizer,)), *formats)
     return tuple(dict.fromkeys(found))
 
 

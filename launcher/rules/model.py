@@ -231,7 +231,7 @@ def _is_number(value: object) -> bool:
 
 
 def _formats(spec: RunSpec) -> Iterator[ConfigError]:
-    """A format that the GPU lacks, and fp8 without its recipe."""
+    """A format that the GPU lacks, and a loss scale that is said twice."""
     compute, hardware = spec.precision.compute, spec.hardware
     if compute not in hardware.dtypes:
         instead = [word for word in _PREFERENCE if word in hardware.dtypes]
@@ -245,10 +245,6 @@ def _formats(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None and spec.precision.loss_scale is not None:
             rule = f"precision.loss_scale={spec.precision.loss_scale:g} is constant: nothing adapts it"
             yield ConfigError(path, value, rule, [f"{path}=null", "precision.loss_scale=null"])
-    if compute == "fp8" and spec.precision.recipe is None:
-        rule = "fp8 needs a scaling recipe"
-        ways = [f"precision.recipe={recipe}" for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")]
-        yield ConfigError("precision.recipe", None, rule, ways)
 
 
 def _risky_formats(spec: RunSpec) -> Iterator[ConfigError]:

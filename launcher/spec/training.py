@@ -20,7 +20,7 @@ class PrecisionSpec(Hashed):
     master: Dtype | Literal["none"] | None
     optimizer_states: Dtype | None
     reduce: Dtype | None
-    recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] | None
+    recipe: Literal["delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"] | None
     loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
     initial_loss_scale: Positive | None = None
     loss_scale_window: Count | None = None

@@ -235,7 +235,7 @@ def test_a_card_for_export_has_the_compute_of_its_twin_and_slower_links() -> Non
         ("v100_32g", ("fp32", "fp16")),
         ("a100_80g", ("fp32", "fp16", "bf16")),
         ("h100_80g", ("fp32", "fp16", "bf16", "fp8")),
-        ("cpu", ("fp32", "fp16", "bf16")),
+        ("cpu", ("fp32", "fp16", "bf16", "fp8")),
     ],
 )
 def test_a_gpu_has_the_formats_of_its_generation(name: str, expected: tuple[str, ...]) -> None:

@@ -42,7 +42,7 @@ def test_auto_takes_the_hosts_memory_where_there_is_no_gpu() -> None:
     spec = spec_on(CPU_HOST)
     assert (spec.hardware.device, spec.hardware.title) == ("cpu", "this machine's CPU, 24.0 GiB")
     assert (spec.hardware.memory_bytes, spec.hardware.host_memory_bytes) == (None, 24 * 2**30)
-    assert spec.hardware.dtypes == ("fp32", "fp16", "bf16")
+    assert spec.hardware.dtypes == ("fp32", "fp16", "bf16", "fp8")
     assert (spec.cluster.gpus_per_node, spec.rank_memory_bytes) == (2, 12 * 2**30)
 
 

@@ -96,9 +96,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "training": _cases(
         """
-        precision=fp8
         precision=fp16 precision.loss_scale=8 precision.initial_loss_scale=8
-        hardware=h100_80g cluster.gpus_per_node=8 parallel=tp precision.compute=fp8
         hardware=v100_32g
         adapter=lora adapter.targets=[]
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_pp adapter=lora

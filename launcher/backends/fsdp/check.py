@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends import _models, _optimizers, _shared
-from launcher.backends.fsdp import expert_ranks
+from launcher.backends.fsdp import expert_ranks, float8
 from launcher.backends.fsdp.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -25,7 +25,6 @@ _SCHEDULES = ("1f1b", "gpipe", "interleaved")
 _AXES = {"ulysses": "ulysses"}
 """The axes that this worker does not drive, and the preset that has each."""
 
-_LACKING = {"fp8": ("scaled matrix products", "parallel=tp")}
 _EITHER = "the format of the parameters or of the computation"
 _OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
 _ON_THE_DEVICE = {
@@ -54,6 +53,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _offload(spec)
     yield from _engine(spec)
     yield from _precision(spec)
+    yield from float8.check(spec)
     yield from _optimizer(spec)
     yield from _quantised(spec)
     yield from _shared.check_worker(spec)
@@ -65,6 +65,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _shared.over_one_rank(spec)
     yield from _shared.compiled_choice(spec)
     yield from expert_ranks.warnings(spec)
+    yield from float8.warnings(spec)
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
 
@@ -179,13 +180,10 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     """Formats that torch's modules and optimizers cannot be given one by one."""
     compute, meaning = spec.precision.compute, dtypes(spec)
-    if compute in _LACKING:
-        what, other = _LACKING[compute]
-        yield ConfigError("precision.compute", compute, f"backend=fsdp has no {what} yet", ["precision=bf16", other])
-        return
+    products = "bf16" if compute == "fp8" else compute  # Of all else beside products in fp8.
     parameters = meaning.parameters
-    gradients = compute if spec.parallel.shard else parameters
-    held = ("fp32",) if compute == "fp16" else ("fp32", compute)
+    gradients = products if spec.parallel.shard else parameters
+    held = ("fp32",) if compute == "fp16" else ("fp32", products)
     what = "fp32, since torch divides no gradients of fp16" if compute == "fp16" else _EITHER
     wanted = {
         "parameters": (parameters, held, what),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.fsdp import experts, ring
+from launcher.backends.fsdp import experts, float8, ring
 from launcher.backends.fsdp.traits import is_ddp, reshards
 from launcher.base.formula import Value
 from launcher.estimate.memory import optimizer, states
@@ -57,6 +57,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from untied(rank)
     yield from restoring(rank)
     yield from ring.overheads(rank)
+    yield from float8.overheads(rank)
     yield from stage_overheads(rank, ddp=is_ddp(rank.spec))
 
 
@@ -286,7 +287,12 @@ def _kept_copies(rank: RankModel) -> int:
 
 
 def _times_cast(rank: RankModel) -> int:
-    """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again."""
+    """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again.
+
+    None in fp8: torchao casts a weight for each product and saves it as it is.
+    """
+    if rank.dtypes.compute == "fp8":
+        return 0
     adapter = rank.spec.adapter
     return 2 if adapter.dora and adapter.dropout else 1
 
@@ -341,7 +347,7 @@ def copies(rank: RankModel) -> Iterator[MemoryTerm]:
 
     A micro-batch casts on its own, since autocast must not reach backward, and checkpointed blocks save no copies.
     """
-    blocks = _kept_copies(rank)
+    blocks = min(_times_cast(rank), 1) * _kept_copies(rank)
     if not rank.engine.autocast or not blocks:
         return
     what, z, f = "autocast's copies of other micro-batches in flight", rank.engine.size, rank.view.in_flight

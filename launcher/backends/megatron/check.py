@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _optimizers, _shared
 from launcher.backends.megatron import checkout, extra, models, network
-from launcher.backends.megatron.implementation import dtypes, implementation
+from launcher.backends.megatron.implementation import RECIPES, dtypes, implementation, recipe
 from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
@@ -156,13 +156,24 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
     """Recipes that a card has no kernels for (``check_fp8_block_scaling_support``, Transformer Engine's ``fp8.py``)."""
-    capability, needed = spec.hardware.compute_capability, _CAPABILITIES.get(spec.precision.recipe or "")
-    if spec.precision.compute == "fp8" and capability is not None and needed is not None and capability < needed:
+    if spec.precision.compute != "fp8":
+        return
+    if spec.hardware.device == "cpu":
+        rule = (
+            "Transformer Engine has kernels of GPUs alone; FSDP2 and DDP try fp8 out on the CPU by torchao's emulation"
+        )
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "parallel=fsdp"])
+    found, path = spec.precision.recipe, "precision.recipe"
+    if found is not None and found not in RECIPES:
+        rule = f"Transformer Engine has the recipes {', '.join(RECIPES)} here"
+        yield ConfigError(path, found, rule, [f"{path}={other}" for other in RECIPES])
+    capability, needed = spec.hardware.compute_capability, _CAPABILITIES.get(found or "")
+    if capability is not None and needed is not None and capability < needed:
         rule = (
             f"Transformer Engine has it from compute capability {needed} on, and {spec.hardware.title} has {capability}"
         )
         ways = [f"precision.recipe={other}" for other in ("tensorwise", "delayed")]
-        yield ConfigError("precision.recipe", spec.precision.recipe, rule, ways)
+        yield ConfigError(path, found, rule, ways)
 
 
 def _main_gradients(compute: str) -> tuple[str | None, ...]:
@@ -278,7 +289,7 @@ def _recomputed(spec: RunSpec) -> Iterator[ConfigError]:
         way_out = [edit.override(path, [name for name in modules if name != "moe_act"])]
         yield ConfigError(path, list(modules), rule, way_out)
     scaled = [name for name in modules if name in ("moe_act", "layernorm")]
-    if spec.precision.compute == "fp8" and spec.precision.recipe == "delayed" and scaled:
+    if recipe(spec) == "delayed" and scaled:
         rule = f"{' and '.join(scaled)} cannot be recomputed with delayed scaling"
         rest = [name for name in modules if name not in scaled]
         way_out = [edit.override(path, rest), "precision.recipe=tensorwise"]
@@ -369,10 +380,9 @@ def _assumed(spec: RunSpec) -> Iterator[ConfigError]:
         )
         way_out = [f"hardware.compute_capability={hardware.effective_capability}"]
         yield ConfigError("hardware.compute_capability", None, rule, way_out)
-        if spec.precision.compute == "fp8" and spec.precision.recipe in _CAPABILITIES:
-            recipe = spec.precision.recipe
-            rule = f"it runs from compute capability {_CAPABILITIES[recipe]} on, and the one of this GPU is not known"
-            yield ConfigError("precision.recipe", recipe, rule, ["precision.recipe=tensorwise"])
+        if (scaling := recipe(spec)) in _CAPABILITIES:
+            rule = f"it runs from compute capability {_CAPABILITIES[scaling]} on, and the one of this GPU is not known"
+            yield ConfigError("precision.recipe", scaling, rule, ["precision.recipe=tensorwise"])
 
 
 def _idle(spec: RunSpec) -> Iterator[ConfigError]:

@@ -62,6 +62,15 @@ def implementation(spec: RunSpec) -> Implementation:
     )
 
 
+RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+"""Recipes of ``--fp8-recipe``, Megatron-LM's own default first."""
+
+
+def recipe(spec: RunSpec) -> str | None:
+    """The recipe of a run in fp8; None in other formats."""
+    return (spec.precision.recipe or RECIPES[0]) if spec.precision.compute == "fp8" else None
+
+
 def fsdp(spec: RunSpec) -> bool:
     """True if Megatron-FSDP shards; ``zero.stage=1`` is the distributed optimizer."""
     return spec.zero.stage >= 2
@@ -79,9 +88,9 @@ def reads_gradients_as_they_are(spec: RunSpec) -> bool:
     ``use_precision_aware_optimizer_no_fp8_or_ds_fp8`` of ``optimizer/optimizer_config.py``; Megatron-FSDP's gradients
     are so with every recipe.
     """
-    recipe = spec.precision.compute != "fp8" or spec.precision.recipe == "delayed"
+    delayed = recipe(spec) in (None, "delayed")
     wide = dtypes(spec).master == "fp32" and spec.zero.offload_optimizer == "none"
-    return precision_aware(spec) and (recipe or not wide or fsdp(spec))
+    return precision_aware(spec) and (delayed or not wide or fsdp(spec))
 
 
 def _attention(spec: RunSpec) -> Attention:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware
+from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware, recipe
 from launcher.backends.megatron.network import Arguments
 from launcher.estimate.rank.recomputed import layers_moved
 from launcher.estimate.rank.stages import chunk_sizes
@@ -73,7 +73,7 @@ def _fsdp_formats(spec: RunSpec) -> Arguments:
 def _formats(spec: RunSpec) -> Arguments:
     """The word's own flags, and the precision-aware optimizer where states are narrower or offloaded."""
     precision, meaning = spec.precision, dtypes(spec)
-    compute, states = precision.compute, meaning.optimizer_states
+    compute, states, scaling = precision.compute, meaning.optimizer_states, recipe(spec)
     aware = precision_aware(spec)
     return {
         "fp16": compute == "fp16",
@@ -81,8 +81,8 @@ def _formats(spec: RunSpec) -> Arguments:
         "loss-scale": precision.loss_scale,
         "initial-loss-scale": precision.initial_loss_scale,
         "loss-scale-window": precision.loss_scale_window,
-        "fp8-format": _FP8_FORMATS[precision.recipe] if compute == "fp8" and precision.recipe else None,
-        "fp8-recipe": precision.recipe if compute == "fp8" else None,
+        "fp8-format": _FP8_FORMATS[scaling] if scaling else None,
+        "fp8-recipe": scaling,
         "grad-reduce-in-bf16": meaning.accumulate == "bf16",
         "use-precision-aware-optimizer": aware,
         "main-params-dtype": (meaning.master or "fp32") if aware else None,

@@ -42,7 +42,8 @@ its own needs none waits for the GPU."""
 _ROWS = 256  # Rows of a mask that are made at once.
 _DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""By word; in fp8 all but the products of linears is in bf16."""
 
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 

@@ -69,10 +69,31 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("precision.parameters=fp32",),
         ),
         (
-            ("precision=fp8",),
+            ("precision=mxfp8",),
+            "precision.recipe",
+            "torchao.float8 has the recipes tensorwise, rowwise, rowwise_with_gw_hp",
+            (
+                *("precision.recipe=tensorwise", "precision.recipe=rowwise", "precision.recipe=rowwise_with_gw_hp"),
+                "parallel=tp",
+            ),
+        ),
+        (
+            ("precision=fp8", "model=gpt2"),
             "precision.compute",
-            "backend=fsdp has no scaled matrix products yet",
+            "torchao.float8 converts linears, and weights of the family gpt are of another kind",
             ("precision=bf16", "parallel=tp"),
+        ),
+        (
+            ("precision=fp8", "adapter=lora"),
+            "precision.compute",
+            "this version trains no adapter beside linears in fp8",
+            ("precision=bf16", "adapter=none"),
+        ),
+        (
+            ("precision=fp8", "model.intermediate_size=1000"),
+            "model.intermediate_size",
+            "products in fp8 have dimensions that are multiples of 16, and this makes one of 1000",
+            ("model.intermediate_size=1008", "precision=bf16"),
         ),
         (
             ("precision.parameters=fp16",),

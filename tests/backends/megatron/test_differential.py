@@ -51,9 +51,9 @@ DELIBERATE: tuple[tuple[str, str, str], ...] = (
     ("train.timeout_s", "whole minutes", "another time would be waited than was asked for"),
     ("precision.accumulate", "", "memory is counted for one gradient buffer in one format"),
     ("precision.master", "keeps fp32 or fp16", "Megatron-FSDP: no estimate for a step on bf16"),
-    ("precision.recipe", "needs a scaling recipe", "Megatron-LM would take delayed scaling"),
     ("precision.recipe", "from compute capability", "the target has no kernels for it"),
     ("precision.compute", "computes in", "the target has no such matrix units"),
+    ("precision.compute", "kernels of GPUs alone", "fails later: Transformer Engine's fp8 has no CPU kernels"),
     ("model.attention", "flash-attn", "the flash-attn package has no such kernel"),
 )
 """Refusals beyond those of ``validate_args``: key, part of the rule, reason (docs/engines.md)."""

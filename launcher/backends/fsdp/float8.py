@@ -1,0 +1,133 @@
+"""fp8 by ``torchao.float8``: its recipes, what it cannot do, and the memory of its casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.base.errors import ConfigError
+from launcher.estimate import families
+from launcher.estimate.memory.activations import content, running_blocks
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+from launcher.spec import RunSpec, edit
+
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+"""``Float8LinearRecipeName`` of torchao 0.18, the first where none is set."""
+
+_SOURCE = "torchao/float8/float8_linear.py, float8_training_tensor.py and float8_ops.py, torchao 0.18"
+_MULTIPLE = 16  # Of each dimension of an fp8 product (``torch._scaled_mm``).
+
+
+def recipe(spec: RunSpec) -> str:
+    """The recipe of a run in fp8."""
+    return spec.precision.recipe or RECIPES[0]
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Recipes of other engines, and models and layouts that this version does not convert."""
+    if spec.precision.compute != "fp8":
+        return
+    if recipe(spec) not in RECIPES:
+        rule = f"torchao.float8 has the recipes {', '.join(RECIPES)}"
+        ways = [f"precision.recipe={other}" for other in RECIPES]
+        yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
+    if families.of(spec.model).traits.not_linear is not None:
+        rule = f"torchao.float8 converts linears, and weights of the family {spec.model.family} are of another kind"
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "parallel=tp"])
+    if spec.adapter.name != "none":
+        rule = "this version trains no adapter beside linears in fp8"
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "adapter=none"])
+    if spec.parallel.tensor > 1:
+        rule = "this version cuts no linears in fp8 over tensor parallel ranks"
+        yield ConfigError("parallel.tensor", spec.parallel.tensor, rule, ["parallel.tensor=1", "precision=bf16"])
+    yield from _dimensions(spec)
+
+
+def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
+    """Every linear of the blocks is converted, so each of its dimensions, and the tokens, are multiples of 16."""
+    model = spec.model
+    sizes = {
+        "model.hidden_size": model.hidden_size,
+        "model.intermediate_size": model.intermediate_size,
+        "model.num_key_value_heads": model.key_value_size,
+    }
+    for path, size in sizes.items():
+        if size % _MULTIPLE:
+            rule = f"products in fp8 have dimensions that are multiples of {_MULTIPLE}, and this makes one of {size}"
+            legal = edit.multiples_around(size, _MULTIPLE, 1) if path != "model.num_key_value_heads" else ()
+            ways = [edit.override(path, each) for each in legal if each > size]
+            yield ConfigError(path, edit.value_at(spec, path), rule, [*ways, "precision=bf16"])
+    tokens = spec.micro_batch_size * spec.sequence_length // spec.parallel.context
+    if tokens % _MULTIPLE and spec.hardware.device == "cuda":
+        rule = f"products in fp8 take multiples of {_MULTIPLE} tokens, and a micro-batch has {tokens}"
+        length = -(-spec.sequence_length // _MULTIPLE) * _MULTIPLE
+        ways = [edit.override("train.sequence_length", length), "precision=bf16"]
+        yield ConfigError("train.sequence_length", spec.sequence_length, rule, ways)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Runs in fp8 that are slower than in bf16."""
+    if spec.precision.compute != "fp8" or spec.script is not None:
+        return
+    if spec.hardware.device == "cpu":
+        rule = (
+            "torchao emulates fp8 on the CPU, in products of fp32: it shows what training does, and is slower than bf16"
+        )
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16"])
+    elif not spec.train.compile:
+        rule = (
+            "without a compiler each cast to fp8 is several kernels, often slower than bf16 (torchao/float8/README.md)"
+        )
+        yield ConfigError("train.compile", False, rule, ["train.compile=true"])
+
+
+def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Casts and products of the MLP's linears, whose inputs and outputs are the widest of a block, in both passes.
+
+    A cast holds the scaled and the clamped values in fp32 beside the result, ``4 + 4 + 1`` bytes an element
+    (``_ToFloat8ConstrFunc``, ``to_fp8_saturated``). torchao's emulation makes each operand of a product in fp32, twice
+    while it is divided by its scale (``float8_mm``), beside copies of the operands in the order of a GPU's kernel.
+    """
+    if rank.dtypes.compute != "fp8" or not rank.blocks:
+        return
+    model, tok = rank.spec.model, rank.tokens
+    i, h = model.intermediate_size, model.hidden_size
+    sizes = {"i": i, "h": h, "w": i * h, "tok": tok}
+    z, z_res = rank.engine.size, rank.engine.residual_size
+    inside = f"({2 * z_res} * h{f' + {z} * i' if rank.blocks[-1].recomputed else ''}) * tok"
+    what = "tensors inside one block, and the casts of a linear to fp8"
+    yield term("temporary", ("forward",), what, f"{inside} + {_forward(rank)}", _SOURCE, **sizes).at("fp8")
+    what = "gradients and casts to fp8 in the MLP"
+    for moments, kind in running_blocks(rank):
+        yield content(rank, kind, moments).at("fp8")
+        instants = ", ".join(_backward(rank, recomputed=bool(kind.recomputed)))
+        yield term("temporary", moments, what, f"max({instants})", _SOURCE, **sizes).at("fp8")
+
+
+def _forward(rank: RankModel) -> str:
+    """The last linear casts its input of ``i``, then its weight beside it."""
+    if rank.spec.hardware.device == "cpu":
+        return "max(9 * i * tok + w, 5 * i * tok + 9 * w)"
+    return "max(9 * i * tok, i * tok + 9 * w)"
+
+
+def _backward(rank: RankModel, *, recomputed: bool) -> Iterator[str]:
+    """Bytes beside the content of a block at several instants of its backward pass.
+
+    The last linear is recomputed, where it is; it casts the gradient of its output of ``h`` and the weight, and makes
+    the gradient of its input; beside these and the gradient in fp8 once more, it casts its input, unless the recipe
+    leaves the products of weights' gradients in 16 bits. Then the gradients of both of its factors are there, of which
+    one is cast, and of what was saved three tensors of ``i`` are gone.
+    """
+    z, z_res = rank.engine.size, rank.engine.residual_size
+    gradient = z if z == z_res else z + z_res  # Autocast makes its own of the residual stream's.
+    emulated = rank.spec.hardware.device == "cpu"
+    if recomputed:
+        yield f"{gradient + z_res} * h * tok + {_forward(rank)}"
+    yield f"{gradient + 5} * h * tok + 10 * w" if emulated else f"{gradient + 1} * h * tok + 9 * w"
+    if recipe(rank.spec) == "rowwise_with_gw_hp":
+        yield f"({gradient} * h + {9 - z} * i) * tok"
+    elif emulated:
+        yield f"({gradient + 7} * h + {z + 10} * i) * tok + w"
+    else:
+        yield f"({gradient + 2} * h + {z + 9} * i) * tok + w"
