@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_only_words_that_a_resumed_run_takes_are_given(folder: Path) -> None:
     assert untaken.startswith("a new run would fit with `")
     assert all(f"`{' '.join(way.overrides)}`" not in untaken for way in taken.ways)
     assert untaken.endswith("; this one cannot be resumed with these")
-    assert all(way.command == f"launch resume a {' '.join(way.overrides)}" for way in taken.ways)
+    assert all(way.command == f"launch resume a {shlex.join(way.overrides)}" for way in taken.ways)
 
 
 def test_a_leak_has_no_layout_that_ends_it(folder: Path) -> None:
