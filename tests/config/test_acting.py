@@ -13,7 +13,7 @@ from launcher.spec.parse import known_keys
 from tests.support.helpers import composed_once
 
 HARMLESS = {
-    "adapter": "alpha double_quant dropout name rank targets",
+    "adapter": "alpha dora double_quant dropout lora_plus modules_to_save name rank rslora targets",
     "backend": "bucket_cap_mb bucket_view micro_step_sync name reshard_after_forward",
     "checkpointing": "layers method mode modules offload offload_modules",
     "cluster": "account constraint container cpus_per_node dependency exclusive gpu_request gpu_type gpus_per_node "
@@ -25,23 +25,24 @@ HARMLESS = {
     "pcie_bandwidth reserved_bytes source title",
     "model": "attention attention_bias attention_output_bias dropout extra family first_dense_layers gated head_dim "
     "hidden_act hidden_size initializer_range intermediate_size kv_lora_rank max_position_embeddings "
-    "mlp_bias model_type moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "
+    "mlp_bias model_type mtp_layers moe_intermediate_size n_group name norm_epsilon norm_topk_prob normalization "
     "num_attention_heads num_experts num_experts_per_tok num_hidden_layers num_key_value_heads "
     "num_shared_experts position_embedding q_lora_rank qk_nope_head_dim qk_norm qk_rope_head_dim "
     "rope_parameters rope_theta routed_scaling_factor router_aux_loss_coef sliding_window source "
     "tie_word_embeddings topk_group v_head_dim vocab_size weights",
     "optimizer": "beta1 beta2 clip decay_steps epsilon foreach fused lr min_lr name schedule warmup warmup_lr "
     "warmup_steps weight_decay",
-    "parallel": "context expert expert_tensor first_stage_layers last_stage_layers name pipeline replicate schedule "
-    "sequence shard tensor ulysses virtual_pipeline",
-    "precision": "accumulate compute gradients master name optimizer_states parameters recipe reduce",
+    "parallel": "context expert expert_tensor first_stage_layers last_stage_layers layout name pipeline "
+    "replicate schedule sequence shard tensor ulysses virtual_pipeline",
+    "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "
+    "name optimizer_states parameters recipe reduce",
     "run": "name partial record_diff",
     "save": "async every export keep last",
     "sweep": "budget parallelism sampler",
     "tracking": "project",
-    "train": "allocator compile eval_every eval_steps global_batch_size gradient_accumulation hang_factor log_every "
-    "enforce_memory log_memory_every loss loss_chunk micro_batch_size on_hang on_spike profile rollbacks seed "
-    "sequence_length spike_deviations steps timeout_s tokens",
+    "train": "allocator compile cuda_graphs eval_every eval_steps global_batch_size gradient_accumulation "
+    "hang_factor log_every enforce_memory log_memory_every loss loss_chunk micro_batch_size on_hang on_spike "
+    "profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
     "quantized_gradients quantized_weights reduce_bucket_size stage sub_group_size",

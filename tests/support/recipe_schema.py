@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from launcher.config.catalog import Catalog
 from launcher.spec.bounds import BOUNDS
@@ -66,6 +67,14 @@ def _of(kind: Any) -> dict[str, Any]:
         return {"type": "array", "items": _of(arguments[0])}
     if origin is Mapping:
         return {"type": "object"}
+    if is_dataclass(kind):
+        own, hints = fields(kind), get_type_hints(kind, include_extras=True)
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "required": [field.name for field in own if field.default is MISSING],
+            "properties": {field.name: _of(hints[field.name]) for field in own},
+        }
     return _SIMPLE[kind]
 
 

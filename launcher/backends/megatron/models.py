@@ -29,7 +29,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def _further_tokens(spec: RunSpec) -> Iterator[ConfigError]:
     """Multi-token prediction (``validate_args``; ``core/transformer/multi_token_prediction.py``)."""
     without = "model.mtp_layers=0"
-    if spec.model.position_embedding == "learned":
+    if spec.model.position_embedding not in ("rope", "none"):
         rule = "Megatron-LM predicts further tokens with rotary positions or none, and these are learned"
         yield ConfigError("model.mtp_layers", spec.model.mtp_layers, rule, [without])
     settings = spec.checkpointing
