@@ -32,6 +32,7 @@ from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataErr
 from launcher.base.terminal import heard_by, say
 from launcher.config.ledger import Imported
 from launcher.data.unusable import as_errors
+from launcher.planner.keys import VARIED
 from launcher.rehearsing.choice import MINUTES, STEPS
 from launcher.submission.submit import submit as _start
 from launcher.sweeping.point import Point
@@ -49,7 +50,7 @@ type Words = Sequence[str]
 
 type Engine = Literal["formula", "trace"]
 
-type Vary = Literal["precision"]
+type Vary = Literal["precision", "optimizer", "adapter"]
 
 
 def check(
@@ -118,9 +119,9 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         ConfigErrors: The configuration is wrong.
         SubmitError: There is a recipe of this name, or it cannot be written.
     """
-    if unknown := [group for group in vary if group != "precision"]:
+    if unknown := [group for group in vary if group not in VARIED]:
         rule = "it is no group that is varied"
-        raise ConfigErrors(ConfigError("vary", group, rule, ["precision"]) for group in unknown)
+        raise ConfigErrors(ConfigError("vary", group, rule, list(VARIED)) for group in unknown)
     began = _plan.clock()
     name = None if save is None else _save_layout.free_name(save)
     request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)

@@ -28,6 +28,7 @@ from launcher.commands import _plan_options
 from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.estimate.speed.estimate import unknown
 from launcher.planner import document
+from launcher.planner.keys import VARIED
 from launcher.planner.layouts import Plan
 from launcher.planner.question import Question
 from launcher.preflight.measured.known import Measured
@@ -40,7 +41,8 @@ _WORTH_SAYING_S = 1.0  # Seconds behind the answer from which on the time of the
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_shared(parser, "overrides", "--json")
-    parser.add_argument("--vary", choices=("precision",), action="append", default=[], help="search its options, too")
+    words = "groups whose options are searched, too, each another training: precision, optimizer, adapter"
+    parser.add_argument("--vary", choices=_Groups(), metavar="GROUPS", action="append", default=[], help=words)
     _plan_options.arguments(parser)
     _plan_options.add_questions(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
@@ -53,8 +55,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--no-native")
 
 
+class _Groups(tuple[str, ...]):
+    """The groups of ``--vary``, of which a word has one or several."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> _Groups:
+        """All of them."""
+        return super().__new__(cls, VARIED)
+
+    def __contains__(self, word: object) -> bool:
+        return set(str(word).split(",")) <= set(VARIED)
+
+
 def run(options: argparse.Namespace) -> int:
     """Answer one question."""
+    options.vary = list(dict.fromkeys(group for word in options.vary for group in word.split(",")))
     if options.measurements or options.forget is not None:
         return _measured_runs(options)
     _plan_options.require_whole(options)

@@ -23,6 +23,9 @@ MODES = ("none", "selective", "full")
 LOSSES = ("fused", "full", "chunked")
 ALLOCATORS = ("default", "expandable")
 
+VARIED = ("precision", "optimizer", "adapter")
+"""Groups whose options are searched where asked for: each option is another training."""
+
 SAVING_KEYS = frozenset(("checkpointing.mode", "train.loss", "train.allocator"))
 
 type Settings = Mapping[str, Any]

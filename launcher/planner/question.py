@@ -81,7 +81,7 @@ def ask(
 ) -> Question:
     """Read a question from overrides as typed, for this machine and the working folder's configuration by default.
 
-    ``vary`` are groups whose options are searched, too (``precision``). Raises ConfigErrors if a word is wrong, or
+    ``vary`` are groups whose options are searched, too (:data:`VARIED`). Raises ConfigErrors if a word is wrong, or
     something is swept that is no part of a layout.
     """
     catalog, facts = catalog or Catalog(folder=Path.cwd()), facts or machine.facts()

@@ -153,7 +153,7 @@ def bf16(spec: RunSpec) -> Iterator[Change]:
 def eight_bit_optimizer(spec: RunSpec) -> Iterator[Change]:
     """Adam's moments in 8 bits."""
     if spec.optimizer.name == "adamw" and spec.hardware.device == "cuda":
-        cost = "moments of 8 bits, which change the numbers of the training, and the package bitsandbytes"
+        cost = "moments of 8 bits, which change the numbers of the training, and the package torchao or bitsandbytes"
         settings: dict[str, object] = {"optimizer.name": "adamw_8bit"}
         for key in ("fused", "foreach"):
             if getattr(spec.optimizer, key) is not None:

@@ -114,7 +114,7 @@ def test_verbs_have_their_options_and_these_their_values(offered: Offered) -> No
 def test_plan_is_completed_as_check_is_and_its_best_where_a_layout_is_missing(offered: Offered) -> None:
     for begun in ("model=ll", "parallel.t", "hardware=h100_8", "micro_b", "--js"):
         assert offered("plan", begun) == offered("check", begun) != []
-    assert offered("plan", "--vary", "") == ["precision"]
+    assert offered("plan", "--vary", "") == ["precision", "optimizer", "adapter"]
     assert set(offered("plan", "--")) >= {"--vary", "--lines", "--save", "--json", "--help"}
     assert offered.with_meaning("-m", "model=tiny", "plan") == {"plan=": "best: the layout that launch plan puts first"}
     assert offered("-m", "plan=") == offered("check", "model=tiny", "plan=b") == ["plan=best"]

@@ -16,7 +16,9 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
 from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import slower_because, wording
+from launcher.planner.keys import VARIED
 from launcher.planner.layouts import Layout, Plan
+from launcher.spec.edit import value_at
 from launcher.views.plan import sentences
 
 _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
@@ -75,6 +77,8 @@ def _question(plan: Plan, first: Layout) -> Iterator[str]:
         f" {spec.global_batch_size:,} sequences of {spec.sequence_length:,} tokens ="
         f" {count(spec.tokens_per_step)} tokens"
     )
+    if varied := [name.removesuffix(".name") for name in _varied(plan) if name != "precision.name"]:
+        yield f"the training changes from layout to layout: they differ in {' and '.join(varied)}"
     yield from _assumed(plan)
 
 
@@ -109,6 +113,12 @@ def _runs(constant: Constant) -> str:
     return f"{constant.rows} runs of {constant.whose} ({constant.value:.3f})"
 
 
+def _varied(plan: Plan) -> list[str]:
+    """The names of groups in which the layouts differ, so that they train differently."""
+    names = [f"{group}.name" for group in VARIED]
+    return [name for name in names if len({value_at(each.spec, name) for each in plan.layouts}) > 1]
+
+
 def _heading(first: Layout, width: int) -> list[str]:
     capacity = first.verdict.capacity_bytes
     said = [] if capacity is None else [f"memory: needed on the fullest rank, of {gib(capacity)}"]
@@ -129,8 +139,10 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     first = plan.layouts[0]
     yield _form(first).format(number, *_figures(layout, first)).rstrip()
     indent = " " * _INDENT
-    several = len({each.spec.precision.name for each in plan.layouts}) > 1
-    told = wording.layout(layout.spec) + (f"{wording.BETWEEN}{layout.spec.precision.name}" if several else "")
+    told = wording.BETWEEN.join((
+        wording.layout(layout.spec),
+        *(str(value_at(layout.spec, key)) for key in _varied(plan)),
+    ))
     yield from filled(told, width, indent)
     yield from filled(sentences.cost(layout, plan.length), width, indent, between=", ")
     yield from filled(layout.loses, width, indent, between=", ")
