@@ -56,9 +56,9 @@ def _of_torchao(rank: RankModel, z: int) -> MemoryTerm:
     """
     coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST and size % BLOCK == 0]
     return _states(
-        "2 * (coded + 4 * coded / block + table * n) + 2 * z_opt * (shard - coded)",
+        "2 * (coded + 4 * coded / group + codes * tensors) + 2 * z_opt * (shard - coded)",
         source="torchao optim/adam.py and optim/subclass_8bit.py",
-        coded=sum(coded), block=BLOCK, table=CODES, n=len(coded), z_opt=z, shard=rank.elements.optimizer,
+        coded=sum(coded), group=BLOCK, codes=CODES, tensors=len(coded), z_opt=z, shard=rank.elements.optimizer,
     )  # fmt: skip
 
 
@@ -69,9 +69,9 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
     """
     coded = [size for size in matrices_in_8_bits(rank) if size >= _FEWEST]
     return _states(
-        "2 * (coded - paged + 4 * blocks + table) + 2 * z_opt * (shard - coded)",
+        "2 * (coded - paged + 4 * scales + codes) + 2 * z_opt * (shard - coded)",
         source="bitsandbytes optim/optimizer.py, Optimizer2State",
-        coded=sum(coded), paged=paged_values(rank), blocks=sum(-(-size // BLOCK) for size in coded), table=CODES,
+        coded=sum(coded), paged=paged_values(rank), scales=sum(-(-size // BLOCK) for size in coded), codes=CODES,
         z_opt=z, shard=rank.elements.optimizer,
     )  # fmt: skip
 
