@@ -177,7 +177,6 @@ SYMBOLS = {
     "scales": "how many scales each 8-bit state has",
     "codes": "bytes of a table of codes",
     "tensors": "how many tensors have states of 8 bits",
-    "group": "values that share a scale",
     "bucket": "elements of a communication bucket",
     "window": "elements that are gathered at once",
     "n": "how many there are",
