@@ -41,6 +41,7 @@ def is_preset(spec: RunSpec, name: str, *, shard: bool, stage: int) -> bool:
         expert=1,
         expert_tensor=None,
         sequence=False,
+        async_tensor=False,
         ulysses=1,
         replicate=1,
         schedule="1f1b",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import lcm
 
 from launcher.backends import Judgement
 from launcher.base.errors import ConfigError
@@ -38,6 +39,17 @@ def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline > 1 and spec.zero.stage >= 2:
         rule = "ZeRO 2 and 3 shard gradients, which a pipeline accumulates over its micro-batches"
         yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero.stage=1", "parallel.pipeline=1"])
+
+
+def ulysses_key_heads(spec: RunSpec) -> int | None:
+    """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
+
+    ``lcm(heads, p)`` (``launcher/worker/model/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are
+    as many bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at
+    another time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
+    """
+    degree = spec.parallel.ulysses
+    return lcm(spec.model.key_value_heads, degree) if degree > 1 else None
 
 
 def over_one_rank(spec: RunSpec, *, unasked: int = 0) -> Iterator[ConfigError]:

@@ -27,7 +27,7 @@ from typing import Any
 from launcher import backends
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
-from launcher.estimate.rank.stages import cut_of
+from launcher.estimate.rank.stages import FOLDED, cut_of
 from launcher.estimate.speed.network import network_of
 from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, MemorySavings, Settings
 from launcher.spec import RunSpec, edit
@@ -37,7 +37,7 @@ _FEWEST_TOKENS = 1024  # Tokens of a sequence that a rank keeps at least.
 
 _LARGEST_MICRO_BATCH = 128
 
-_SCHEDULES = ("1f1b", "interleaved", "zero_bubble", "dualpipe", "gpipe")
+_SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero_bubble", "zbv", "dualpipe_v")
 
 _OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpointing.modules"))
 """Keys at which an error is found where activation checkpointing has another mode."""
@@ -217,8 +217,8 @@ class Space:
         if extra != self.base.backend.extra:
             divisors = divisors[1:]  # In one chunk each these stages are those with smaller ends.
         for chunks in self.values("parallel.virtual_pipeline", divisors):
-            plain = [name for name in self.schedules if name != "interleaved"] if stages > 1 else ["1f1b"]
-            for schedule in self.values("parallel.schedule", plain if chunks == 1 else ["interleaved"]):
+            fitting = [name for name in self.schedules if _takes(name, chunks)] if stages > 1 else ["1f1b"]
+            for schedule in self.values("parallel.schedule", fitting):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
 
     def _ends(self, stages: int) -> Iterator[Settings]:
@@ -297,6 +297,13 @@ class Space:
         sizes = [n for n in edit.divisors(share) if n <= _LARGEST_MICRO_BATCH]
         for size in self.values("train.micro_batch_size", sizes):
             yield {"train.micro_batch_size": size}
+
+
+def _takes(schedule: str, chunks: int) -> bool:
+    """True if a schedule runs so many model chunks on a stage."""
+    if schedule in FOLDED:
+        return chunks == 2
+    return schedule == "zero_bubble" or (schedule == "interleaved") == (chunks > 1)
 
 
 def _valid[T](base: RunSpec, path: str, values: Iterable[T], refused: Refused) -> tuple[T, ...]:

@@ -67,10 +67,12 @@ def needed(spec: RunSpec) -> list[str]:
 
 
 def of_techniques(spec: RunSpec) -> tuple[str, ...]:
-    """The packages of its adapter, its optimizer and its number format, each once."""
+    """The packages of its adapter, optimizer, number format and Ulysses ranks, each once."""
     optimizer = _OPTIMIZERS.get((spec.backend.name, spec.optimizer.name))
     formats = _FORMATS.get((spec.backend.name, spec.precision.compute), ())
-    found = (*_ADAPTERS.get(spec.adapter.name, ()), *(() if optimizer is None else (optimizer,)), *formats)
+    exchange = ("deepspeed",) if spec.parallel.ulysses > 1 and spec.backend.name == "fsdp" else ()
+    own = () if optimizer is None else (optimizer,)
+    found = (*exchange, *_ADAPTERS.get(spec.adapter.name, ()), *own, *formats)
     return tuple(dict.fromkeys(found))
 
 

@@ -94,7 +94,8 @@ _MLA = {
     "model.q_lora_rank": 0, "model.qk_nope_head_dim": 0, "model.qk_rope_head_dim": 0, "model.v_head_dim": 0,
 }  # fmt: skip
 _OF_ENGINES: dict[str, object] = {
-    "parallel.shard": False, "backend.reshard_after_forward": None, "backend.micro_step_sync": True,
+    "parallel.shard": False, "parallel.async_tensor": False, "backend.reshard_after_forward": None,
+    "backend.micro_step_sync": True,
     "backend.bucket_view": True, "backend.bucket_cap_mb": 25.0, "zero.reduce_bucket_size": 500_000_000,
     "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None, "zero.prefetch_bucket_size": 50_000_000,
     "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,

@@ -125,12 +125,18 @@ class BackendSpec:
     """The engine that trains and the settings that only that engine has."""
 
     name: str
-    reshard_after_forward: bool | None
+    reshard_after_forward: bool | Count | None
     bucket_view: bool
     bucket_cap_mb: Positive
     path: str | None
     micro_step_sync: bool
     extra: Mapping[str, Any]
+
+    @property
+    def kept_over(self) -> int:
+        """Ranks over which FSDP2 keeps a second, narrower sharding from forward to backward; 1 where there is none."""
+        found = self.reshard_after_forward
+        return 1 if found is None or isinstance(found, bool) else found
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The engine's own argument from ``extra``, spelt there with dashes or underscores, or the default."""
@@ -158,9 +164,10 @@ class ParallelSpec:
     expert: Count
     expert_tensor: Count | None
     sequence: bool
+    async_tensor: bool
     ulysses: Count
     replicate: Count
-    schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "dualpipe"]
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "zbv", "dualpipe_v"]
     shard: bool
     layout: tuple[str, ...] = ()
 

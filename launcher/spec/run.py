@@ -118,7 +118,13 @@ class RunSpec:
 
     @property
     def pipeline_round(self) -> int:
-        """Micro-batches that a chunk of an interleaved pipeline takes in turn: its length, or what ``ROUND`` says."""
+        """Micro-batches that a chunk of several takes in turn: the pipeline's length, or what ``ROUND`` says.
+
+        Zero bubble makes rounds of equal size, as few as have that length at least
+        (``torch/distributed/pipelining/schedules.py``, ``ScheduleInterleavedZeroBubble``).
+        """
+        if self.parallel.schedule == "zero_bubble":
+            return self.gradient_accumulation // max(1, self.gradient_accumulation // self.parallel.pipeline)
         return self.backend.count(ROUND) or self.parallel.pipeline
 
     @property

@@ -108,7 +108,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.model_type": ("gemma2",),
     "model.extra": ({"key": 1},),
     "backend.name": ("deepspeed", "fsdp"),
-    "backend.reshard_after_forward": (True, False),
+    "backend.reshard_after_forward": (True, False, 2),
     "backend.path": ("/megatron",),
     "backend.extra": ({"key": 1},),
     "parallel.first_stage_layers": (1,),

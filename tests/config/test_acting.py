@@ -32,7 +32,7 @@ HARMLESS = {
     "tie_word_embeddings topk_group v_head_dim vocab_size weights",
     "optimizer": "beta1 beta2 clip decay_steps epsilon foreach fused lr min_lr name schedule warmup warmup_lr "
     "warmup_steps weight_decay",
-    "parallel": "context expert expert_tensor first_stage_layers last_stage_layers layout name pipeline "
+    "parallel": "async_tensor context expert expert_tensor first_stage_layers last_stage_layers layout name pipeline "
     "replicate schedule sequence shard tensor ulysses virtual_pipeline",
     "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "
     "name optimizer_states parameters recipe reduce",

@@ -108,7 +108,7 @@ def test_the_peak_is_that_of_its_phase_and_its_stage(spec: RunSpec) -> None:
 @given(
     spec=specs(),
     stages=draw.sampled_from((2, 4, 8)),
-    schedule=draw.sampled_from(("1f1b", "gpipe", "interleaved", "zero_bubble", "dualpipe")),
+    schedule=draw.sampled_from(("1f1b", "gpipe", "interleaved", "zero_bubble", "zbv", "dualpipe_v")),
     first=draw.sampled_from((None, 3)),
     backend=draw.sampled_from(("megatron", "deepspeed", "fsdp")),
 )
@@ -116,7 +116,7 @@ def test_the_peak_is_that_of_its_phase_and_its_stage(spec: RunSpec) -> None:
 def test_what_a_verdict_rests_on_is_that_of_the_estimate(
     spec: RunSpec, stages: int, schedule: str, first: int | None, backend: str
 ) -> None:
-    chunks = 2 if schedule == "interleaved" else 1
+    chunks = 2 if schedule in ("interleaved", "zbv", "dualpipe_v") else 1
     layout = {"schedule": schedule, "virtual_pipeline": chunks, "first_stage_layers": first}
     spec = changed(changed(spec, "parallel", pipeline=stages, **layout), "backend", name=backend)
     whole, part = estimated(spec), needs(spec, **_modules(spec))

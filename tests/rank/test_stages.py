@@ -33,10 +33,17 @@ def test_a_first_stage_of_its_own_size_shares_it_among_its_chunks() -> None:
     assert [len(stages.stage_layers(spec, stage)) for stage in (0, 1)] == [4, 8]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zero_bubble", "dualpipe"])
+def test_a_folded_stage_has_a_chunk_from_either_end_and_the_first_both_ends_of_the_model() -> None:
+    layout = ("parallel.pipeline=2", "parallel.schedule=zbv", "parallel.virtual_pipeline=2")
+    spec = make_spec("model.num_hidden_layers=8", "parallel=fsdp_pp", *layout)
+    assert [stages.stage_layers(spec, stage) for stage in (0, 1)] == [(0, 1, 6, 7), (2, 3, 4, 5)]
+    assert [stages.cut_of(spec).ends(stage) for stage in (0, 1)] == [(True, True), (False, False)]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zero_bubble", "zbv"])
 @pytest.mark.parametrize("ends", [(), SIZES])
 def test_alike_stages_hold_the_same_kinds_of_layers(schedule: str, ends: tuple[str, ...]) -> None:
-    chunks = 2 if schedule == "interleaved" else 1
+    chunks = 2 if schedule in ("interleaved", "zbv") else 1
     layout = ("parallel.pipeline=8", f"parallel.schedule={schedule}", f"parallel.virtual_pipeline={chunks}")
     spec = make_spec("model=deepseek_v3", "model.num_hidden_layers=64", "parallel=pp", *layout)
     family, modules = (

@@ -30,7 +30,7 @@ layouts: draw.SearchStrategy[dict[str, object]] = draw.builds(
     expert=degrees,
     ulysses=draw.sampled_from((1, 2)),
     sequence=draw.booleans(),
-    schedule=draw.sampled_from(("1f1b", "gpipe", "interleaved", "zero_bubble")),
+    schedule=draw.sampled_from(("1f1b", "gpipe", "interleaved", "zero_bubble", "zbv")),
 )
 
 
@@ -75,7 +75,8 @@ def test_the_layers_of_all_stages_are_the_model(layout: dict[str, object]) -> No
     stages = views(spec, MODULES)
     assert sorted(layer for view in stages for layer in view.layers) == list(range(spec.model.num_hidden_layers))
     assert [view.stage for view in stages if view.embedding] == [0]
-    assert [view.stage for view in stages if view.head] == [len(stages) - 1]
+    folded = spec.parallel.schedule == "zbv" and spec.parallel.virtual_pipeline == 2
+    assert [view.stage for view in stages if view.head] == [0 if folded else len(stages) - 1]
 
 
 @given(layout=layouts)
@@ -128,10 +129,10 @@ def test_interleaving_holds_more_by_p_minus_1_over_p_v() -> None:
     assert view_of(spec, MODULES, 0).in_flight == 4 * (1 + Fraction(3, 8))
 
 
-def test_dualpipe_runs_two_stages_on_a_rank() -> None:
-    spec = laid_out({"pipeline": 4, "schedule": "dualpipe"})
+def test_dualpipe_v_runs_a_chunk_from_either_end_on_a_rank() -> None:
+    spec = laid_out({"pipeline": 4, "virtual_pipeline": 2, "schedule": "dualpipe_v"})
     view = view_of(spec, MODULES, 0)
-    assert view.layers == (*range(8), *range(24, 32))
+    assert view.layers == (*range(4), *range(28, 32))
     assert view.embedding
     assert view.head
 

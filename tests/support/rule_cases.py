@@ -54,6 +54,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.num_hidden_layers=8 parallel.virtual_pipeline=3 train.global_batch_size=24
         parallel.schedule=interleaved
         parallel.schedule=gpipe parallel.virtual_pipeline=2
+        parallel=fsdp_pp parallel.schedule=zbv
+        parallel=fsdp_pp parallel.schedule=dualpipe_v parallel.virtual_pipeline=2 train.global_batch_size=12
+        parallel=fsdp_pp parallel.schedule=zero_bubble train.global_batch_size=44
         parallel.virtual_pipeline=2 train.global_batch_size=12
         parallel.pipeline=1 parallel.virtual_pipeline=2
         parallel.pipeline=1 parallel.first_stage_layers=2

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from math import lcm
-
+from launcher.backends._shared import ulysses_key_heads
 from launcher.backends.deepspeed.swapping import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
@@ -30,7 +29,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         scores=spec.model.attention == "eager",
         cpu=spec.hardware.device == "cpu",
         attention_copy=spec.parallel.ulysses > 1,
-        key_heads=_key_heads(spec),
+        key_heads=ulysses_key_heads(spec),
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
         whole_embedding=True,
@@ -84,14 +83,3 @@ def dtypes(spec: RunSpec) -> Dtypes:
     compute = spec.precision.compute
     held: Dtype = "bf16" if compute == "fp8" else compute
     return beside_master(spec.precision, held, gradients=held)
-
-
-def _key_heads(spec: RunSpec) -> int | None:
-    """Heads of keys and values that are exchanged and saved: copied until the ranks divide them.
-
-    ``lcm(heads, p)`` (``launcher/worker/deepspeed/ulysses.py``); of what is saved, all tokens of a ``p``-th of them are
-    as many bytes as all of them of the rank's own tokens. Left out, because the MLP's tensors pass through memory at
-    another time and are more: the buffers of an exchange (``deepspeed/sequence/layer.py``, ``single_all_to_all``).
-    """
-    degree = spec.parallel.ulysses
-    return lcm(spec.model.key_value_heads, degree) if degree > 1 else None

@@ -44,6 +44,14 @@ profile = Profile(
             because="has no ring attention for single tensors",
             way_out="parallel.context=1",
         ),
+        Need(
+            package="torch",
+            since="2.9",
+            path="parallel.schedule",
+            asked=lambda spec: spec.parallel.schedule == "dualpipe_v",
+            because="has no ScheduleDualPipeV",
+            way_out="parallel.schedule=zbv",
+        ),
         EXPERTS,
         *expert_ranks.NEEDS,
         *_optimizers.NEEDS,
@@ -60,6 +68,7 @@ profile = Profile(
     install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",
+        "parallel.async_tensor": "parallel=fsdp_tp",
         "backend.reshard_after_forward": "parallel=fsdp",
         "backend.micro_step_sync": "parallel=fsdp",
         "backend.bucket_view": "parallel=ddp",
@@ -91,7 +100,7 @@ def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
     elif kind == "tensor":
         yield from tensor_ranks(spec)
     elif kind == "sequence":
-        yield from sequence_ranks(spec, "context")
+        yield from sequence_ranks(spec, "context" if spec.parallel.ulysses == 1 else "ulysses")
     elif kind == "recomputation":
         yield from recomputed_modules(spec)
 
@@ -110,4 +119,5 @@ def _sharded(spec: RunSpec) -> Iterator[Change]:
 
 def translate(spec: RunSpec, python: str) -> Job:
     """The job of a valid run: torchrun and the worker."""
-    return _shared.job(spec, python, "launcher.worker.fsdp", environment={})
+    exchanges = spec.parallel.ulysses > 1 and spec.hardware.device == "cpu"
+    return _shared.job(spec, python, "launcher.worker.fsdp", {"DS_ACCELERATOR": "cpu"} if exchanges else {})

@@ -12,18 +12,12 @@ from collections.abc import Iterator
 
 from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.fsdp import expert_ranks, float8
-from launcher.backends.fsdp.traits import dtypes
+from launcher.backends.fsdp.traits import dtypes, is_ddp, splits
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank import adapters
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
-
-_SCHEDULES = ("1f1b", "gpipe", "interleaved")
-"""Schedules of ``torch.distributed.pipelining`` whose activations in flight ``strategies.pipeline`` knows."""
-
-_AXES = {"ulysses": "ulysses"}
-"""The axes that this worker does not drive, and the preset that has each."""
 
 _EITHER = "the format of the parameters or of the computation"
 _OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
@@ -42,14 +36,18 @@ _NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314,
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Everything that the worker would otherwise drop; a script of the user's own reads ``spec.json`` as it likes."""
     yield from _models.shared_latents(spec, "parallel.context")
+    yield from _models.shared_latents(spec, "parallel.ulysses")
     if spec.script is not None:
         return
     yield from _axes(spec)
     yield from check_context(spec)
+    yield from _ulysses(spec)
     yield from _tensor(spec)
     yield from expert_ranks.check(spec)
+    yield from _async_tensor(spec)
     yield from _pipeline(spec)
     yield from _sharding(spec)
+    yield from _kept(spec)
     yield from _offload(spec)
     yield from _engine(spec)
     yield from _precision(spec)
@@ -68,14 +66,21 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     yield from float8.warnings(spec)
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
+        yield from _kept_whole(spec)
+
+
+def _kept_whole(spec: RunSpec) -> Iterator[ConfigError]:
+    """Sharding that a split schedule sets aside during a step (``_add_unshard_reshard``, torch's ``schedules.py``)."""
+    if splits(spec) and spec.parallel.shard and (spec.zero.stage == 3 or spec.backend.micro_step_sync):
+        rule = (
+            "torch gathers the stages of this schedule for all passes of a step and reduces their gradients after the"
+            " last one, whatever zero.stage and backend.micro_step_sync say"
+        )
+        way_out = ["zero=2 backend.micro_step_sync=false", "parallel.schedule=1f1b parallel.virtual_pipeline=1"]
+        yield ConfigError("parallel.schedule", spec.parallel.schedule, rule, way_out)
 
 
 def _axes(spec: RunSpec) -> Iterator[ConfigError]:
-    for axis, preset in _AXES.items():
-        degree = getattr(spec.parallel, axis)
-        if degree > 1:
-            rule = "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"parallel={preset}"])
     if spec.parallel.expert_tensor is not None:
         rule = "backend=fsdp has whole experts on its ranks"
         path = "parallel.expert_tensor"
@@ -117,14 +122,33 @@ def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("adapter.dropout", adapter.dropout, rule, ["adapter.dropout=0.0", back])
 
 
+def _async_tensor(spec: RunSpec) -> Iterator[ConfigError]:
+    """What torch's ``micro_pipeline_tp`` needs: collectives beside compiled products, and symmetric memory."""
+    path, parallel = "parallel.async_tensor", spec.parallel
+    if not parallel.async_tensor:
+        return
+    if parallel.tensor == 1 or not parallel.sequence:
+        rule = "it hides the gathers and scatters of sequence parallel tensor ranks behind products"
+        yield ConfigError(path, True, rule, ["parallel.tensor=2 parallel.sequence=true", f"{path}=false"])
+    if not spec.train.compile:
+        rule = "torch.compile puts products that exchange their parts in the place of both"
+        yield ConfigError(path, True, rule, ["train.compile=true", f"{path}=false"])
+    if spec.hardware.device == "cpu":
+        rule = "the ranks exchange parts in symmetric memory, which GPUs alone have"
+        yield ConfigError(path, True, rule, [f"{path}=false"])
+    elif parallel.tensor > spec.cluster.gpus_per_node:
+        rule = "the ranks exchange parts in symmetric memory, which GPUs of one node share"
+        yield ConfigError(path, True, rule, [edit.override("parallel.tensor", spec.cluster.gpus_per_node)])
+
+
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
     stages, schedule, count = spec.parallel.pipeline, spec.parallel.schedule, spec.gradient_accumulation
     if stages == 1:
         return
-    if schedule not in _SCHEDULES:
-        rule = f"backend=fsdp runs the schedules {', '.join(_SCHEDULES)} of torch.distributed.pipelining"
-        way_out = [f"parallel.schedule={other}" for other in _SCHEDULES[:2]]
-        yield ConfigError("parallel.schedule", schedule, rule, way_out)
+    if splits(spec):
+        whole = "parallel.schedule=1f1b" if spec.parallel.virtual_pipeline == 1 else "parallel.schedule=interleaved"
+        for path, value, reason, other in _unsplit(spec):
+            yield ConfigError(path, value, f"{schedule} splits backward passes, {reason}", [other, whole])
     elif schedule == "1f1b" and count < stages:
         rule = f"torch's 1F1B needs a micro-batch for each of the {stages} stages, and an optimizer step has {count}"
         way_out = [batches_typed(spec, stages, spec.micro_batch_size), "parallel.schedule=gpipe"]
@@ -132,6 +156,28 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name == "qlora":
         rule = "this version cuts no model with 4-bit weights into stages"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel.pipeline=1"])
+
+
+def _unsplit(spec: RunSpec) -> Iterator[tuple[str, object, str, str]]:
+    """What does not bear a pass for the weights alone, by ``torch.autograd.grad`` (``pipelining/_backward.py``)."""
+    if is_ddp(spec):
+        rule = "and DDP, whose hooks the weights' part does not call, would reduce nothing"
+        yield "parallel.schedule", spec.parallel.schedule, rule, "parallel=fsdp_pp"
+    if spec.backend.reshard_after_forward:
+        rule = "and torch keeps a stage gathered for all passes of a step"
+        yield "backend.reshard_after_forward", True, rule, "backend.reshard_after_forward=null"
+    if spec.precision.compute == "fp8":
+        rule = "and torchao's products have one pass for inputs and weights together"
+        yield "precision.compute", "fp8", rule, "precision=bf16"
+    if spec.train.compile:
+        rule = "and compiled blocks have one pass for inputs and weights together, which torch refuses here"
+        yield "train.compile", True, rule, "train.compile=false"
+    if spec.checkpointing.mode != "none":
+        rule = "and would recompute a block for the inputs and again for each of its weights, and keep all of that"
+        yield "checkpointing.mode", spec.checkpointing.mode, rule, "checkpointing=none"
+    if spec.train.loss == "chunked":
+        rule = "and would recompute the logits of each piece in both parts"
+        yield "train.loss", "chunked", rule, "train.loss=full"
 
 
 def _sharding(spec: RunSpec) -> Iterator[ConfigError]:
@@ -145,6 +191,26 @@ def _sharding(spec: RunSpec) -> Iterator[ConfigError]:
         )
         other = "parallel=ddp" if stage == 0 else "parallel=zero1"
         yield ConfigError(path, stage, rule, ["zero.stage=3", "zero.stage=2", other])
+
+
+def _kept(spec: RunSpec) -> Iterator[ConfigError]:
+    """Ranks over which FSDP2 can keep parameters from forward to backward (``_get_post_forward_mesh_info``)."""
+    path, value, degree = "backend.reshard_after_forward", spec.backend.reshard_after_forward, spec.shard_degree
+    if value is None or isinstance(value, bool) or not spec.parallel.shard:
+        return
+    legal = [f"{path}={ranks}" for ranks in edit.divisors(degree)[1:-1]]
+    if not 1 < value < degree or degree % value:
+        rule = f"a number of ranks must divide the {degree} over which FSDP2 shards, and be neither 1 nor all of them"
+        yield ConfigError(path, value, rule, [f"{path}=true", f"{path}=false", *legal[:2]])
+    if spec.parallel.tensor > 1:
+        rule = "FSDP2 keeps no parameters that tensor parallel ranks have cut over some ranks (DTensor)"
+        yield ConfigError(path, value, rule, [f"{path}=true", "parallel.tensor=1"])
+    if spec.parallel.expert > 1:
+        rule = "this version keeps no parameters over some ranks beside experts on ranks of their own"
+        yield ConfigError(path, value, rule, [f"{path}=true", "parallel.expert=1"])
+    if spec.adapter.name == "qlora":
+        rule = "this version keeps no 4-bit weights over some ranks"
+        yield ConfigError(path, value, rule, [f"{path}=true", "adapter=lora"])
 
 
 def _offload(spec: RunSpec) -> Iterator[ConfigError]:
@@ -265,6 +331,23 @@ def check_context(spec: RunSpec) -> Iterator[ConfigError]:
         return
     for path, value, rule, way_out in _obstacles(spec):
         yield ConfigError(path, value, rule, [*way_out, "parallel.context=1"])
+
+
+def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings with which attention between DeepSpeed's exchanges would not see whole sequences, or heads twice."""
+    path = "parallel.ulysses"
+    if spec.parallel.ulysses == 1:
+        return
+    if spec.model.attention != "sdpa":
+        rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
+        yield ConfigError("model.attention", spec.model.attention, rule, ["model.attention=sdpa", f"{path}=1"])
+    if spec.train.compile:
+        rule = "Ulysses is not called from compiled blocks in this version"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", f"{path}=1"])
+    for axis in ("tensor", "pipeline", "context", "expert"):
+        if (degree := getattr(spec.parallel, axis)) > 1:
+            rule = f"this version combines Ulysses ranks with data parallel ranks alone, not with parallel.{axis}"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", f"{path}=1"])
 
 
 def _obstacles(spec: RunSpec) -> Iterator[tuple[str, object, str, list[str]]]:

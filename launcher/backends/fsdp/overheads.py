@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from launcher.backends.fsdp import experts, float8, ring
-from launcher.backends.fsdp.traits import is_ddp, reshards
+from launcher.backends.fsdp import experts, float8, ring, split
+from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
 from launcher.estimate.memory import optimizer, states
 from launcher.estimate.memory.activations import content, first_norm, inside_mlp, running_blocks
@@ -38,27 +38,36 @@ _DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
-    shared = rank.spec.parallel.expert > 1
+    apart, shared = splits(rank.spec), rank.spec.parallel.expert > 1
     if rank.spec.parallel.shard:
         yield from constants(rank)
-        if shared:
-            yield from experts.overheads(rank, output_elements(rank) if rank.root.trained else 0)
-        else:
-            yield from gathered(rank)
-            yield from block_reduction(rank)
-        yield from root_reduction(rank)
-        yield from unreduced(rank)
+        yield from () if apart else sharded(rank)
     else:
         yield from weight_cache(rank)
         yield from buckets(rank)
         yield from tied_gradient(rank)
-    for moments, kind in () if shared else running_blocks(rank):
-        yield from block_instants(rank, kind, moments)
+    if apart:
+        yield from split.overheads(rank)
+    elif not shared:
+        for moments, kind in running_blocks(rank):
+            yield from block_instants(rank, kind, moments)
+    yield from exchanged(rank)
     yield from untied(rank)
     yield from restoring(rank)
     yield from ring.overheads(rank)
     yield from float8.overheads(rank)
     yield from stage_overheads(rank, ddp=is_ddp(rank.spec))
+
+
+def sharded(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Gathered parameters and reductions of FSDP2, block by block."""
+    if rank.spec.parallel.expert > 1:
+        yield from experts.overheads(rank, output_elements(rank) if rank.root.trained else 0)
+    else:
+        yield from gathered(rank)
+        yield from block_reduction(rank)
+    yield from root_reduction(rank)
+    yield from unreduced(rank)
 
 
 def constants(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -92,6 +101,25 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
     yield _gathered(rank, ("second_layer_backward",), "root + n * block", n=n, block=block)
     yield _gathered(rank, ("first_layer_backward",), "root + block", block=block)
+    yield from kept_after_forward(rank)
+
+
+def kept_after_forward(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Shards over ``N`` ranks that blocks keep from their forward to their backward pass: ``z P / N``.
+
+    ``to_sharded_post_forward`` of ``_fsdp_param.py`` copies them in the compute format, and ``to_unsharded`` frees them
+    when a block begins, not when it is gathered ahead.
+    """
+    n, blocks = rank.spec.backend.kept_over, rank.compute_parameters(rank.all_blocks)
+    block, layers = rank.compute_parameters(rank.largest_block), rank.layers
+    places: dict[Moment, int] = {
+        "forward": 1, "output": 0, "loss": 0, "loss_backward": 0, "block_backward": 1, "next_block_backward": 2,
+        "second_layer_backward": layers - 1,
+    }  # fmt: skip
+    for moment, gone in places.items() if n > 1 else ():
+        what, values = "parameters kept over some ranks", {"z": rank.engine.size, "blocks": blocks, "block": block}
+        formula = "ceil(z * max(blocks - gone * block, 0) / N)"
+        yield term("gather_buffers", (moment,), what, formula, _TRACE, **values, gone=gone, N=n)
 
 
 def _gathered(rank: RankModel, moments: tuple[Moment, ...], parameters: str, **values: Value) -> MemoryTerm:
@@ -121,7 +149,7 @@ def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
     ``set_requires_gradient_sync(False)`` accumulates them in ``unsharded_accumulated_grad`` (``_fsdp_param.py``).
     """
     spec = rank.spec
-    if spec.gradient_accumulation > 1 and not spec.backend.micro_step_sync:
+    if spec.gradient_accumulation > 1 and not reduces_each(spec):
         z_red, trained = rank.dtypes.size("reduce"), rank.elements.trained
         yield term("gradients", PASSES, "unreduced gradients", "z_red * trained", _TRACE, z_red=z_red, trained=trained)
 
@@ -203,14 +231,26 @@ def tied_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", _DDP_TRACE, z_acc=z_acc, head=head)
 
 
+def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Symmetric memory, outside of torch's allocator, in which products exchange their parts: ``2 z h tok / t``.
+
+    One workspace a group, as large as its largest use: two parts of a scattered sum (``_pipelined_produce_and_all2all``
+    of ``torch/distributed/_symmetric_memory``); a gathered input takes one.
+    """
+    if rank.spec.parallel.async_tensor:
+        what, h, t = "symmetric memory of tensor parallel ranks", rank.spec.model.hidden_size, rank.spec.parallel.tensor
+        source, z = "torch/distributed/_symmetric_memory/__init__.py", rank.engine.size
+        formula = "2 * z * h * ceil(tok / t)"
+        yield term("communicators", ALWAYS, what, formula, source, z=z, h=h, tok=rank.tokens, t=t)
+
+
 def untied(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is loaded: a tied output projection has memory of its own until it is tied again.
 
     ``to_empty`` (``torch/nn/modules/module.py``) makes each module's parameters anew. DDP's buckets come later and are
     more.
     """
-    tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
-    if tied and not rank.engine.gradients_stay and rank.spec.zero.offload_parameters == "none":
+    if rank.tied and not rank.engine.gradients_stay and rank.spec.zero.offload_parameters == "none":
         shard, z_par = ceil(rank.embedding.largest * rank.view.states.parameters), rank.dtypes.size("parameters")
         what, source = "a tied output projection", "launcher/worker/fsdp/engine.py, torch.nn.Module.to_empty"
         yield term("temporary", ("load",), what, "z_par * shard", source, z_par=z_par, shard=shard).at("untied")
@@ -245,8 +285,7 @@ def output_elements(rank: RankModel) -> int:
 
 def tied_table(rank: RankModel) -> int:
     """Elements of the token table that is the output projection, too; none in a model whose tables are apart."""
-    tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
-    return rank.embedding.largest if tied else 0
+    return rank.embedding.largest if rank.tied else 0
 
 
 def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -6,16 +6,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from launcher.backends._shared import ulysses_key_heads
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
+from launcher.estimate.rank.stages import SPLIT
 from launcher.spec import PrecisionSpec, RunSpec
 
 
 def engine(spec: RunSpec) -> EngineTraits:
     """Hugging Face modules; FSDP2 casts whole shards to the compute format, DDP runs under autocast.
 
-    Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way.
+    Ring attention joins its results with heads before tokens, and the output projection reads a copy the other way;
+    Ulysses keeps attention's output with all tokens of some heads, and with all heads of some tokens.
     """
     meaning = dtypes(spec)
     size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
@@ -27,13 +30,15 @@ def engine(spec: RunSpec) -> EngineTraits:
         autocast=meaning.autocast,
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
-        attention_copy=spec.parallel.context > 1,
+        attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1,
+        key_heads=ulysses_key_heads(spec),
         cpu=cpu,
         grouped_experts=True,
         shared_experts=spec.parallel.expert > 1,
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         whole_blocks=True,
+        gradients_last=spec.parallel.shard and splits(spec),
         optimizer=_step(spec),
     )
 
@@ -52,11 +57,27 @@ def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
     return "foreach" if optimizer.foreach else "loop"
 
 
-def reshards(spec: RunSpec) -> bool:
-    """True if gathered parameters are freed after forward: as set, or as ``zero.stage`` says."""
+def reshards(spec: RunSpec) -> bool | int:
+    """Whether gathered parameters are freed after forward, or the ranks that keep some: as set, or as zero.stage says.
+
+    Where backward passes are split a stage stays gathered for all passes of a step (``_add_unshard_reshard`` of
+    ``torch/distributed/pipelining/schedules.py``).
+    """
+    if splits(spec):
+        return False
     if spec.backend.reshard_after_forward is not None:
         return spec.backend.reshard_after_forward
     return spec.zero.stage != 2
+
+
+def reduces_each(spec: RunSpec) -> bool:
+    """True if gradients are reduced after every micro-batch; where backward passes are split they wait for the last."""
+    return spec.parallel.shard and spec.backend.micro_step_sync and not splits(spec)
+
+
+def splits(spec: RunSpec) -> bool:
+    """True if the schedule runs the weights' part of a backward pass apart from that of the inputs."""
+    return spec.parallel.pipeline > 1 and spec.parallel.schedule in SPLIT
 
 
 def execution(spec: RunSpec) -> Execution:
@@ -66,8 +87,8 @@ def execution(spec: RunSpec) -> Execution:
         related=("torchtitan", "LitGPT", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         bucket_bytes=_bucket_bytes(spec),
-        regathers=reshards(spec),
-        reduces_each=spec.parallel.shard and spec.backend.micro_step_sync,
+        regathers=bool(reshards(spec)),
+        reduces_each=reduces_each(spec),
         fused_loss=spec.train.loss == "fused",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",

@@ -57,8 +57,12 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
         yield ConfigError("parallel.ulysses", parallel.ulysses, rule, ["parallel.ulysses=1", "backend=deepspeed"])
     if parallel.schedule not in ("1f1b", "interleaved"):
-        rule = "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py)"
-        yield ConfigError("parallel.schedule", parallel.schedule, rule, ["parallel.schedule=1f1b"])
+        rule = (
+            "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py); its"
+            " --delay-wgrad-compute splits backward passes only to hide the traffic of experts"
+        )
+        way_out = ["parallel.schedule=1f1b", "parallel=fsdp_pp"]
+        yield ConfigError("parallel.schedule", parallel.schedule, rule, way_out)
     if spec.model.num_experts and parallel.tensor > 1 and not parallel.sequence:
         rule = (
             "Megatron-LM trains experts with tensor parallelism only with sequence parallelism (core/transformer/moe)"

@@ -35,6 +35,10 @@ GROUPED_STREAMS = 4
 OVERLAP_STREAMS = 3
 """``_NUM_MAX_UB_STREAMS`` of Transformer Engine: with ``--tp-comm-overlap`` the workspace is so many in one."""
 
+USERBUFFERS = 10
+"""Buffers that ``initialize_ub`` of Transformer Engine makes with its default methods: for the forward pass of four
+linears and, of both inputs and weights, for their backward passes (``qkv_fprop``, ..., ``fc1_wgrad``)."""
+
 _BLOCK: Moments = frozenset(("forward", "block_backward", "next_block_backward", "second_layer_backward"))
 """A block runs, forward or backward, and its input is whole."""
 
@@ -48,6 +52,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from workspaces(rank, how)
     yield from global_buffer(rank, how)
     yield from unused_gradients(rank, how)
+    yield from userbuffers(rank)
     yield from last_inputs(rank)
     yield from gathered_sequence(rank, how)
     yield from attention_mask(rank, how)
@@ -160,6 +165,21 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
         )
         expression, w = "(4 + z_par) * trained", rank.elements.trained
         yield term("temporary", LOAD, what, expression, source, z_par=z_par, trained=w).at(STATES_MADE)
+
+
+def userbuffers(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Buffers of ``--tp-comm-overlap``, outside of torch's allocator, each of a micro-batch's residual stream.
+
+    Megatron-LM asks for the shape ``(s b / c, h)`` (``training/initialize.py``). Counted from the sources, in 16 bits;
+    fp8 makes some of them half as large. No run with them was measured.
+    """
+    if rank.cuda and rank.spec.backend.argument("tp-comm-overlap"):
+        what, source = (
+            "user buffers of tensor parallel products",
+            "transformer_engine/pytorch/module/base.py, initialize_ub",
+        )
+        h, tok = rank.spec.model.hidden_size, rank.tokens
+        yield term("communicators", ALWAYS, what, "n * 2 * h * tok", source, n=USERBUFFERS, h=h, tok=tok)
 
 
 def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:

@@ -66,6 +66,9 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         yield _gradients(rank, TRAINING, "gradient buffers", rank.elements.gradients)
         yield _gradients(rank, LOAD, "gradient buffers", rank.elements.gradients).at(STATES_MADE)
         return
+    if rank.engine.gradients_last:
+        yield from _complete(rank, after)
+        return
     block = rank.largest_block.gradients
     if rank.spec.gradient_accumulation > 1:
         yield from _complete(rank, after)

@@ -77,15 +77,18 @@ def count_rank(
     ends: tuple[bool, bool],
     rule: ShardRule,
     predicted: int = 0,
+    *,
+    apart: bool = False,
 ) -> RankCounts:
     """Count one rank's elements.
 
     ``kinds`` are the rank's blocks as :func:`kinds_of` gives them; ``ends`` are true if it has the embedding, and the
-    head; ``predicted`` are its layers of multi-token prediction, which read the token table.
+    head, and ``apart`` if it has both in chunks that share no tensor; ``predicted`` are its layers of multi-token
+    prediction, which read the token table.
     """
     table, head = family.embedding(model, vocabulary), list(family.head(model, vocabulary))
     of_table = replace(rule, tensor=rule.embedding)
-    if not ends[0] and model.tie_word_embeddings:
+    if (apart or not ends[0]) and model.tie_word_embeddings:
         # A tied model in stages keeps a second copy of the token table where the loss is (Megatron-core, torch).
         head.append(table[0])
     blocks = [

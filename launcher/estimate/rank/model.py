@@ -29,6 +29,7 @@ from launcher.estimate.rank.recomputed import (
     share_of_weights,
 )
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
+from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.estimate.rank.view import RankView, rounded_up
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
@@ -118,6 +119,12 @@ class RankModel:
         return self.counts.layers
 
     @property
+    def tied(self) -> bool:
+        """True if the output projection is the rank's own token table."""
+        both = self.view.head and self.view.embedding and not cut_of(self.spec).folded
+        return both and self.spec.model.tie_word_embeddings
+
+    @property
     def cuda(self) -> bool:
         """True if the rank is a GPU."""
         return self.spec.hardware.device == "cuda"
@@ -163,8 +170,8 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
     model, ends = spec.model, (view.embedding, view.head)
     vocabulary = padded(model.vocab_size, engine.vocabulary_multiple)
     kinds = kinds_of(family, model, view.layers, first_apart=spec.adapter.name != "none")
-    rule = shard_rule(view, engine)
-    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, rule, view.predicted)
+    rule, apart = shard_rule(view, engine), cut_of(spec).folded
+    counts = count_rank(family, model, spec.adapter, vocabulary, kinds, ends, rule, view.predicted, apart=apart)
     return RankModel(
         spec=spec,
         view=view,

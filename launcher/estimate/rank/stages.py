@@ -1,7 +1,8 @@
 """The stages of a pipeline: the layers of each, and the micro-batches that it holds at once.
 
 The layers are cut into ``pipeline x virtual_pipeline`` chunks (:func:`chunk_sizes`), and stage ``r`` has every
-``pipeline``-th of them from the ``r``-th on. The schedule decides how many micro-batches' activations a stage holds at
+``pipeline``-th of them from the ``r``-th on, or, where the schedule folds the model, the ``r``-th from either end
+(:func:`chunks_of`). The schedule decides how many micro-batches' activations a stage holds at
 once (:func:`in_flight`), in units of all its layers, so that interleaving, in which a micro-batch is held in some
 chunks and not in others, gives a fraction. The rules demand that layers divide as the schedule needs; the worker and
 the translation read the same sizes from here.
@@ -14,12 +15,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from launcher.estimate.rank.counts import kinds_of
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.free_layout import Layout, fitting
 from launcher.spec import ModelSpec, RunSpec
+
+SPLIT = frozenset(("zero_bubble", "zbv", "dualpipe_v"))
+"""Schedules that run the weights' part of a backward pass apart from that of the inputs."""
+
+FOLDED = frozenset(("zbv", "dualpipe_v"))
+"""Schedules whose stage ``r`` has the ``r``-th chunk from either end of the model."""
 
 
 class Cut(NamedTuple):
@@ -32,7 +40,7 @@ class Cut(NamedTuple):
     last: int | None  # Those of the last one.
     embedding: int  # 1 if the embedding counts for a layer, else 0.
     loss: int  # 1 if the loss does.
-    mirrored: bool  # True if each rank runs a stage and the mirrored one (DualPipe, arXiv:2412.19437).
+    folded: bool  # True if each stage has a chunk and the one as far from the other end.
     predicted: int = 0  # Layers of multi-token prediction.
     layout: Layout | None = None  # What each chunk holds, where that is said chunk by chunk.
 
@@ -43,8 +51,7 @@ class Cut(NamedTuple):
 
     def ends(self, stage: int) -> tuple[bool, bool]:
         """True if a stage has the embedding, and True if it has the head."""
-        first, last = stage == 0, stage == self.stages - 1
-        return first or (self.mirrored and last), last or (self.mirrored and first)
+        return stage == 0, stage == (0 if self.folded else self.stages - 1)
 
 
 class Flow(NamedTuple):
@@ -72,7 +79,7 @@ def cut_of(spec: RunSpec) -> Cut:
         parallel.last_stage_layers,
         1 if backend.argument("account-for-embedding-in-pipeline-split") else 0,
         1 if backend.argument("account-for-loss-in-pipeline-split") else 0,
-        parallel.schedule == "dualpipe",
+        parallel.schedule in FOLDED and parallel.virtual_pipeline == 2,
         spec.model.mtp_layers,
         fitting(parallel.layout, parallel.pipeline * parallel.virtual_pipeline),
     )
@@ -82,6 +89,13 @@ def flow_of(spec: RunSpec) -> Flow:
     """The micro-batches of a run."""
     ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0
     return Flow(cut_of(spec), spec.parallel.schedule, spec.gradient_accumulation, spec.pipeline_round, ahead)
+
+
+def chunks_of(cut: Cut, stage: int) -> tuple[int, ...]:
+    """Numbers of the model chunks of a stage, in the order of the model."""
+    if cut.folded:
+        return stage, 2 * cut.stages - 1 - stage
+    return tuple(range(stage, cut.stages * cut.chunks, cut.stages))
 
 
 def chunk_sizes(spec: RunSpec) -> tuple[int, ...]:
@@ -100,7 +114,8 @@ def _chunk_sizes(cut: Cut) -> tuple[int, ...]:
     sizes: list[int | None] = [None] * (cut.stages * cut.chunks)
     for stage, size in ((0, cut.first), (cut.stages - 1, cut.last)):
         if size is not None:
-            sizes[stage :: cut.stages] = _shared_out(size, cut.chunks)
+            for chunk, share in zip(chunks_of(cut, stage), _shared_out(size, cut.chunks), strict=True):
+                sizes[chunk] = share
     left = max(0, cut.counted - sum(size for size in sizes if size is not None))
     shares = iter(_shared_out(left, max(1, sizes.count(None))))
     result = [next(shares) if size is None else size for size in sizes]
@@ -116,24 +131,22 @@ def _shared_out(layers: int, places: int) -> list[int]:
 
 
 def stage_layers(spec: RunSpec, stage: int) -> tuple[int, ...]:
-    """Indices of the layers of one stage; with interleaving every ``pipeline``-th chunk."""
-    return _stage_layers(cut_of(spec))[stage]
+    """Indices of the layers of one stage, those of all its chunks."""
+    return rank_layers(cut_of(spec), stage)
 
 
 @lru_cache(maxsize=1024)
 def _stage_layers(cut: Cut) -> tuple[tuple[int, ...], ...]:
-    stages: list[list[int]] = [[] for _ in range(cut.stages)]
-    start = 0
-    for chunk, size in enumerate(_chunk_sizes(cut)):
-        stages[chunk % cut.stages] += range(start, start + size)
-        start += size
-    return tuple(map(tuple, stages))
+    starts = (0, *accumulate(_chunk_sizes(cut)))
+    return tuple(
+        tuple(layer for chunk in chunks_of(cut, stage) for layer in range(starts[chunk], starts[chunk + 1]))
+        for stage in range(cut.stages)
+    )
 
 
 def rank_layers(cut: Cut, stage: int) -> tuple[int, ...]:
-    """Indices of the layers that a rank of one stage runs; with DualPipe it runs two stages."""
-    layers = _stage_layers(cut)
-    return layers[stage] + layers[cut.stages - 1 - stage] if cut.mirrored else layers[stage]
+    """Indices of the layers that a rank of one stage runs."""
+    return _stage_layers(cut)[stage]
 
 
 def predicted_layers(cut: Cut, stage: int) -> int:
@@ -165,16 +178,21 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
     1F1B: ``min(m, p - r)``. GPipe: all. Interleaved: the warm-up of Megatron-core ``get_pp_rank_microbatches``,
     ``2 (p - r - 1) + (v - 1) g`` chunks, and the one that follows; a round ``g`` has ``p`` micro-batches unless
     ``--microbatch-group-size-per-virtual-pipeline-stage`` says otherwise, and with
-    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. Zero bubble: ZB-H1, the memory of 1F1B's first
-    stage on every stage (arXiv:2401.10241, table 2). DualPipe: ``p + 1`` stages' worth, of the two that a rank runs.
+    ``--overlap-moe-expert-parallel-comm`` one more chunk is run ahead. A split backward pass holds a micro-batch until
+    its weights' part has run, and torch's tables (``torch/distributed/pipelining/schedules.py``) have of ``v`` chunks a
+    stage at once: zero bubble ``(v - 1) g + p``, with one chunk the memory of 1F1B's first stage on every stage
+    (ZB-H1, arXiv:2401.10241, table 2); ZBV ``2 p``, and less while ``m + r + 1`` is; DualPipeV ``2 p + 1``.
     """
     stages, chunks, micro_batches = flow.cut.stages, flow.cut.chunks, flow.micro_batches
     if flow.schedule == "gpipe":
         return Fraction(micro_batches)
-    if flow.schedule == "zero_bubble":
-        return Fraction(min(micro_batches, stages))
-    if flow.schedule == "dualpipe":
-        return min(Fraction(micro_batches), Fraction(stages + 1, 2))
+    if flow.schedule in SPLIT:
+        most = {
+            "zero_bubble": (chunks - 1) * flow.group + stages,
+            "zbv": min(2 * stages, micro_batches + stage + 1),
+            "dualpipe_v": 2 * stages + 1,
+        }[flow.schedule]
+        return Fraction(min(micro_batches * chunks, most), chunks)
     if chunks > 1:
         return _chunks_in_flight(flow.cut, stage, _forwards(flow, stage), flow.group)
     return Fraction(min(micro_batches, stages - stage))
@@ -183,7 +201,7 @@ def in_flight(flow: Flow, stage: int) -> Fraction:
 @lru_cache(maxsize=8192)
 def _chunks_in_flight(cut: Cut, stage: int, forwards: int, group: int) -> Fraction:
     """The layers of the first so many forward passes, which take the chunks in turn, a round of micro-batches each."""
-    own = _chunk_sizes(cut)[stage :: cut.stages]
+    own = [_chunk_sizes(cut)[chunk] for chunk in chunks_of(cut, stage)]
     run = [own[number // group % len(own)] for number in range(forwards)]
     return Fraction(sum(run), sum(own)) if sum(own) else Fraction(forwards, len(own))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from launcher.estimate.rank.stages import FOLDED
 from launcher.estimate.speed.result import StageTime
 from launcher.spec import RunSpec
 
@@ -46,13 +47,13 @@ def passes(spec: RunSpec) -> tuple[tuple[Pass, ...], ...] | None:
     (arXiv:2104.04473, section 2.2). GPipe: all forward passes first (arXiv:1811.06965). Interleaved: chunks take turns
     by rounds, with a warm-up of ``2 (p - r - 1) + (v - 1) g`` (Megatron-core ``pipeline_parallel/schedules.py``,
     ``torch.distributed.pipelining`` ``ScheduleInterleaved1F1B``). Zero bubble: ZB-H1, 1F1B whose stage ``r`` runs the
-    weights' share of a backward pass ``r`` micro-batches later (arXiv:2401.10241, section 2; torch's
-    ``ScheduleInterleavedZeroBubble`` with one chunk).
+    weights' share of a backward pass ``r`` chunks later (arXiv:2401.10241, section 2); with several chunks it warms up
+    by ``(v - 1) g + p - r - 1`` (torch's ``ScheduleInterleavedZeroBubble``).
 
     Returns:
-        An order for each stage; None for DualPipe, whose ranks run two stages at once and overlap passes of both.
+        An order for each stage; None where stages are folded, whose order is torch's own.
     """
-    if spec.parallel.schedule == "dualpipe":
+    if spec.parallel.schedule in FOLDED:
         return None
     return tuple(_order(spec, stage) for stage in range(spec.parallel.pipeline))
 
@@ -91,6 +92,8 @@ def _warm_up(spec: RunSpec, stage: int) -> int:
     left = parallel.pipeline - stage - 1
     if parallel.schedule == "gpipe":
         return spec.gradient_accumulation
+    if parallel.schedule == "zero_bubble":
+        return left + (parallel.virtual_pipeline - 1) * spec.pipeline_round
     if parallel.virtual_pipeline == 1:
         return left
     ahead = 1 if spec.backend.argument("overlap-moe-expert-parallel-comm") else 0

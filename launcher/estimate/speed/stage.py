@@ -16,7 +16,7 @@ from launcher.estimate.rank.counts import kinds_of, padded
 from launcher.estimate.rank.engine import EngineTraits, of_blocks
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.recomputed import method
-from launcher.estimate.rank.stages import Cut, alike, cut_of, predicted_layers, rank_layers
+from launcher.estimate.rank.stages import FOLDED, Cut, alike, cut_of, predicted_layers, rank_layers
 from launcher.estimate.speed import collectives, gemm
 from launcher.estimate.speed.block import BlockKey, BlockPasses, block
 from launcher.estimate.speed.passes import NOTHING, Pass
@@ -28,10 +28,10 @@ from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
 _AUTOGRAD = 2  # Kernels that autograd's engine starts in the time in which Python starts one.
 
 _BUBBLE = "arXiv:2104.04473, section 2.2; zero bubble arXiv:2401.10241, table 1"
-_DUALPIPE = "arXiv:2412.19437, table 2"
+_FOLDED = "the tables of torch/distributed/pipelining/schedules.py"
 
-_IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1), "zero_bubble": Fraction(1, 3)}
-"""Share of 1F1B's bubble that a schedule has: of ZB-H1 a third (arXiv:2401.10241, table 1)."""
+_IDLE = {"1f1b": Fraction(1), "gpipe": Fraction(1), "interleaved": Fraction(1)}
+"""Share of 1F1B's bubble that a schedule has; where backward passes are split a third (:func:`bubble`)."""
 
 
 class LineKey(NamedTuple):
@@ -209,23 +209,27 @@ def bubble(spec: RunSpec, stages: Sequence[StageTime], stage: StageTime) -> Spee
     """The time in which a stage idles: one micro-batch's way through the other stages, there and back.
 
     ``(p - 1) (f + b)`` for equal stages (arXiv:2104.04473, section 2.2), a ``v``-th of it with ``v`` model chunks, for
-    uneven ones the sum over the other stages. DualPipe: ``(p / 2 - 1) (f + b)`` of its two stages (arXiv:2412.19437).
+    uneven ones the sum over the other stages. Where backward passes are split, the weights' part fills two thirds of
+    it: of ZB-H1 ``(p - 1) (f + b - w)`` is left (arXiv:2401.10241, table 1), and as much of a chunk in torch's tables
+    of folded stages, which run overlapped passes one after the other. ZBV fills from ``2 p - 1`` micro-batches on; each
+    that is missing idles two passes of a chunk, where all three take the same time.
     """
+    parallel = spec.parallel
     others = sum(one.seconds for one in stages) - stage.seconds
-    what = f"filling and draining the pipeline ({spec.parallel.schedule})"
-    if spec.parallel.schedule == "dualpipe":
-        return term("bubble", what, "max(t_others - t, 0) / 2", _DUALPIPE, t_others=others, t=stage.seconds)
-    idle, chunks = float(_IDLE[spec.parallel.schedule]), spec.parallel.virtual_pipeline
-    return term("bubble", what, "idle * t_others / v", _BUBBLE, idle=idle, t_others=others, v=chunks)
+    what = f"filling and draining the pipeline ({parallel.schedule})"
+    idle = _IDLE.get(parallel.schedule, Fraction(1, 3))
+    if parallel.schedule == "zbv":
+        missing = 2 * parallel.pipeline - 1 - spec.gradient_accumulation
+        idle *= max(Fraction(1), Fraction(2 * missing, parallel.pipeline - 1))
+    source = _FOLDED if parallel.schedule in FOLDED else _BUBBLE
+    chunks = parallel.virtual_pipeline
+    return term("bubble", what, "idle * t_others / v", source, idle=float(idle), t_others=others, v=chunks)
 
 
 def idle_seconds(stages: Sequence[StageTime], schedule: str, chunks: int) -> float:
-    """Seconds of :func:`bubble` at least, of stages with these passes under a schedule with so many model chunks.
-
-    DualPipe's stages are pairs of them, so that nothing is counted for it.
-    """
+    """Seconds of :func:`bubble` at least, of stages with these passes under a schedule with so many model chunks."""
     seconds = [stage.seconds for stage in stages]
-    return float(_IDLE.get(schedule, Fraction(0))) * (sum(seconds) - max(seconds)) / chunks
+    return float(_IDLE.get(schedule, Fraction(1, 3))) * (sum(seconds) - max(seconds)) / chunks
 
 
 def messages(spec: RunSpec, stages: Sequence[StageTime], *, overlaps: bool) -> SpeedTerm:

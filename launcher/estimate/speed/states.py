@@ -168,12 +168,14 @@ def _gathered_each_pass(
     """Parameters gathered for both passes of every micro-batch, a block at a time, gradients scattered after it.
 
     With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
-    (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted. Weights in 4 bits are
+    (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted; with FSDP2 from what
+    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are
     gathered as they are.
     """
     layers = max(1, rank.layers)
     packed = float(rank.compute_parameters(rank.elements)) / max(1, rank.elements.whole)
-    near = group_of(rank.spec.zero.hpz, rank.spec.parallel.tensor, network) if rank.spec.zero.hpz > 1 else None
+    inner = max(rank.spec.zero.hpz, rank.spec.backend.kept_over)
+    near = group_of(inner, rank.spec.parallel.tensor, network) if inner > 1 else None
     gather = again = scatter = moved = 0.0
     for part in parts:
         size = part.elements / layers * (execution.gathered_size or rank.engine.size * packed)

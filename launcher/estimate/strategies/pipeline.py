@@ -10,6 +10,8 @@ from itertools import chain, islice
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.rank.stages import (
+    FOLDED,
+    SPLIT,
     cut_of,
     flow_of,
     in_flight,
@@ -114,12 +116,37 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         legal = edit.nearest(spec, "parallel.virtual_pipeline", edit.divisors(per_stage), _whole_chunks, limit=2)
         rule = "the interleaved schedule needs several model chunks on each stage (parallel.virtual_pipeline)"
         yield ConfigError("parallel.schedule", schedule, rule, chain(legal, ("parallel.schedule=1f1b",)))
-    if schedule not in ("1f1b", "interleaved") and chunks > 1:
+    elif schedule in FOLDED and chunks != 2:
+        rule = f"{schedule} has two model chunks on each stage, one from either end of the model"
+        way_out = ["parallel.virtual_pipeline=2", "parallel.schedule=zero_bubble"]
+        yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
+    if schedule in SPLIT:
+        yield from _split(spec)
+    elif schedule == "gpipe" and chunks > 1:
         rule = f"several model chunks on a stage are the interleaved schedule, not {schedule}"
         way_out = ["parallel.schedule=interleaved", "parallel.virtual_pipeline=1"]
         yield ConfigError("parallel.virtual_pipeline", chunks, rule, way_out)
     elif chunks > 1 and not _full_rounds(spec, spec.gradient_accumulation):
         yield _broken_rounds(spec)
+
+
+def _split(spec: RunSpec) -> Iterator[ConfigError]:
+    """Micro-batches that torch's split schedules take (``torch/distributed/pipelining/schedules.py``)."""
+    schedule, stages, count = spec.parallel.schedule, spec.parallel.pipeline, spec.gradient_accumulation
+    if schedule == "dualpipe_v" and count < 2 * stages:
+        rule = f"DualPipeV needs a micro-batch for each of its {2 * stages} model chunks, and a step has {count}"
+        counts, other_schedule = [2 * stages], "parallel.schedule=zbv"
+    elif schedule == "zero_bubble" and not _equal_rounds(count, stages):
+        rule = f"zero bubble makes {count // stages} equal rounds of a step's micro-batches, which has {count}"
+        counts, other_schedule = [count - count % stages, count + -count % stages], "parallel.schedule=1f1b"
+    else:
+        return
+    legal = (batches_typed(spec, other, spec.micro_batch_size) for other in counts)
+    yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, chain(legal, (other_schedule,)))
+
+
+def _equal_rounds(count: int, stages: int) -> bool:
+    return count % max(1, count // stages) == 0
 
 
 def _full_rounds(spec: RunSpec, count: int) -> bool:
@@ -149,9 +176,11 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if count >= stages:
         return
     idle = (stages - 1) / (count * spec.parallel.virtual_pipeline + stages - 1)
-    rule = (
-        f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so each"
-        f" stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
+    rule = f"an optimizer step has {count} micro-batch{'es' if count > 1 else ''} for {stages} pipeline stages, so "
+    rule += (
+        "that there is too little for the weights' passes to fill"
+        if spec.parallel.schedule in SPLIT
+        else f"each stage is idle {idle:.0%} of the time: (p-1)/(m+p-1)"
     )
     way_out = [batches_typed(spec, 4 * stages, spec.micro_batch_size)]
     yield ConfigError("train.global_batch_size", spec.global_batch_size, rule, way_out)

@@ -30,7 +30,7 @@ _NAMES = {
     "forward": "forward pass", "backward": "backward pass", "weights": "backward pass of the weights",
     "data": "data parallel",
 }  # fmt: skip
-_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "ZB-H1"}
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "zero bubble"}
 
 _ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
 _BREAK_SHARE = 0.04

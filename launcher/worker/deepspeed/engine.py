@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import deepspeed.ops
 import torch
 import torch.distributed as dist
 from deepspeed.ops.op_builder import AsyncIOBuilder
@@ -29,6 +28,7 @@ from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.memory import MemoryTracker, live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.model import LanguageModel, export, initial, network, optimizers
+from launcher.worker.model.ulysses import connect
 
 _MASTERS = (
     "single_partition_of_fp32_groups",
@@ -46,7 +46,7 @@ def build(context: Context) -> DeepSpeedTraining:
     spec = context.spec
     config: JsonObject = load_json(context.directory / "ds_config.json")
     _prepare(context.device, config)
-    shared = ulysses.Ulysses(context) if spec.parallel.ulysses > 1 else None
+    shared = ulysses.Grouped(context) if spec.parallel.ulysses > 1 else None
     built, groups = model.build(context, config, shared)
     network.recompute(network.numbered(built.network), spec)
     context.clock.follow(network.blocks(built.network), context.device)
@@ -233,14 +233,8 @@ def _follow_buckets(engine: Any, memory: MemoryTracker) -> None:
 
 
 def _prepare(device: torch.device, config: JsonObject) -> None:
-    """Leave out an operator that the CPU does not need, and look for the headers of the one for NVMe offload.
-
-    On the CPU DeepSpeed compiles a shared-memory allreduce (``deepspeed_shm_comm``) at the first use of a process
-    group: minutes, and 69 MB of /dev/shm for each rank, where containers often have 64 MB in all.
-    """
-    if device.type == "cpu":
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_init_required=False)
+    """Start DeepSpeed's communication, and look for the headers of its operator for NVMe offload."""
+    connect(device)
     if "aio" in config and not AsyncIOBuilder().is_compatible(verbose=False):
         raise TrainingError(
             "offload to NVMe needs DeepSpeed's async_io, which is compiled with libaio's headers, and this node lacks "

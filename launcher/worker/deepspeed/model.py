@@ -30,7 +30,7 @@ from torch import nn
 
 from launcher.base.files import JsonObject
 from launcher.estimate.rank.stages import stage_layers
-from launcher.worker.deepspeed.ulysses import Ulysses
+from launcher.worker.deepspeed.ulysses import Grouped
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
 
@@ -42,7 +42,7 @@ _NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_
 
 
 def build(
-    context: Context, config: JsonObject, shared: Ulysses | None = None
+    context: Context, config: JsonObject, shared: Grouped | None = None
 ) -> tuple[LanguageModel, list[dict[str, Any]]]:
     """Make the model with its values, and its parameters in groups for the optimizer.
 

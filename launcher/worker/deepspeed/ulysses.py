@@ -1,72 +1,24 @@
-"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads.
-
-``DistributedAttention`` of DeepSpeed exchanges one for the other before and after torch's attention.
-"""
+"""The ranks that share a sequence, as DeepSpeed's engine wants them: its groups, and its factor of the gradients."""
 
 from __future__ import annotations
 
-from math import lcm
 from typing import Any
 
-import torch
 from deepspeed.runtime.sequence_parallel import parallel_state_sp
-from deepspeed.sequence.layer import DistributedAttention
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
+from launcher.worker.model.ulysses import Ulysses
 
-_BATCH, _TOKENS, _HEADS = 0, 1, 2  # Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size).
 
-
-class Ulysses:
-    """The ranks that share a sequence, as one of them sees them; DeepSpeed asks ``mpu`` for their groups and sizes."""
+class Grouped(Ulysses):
+    """The ranks that share a sequence; DeepSpeed asks ``mpu`` for their groups and sizes."""
 
     def __init__(self, context: Context) -> None:
         """Called by all ranks together, once DeepSpeed has started."""
         self.mpu: Any = parallel_state_sp
         parallel_state_sp.initialize_sequence_parallel(context.spec.parallel.ulysses)
-        group = parallel_state_sp.get_sequence_parallel_group()
-        self._degree, self._place = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
-        self._exchanging: Any = DistributedAttention(_local, group, scatter_idx=_HEADS, gather_idx=_TOKENS)
-
-    def share(self, *rows: torch.Tensor) -> list[torch.Tensor]:
-        """This rank's tokens of rows of shape (batch, sequence)."""
-        return [each.chunk(self._degree, dim=1)[self._place] for each in rows]
-
-    def attention(
-        self,
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: object,
-        dropout: float = 0.0,
-        scaling: float | None = None,
-        **_: Any,
-    ) -> tuple[torch.Tensor, None]:
-        """Compute causal attention of all tokens, as ``transformers`` calls it with this rank's part of them.
-
-        Key and value heads are repeated until the ranks divide them.
-        """
-        heads = key.shape[1]
-        copies = lcm(heads, self._degree) // heads
-        if copies > 1:
-            key, value = (part.repeat_interleave(copies, dim=1) for part in (key, value))
-        parts = (part.transpose(1, 2) for part in (query, key, value))
-        found: torch.Tensor = self._exchanging(
-            *parts, batch_dim_idx=_BATCH, module=module, dropout=dropout, scaling=scaling
-        )
-        return found, None
-
-
-def _local(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, module: torch.nn.Module, **options: Any
-) -> torch.Tensor:
-    """All tokens of this rank's heads."""
-    parts = (part.transpose(1, 2) for part in (query, key, value))
-    found: torch.Tensor = sdpa_attention_forward(module, *parts, attention_mask=None, **options)[0]
-    return found
+        super().__init__(parallel_state_sp.get_sequence_parallel_group())
 
 
 def excess(spec: RunSpec) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._attention import (
     _context_parallel_shard,
@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from launcher.worker import TrainingError
 from launcher.worker.engine import Context
+from launcher.worker.fsdp import sharding
 
 _TOKENS = 2  # Their dimension in (batch, heads, tokens, head size).
 
@@ -36,7 +37,7 @@ class Ring:
 
     def __init__(self, context: Context) -> None:
         """Called by all ranks together."""
-        self._mesh = _mesh(context)
+        self._mesh = sharding.sequence_mesh(context)
         self._order = _HeadTailLoadBalancer(context.spec.sequence_length, self._mesh.size(), context.device)
         if context.device.type == "cpu":
             install_cpu_kernel()
@@ -57,14 +58,6 @@ class Ring:
         with sdpa_kernel(_KERNELS):
             found: Any = functional.scaled_dot_product_attention(*mine, **settings)
         return found.to_local().transpose(1, 2).contiguous(), None
-
-
-def _mesh(context: Context) -> DeviceMesh:
-    """The ranks of one sequence: neighbours, with tensor parallel ranks between them."""
-    parallel = context.spec.parallel
-    degrees = (parallel.context, parallel.tensor)
-    sizes = (context.world // (degrees[0] * degrees[1]), *degrees)
-    return init_device_mesh(context.device.type, sizes, mesh_dim_names=("data", "context", "tensor"))["context"]
 
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

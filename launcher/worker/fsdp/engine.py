@@ -27,7 +27,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from launcher.backends.fsdp.traits import dtypes
+from launcher.backends.fsdp.traits import dtypes, splits
 from launcher.base.frozen import dataclass
 from launcher.worker import marks
 from launcher.worker.engine import Context, PendingSave, StepResult
@@ -53,13 +53,9 @@ def build(context: Context) -> FsdpEngine:
 def rank_parts(context: Context) -> RankParts:
     """The model on the meta device, adapted, recomputed and sharded as the run says; it takes no memory yet."""
     spec = context.spec
-    ring = None
-    if spec.parallel.context > 1:
-        from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
-
-        ring = Ring(context)
+    shared = _sequence_ranks(context)
     ranks = sharding.mesh(context) if spec.parallel.shard or spec.parallel.pipeline > 1 else None
-    networks = list(pipeline.networks(context, attention=ring.attention if ring else None))
+    networks = list(pipeline.networks(context, attention=shared.attention if shared else None))
     for made in networks:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
@@ -69,14 +65,31 @@ def rank_parts(context: Context) -> RankParts:
     network.recompute(numbered, spec)
     context.clock.follow(blocks, context.device)
     context.memory.layers.follow(numbered)
+    if spec.parallel.async_tensor and ranks is not None:
+        sharding.exchange_inside_products(ranks)
     if spec.train.compile:
         for block in blocks:
             block.forward = torch.compile(block.forward)
-    models = tuple(LanguageModel(made, spec, share=ring.share if ring else None) for made in networks)
+    models = tuple(LanguageModel(made, spec, share=shared.share if shared else None) for made in networks)
     if spec.parallel.shard and ranks is not None:
         for model in models:
             sharding.shard(model, context, ranks)
     return RankParts(models=models, ranks=ranks)
+
+
+def _sequence_ranks(context: Context) -> Any:
+    """The ranks that share a sequence by ring attention or by Ulysses; None where there are none."""
+    parallel = context.spec.parallel
+    if parallel.context > 1:
+        from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
+
+        return Ring(context)
+    if parallel.ulysses > 1:
+        from launcher.worker.model.ulysses import Ulysses, connect  # Late, because other runs go without DeepSpeed.
+
+        connect(context.device)
+        return Ulysses(sharding.sequence_mesh(context).get_group())
+    return None
 
 
 def filled(context: Context, parts: RankParts) -> FsdpEngine:
@@ -155,7 +168,7 @@ def passes(context: Context, parts: RankParts, scaler: Scaler) -> Whole | pipeli
     """The passes of a rank's part of the model, in DDP where nothing is sharded."""
     ranks, stages = parts.ranks, context.spec.parallel.pipeline
     modules: list[nn.Module] = list(parts.models)
-    if stages > 1:
+    if stages > 1 and not (context.spec.parallel.shard and splits(context.spec)):
         modules = [pipeline.Step(model, functools.partial(autocast, context)) for model in modules]
     if context.world > stages and not context.spec.parallel.shard:
         modules = [sharding.replicate(module, context, ranks) for module in modules]
@@ -209,6 +222,10 @@ class FsdpEngine:
             self._divide(1.0)
             batches = marks.count_each(batches, counts)
         total = self._passes.evaluate(batches)
+        if self._spec.backend.kept_over > 1:  # No backward pass lets go of what they have kept, in the compute format.
+            for module in self._model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
         dist.all_reduce(total)
         if counts:
             total /= marks.share(self._spec, counts)
@@ -248,9 +265,9 @@ class FsdpEngine:
             self._model,
             self._optimizers,
             model_state_dict={name: state["model"][_in_model(name)] for name in model},
-            optim_state_dict={
+            optim_state_dict=_apart({
                 name: state["optimizer"].get(_in_model(name), value) for name, value in optimizer.items()
-            },
+            }),
             options=self._options(),
         )
 
@@ -284,6 +301,16 @@ class FsdpEngine:
         """A frozen base is not saved: it follows from ``model.weights`` or the seed."""
         frozen = self._spec.adapter.name != "none"
         return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen, flatten_optimizer_state_dict=True)
+
+
+def _apart(states: dict[str, Any]) -> dict[str, Any]:
+    """The states, none of which two names share: a rank may hold both copies of a tied table, and steps each."""
+    seen: set[int] = set()
+    found = {}
+    for name, value in states.items():
+        found[name] = value.clone() if id(value) in seen and isinstance(value, torch.Tensor) else value
+        seen.add(id(value))
+    return found
 
 
 def _in_model(name: str) -> str:

@@ -1,10 +1,11 @@
 """Pipeline stages by ``torch.distributed.pipelining``: which chunks of the model a rank runs, and their schedule.
 
-A rank builds the networks of its chunks alone and runs them by 1F1B, GPipe or, with several chunks, interleaved 1F1B.
-Labels are in the tokens that every stage gets, so only hidden states travel. FSDP2 is hidden from torch's stages by
-:class:`Step`, and each stage tells it when its last backward pass of a step begins, so that gradients are reduced once.
-A tied token table is on the first and the last stage: the gradients of the two copies are added after the passes, and
-the norm counts the first.
+A rank builds the networks of its chunks alone and runs them by the schedules of :data:`_SCHEDULES`. Labels are in the
+tokens that every stage gets, so only hidden states travel. FSDP2 is hidden from torch's stages by :class:`Step`, and
+each stage tells it when its last backward pass of a step begins, so that gradients are reduced once. Where the schedule
+splits backward passes torch itself gathers a stage's parameters for all passes and reduces its gradients at their end:
+the hooks of FSDP2 know no pass for the weights alone. A tied token table is on the first and the last stage: the
+gradients of the two copies are added after the passes, and the norm counts the first.
 """
 
 from __future__ import annotations
@@ -19,19 +20,28 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor
 
-from launcher.backends.fsdp.traits import dtypes
-from launcher.estimate.rank.stages import chunk_sizes
+from launcher.backends.fsdp.traits import dtypes, splits
+from launcher.estimate.rank.stages import chunk_sizes, chunks_of, cut_of
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.model import LanguageModel, network
 
-_SCHEDULES: dict[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+_SCHEDULES = {
+    "1f1b": "Schedule1F1B",
+    "gpipe": "ScheduleGPipe",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV",
+}
+"""Classes of ``torch.distributed.pipelining``; some are younger than the oldest torch that is supported."""
 
 
 def networks(context: Context, attention: Any) -> Iterator[Any]:
@@ -45,11 +55,10 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
         yield made
 
 
-def _chunks(context: Context) -> range:
-    """Numbers of this rank's chunks: with interleaving every ``pipeline``-th. The ranks of one stage are neighbours."""
-    parallel = context.spec.parallel
-    stage = context.rank // (context.world // parallel.pipeline)
-    return range(stage, parallel.pipeline * parallel.virtual_pipeline, parallel.pipeline)
+def _chunks(context: Context) -> Sequence[int]:
+    """Numbers of this rank's chunks in the order of the model. The ranks of one stage are neighbours."""
+    stage = context.rank // (context.world // context.spec.parallel.pipeline)
+    return chunks_of(cut_of(context.spec), stage)
 
 
 class Pipeline:
@@ -77,18 +86,28 @@ class Pipeline:
         self._schedule = _schedule(spec, stages, functools.partial(self._loss, scaler))
         self._micro_batches = spec.gradient_accumulation
         self._ends, self._tables = _tied(spec, models, ranks)
-        self.copies = frozenset(self._tables if dist.get_rank(self.group) else ())
+        self.copies = frozenset(self._tables if dist.get_rank(self.group) else self._tables[1:])
         # GPT-2's base model ends in a view, which nobody writes into.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def train(self, micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
         """Run all passes of a step; return the mean loss, or zero on ranks of other stages than the last."""
         loss = self._run(self._schedule.step, micro_batches)
-        for table in self._tables:
-            if table.grad is not None:
-                part = table.grad.to_local() if isinstance(table.grad, DTensor) else table.grad
-                dist.all_reduce(part, group=self._ends)
+        self._add_tied()
         return loss
+
+    def _add_tied(self) -> None:
+        """Add the gradients of a tied table's copies, which are on two ranks or, where stages are folded, on one."""
+        parts = [
+            table.grad.to_local() if isinstance(table.grad, DTensor) else table.grad
+            for table in self._tables
+            if table.grad is not None
+        ]
+        if len(parts) == 2:
+            torch.add(*parts, out=parts[0])
+            parts[1].copy_(parts[0])
+        elif parts:
+            dist.all_reduce(parts[0], group=self._ends)
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> torch.Tensor:
         """The mean loss of batches that nothing is learnt from, or zero as for :meth:`train`."""
@@ -109,17 +128,16 @@ class Pipeline:
 
 
 def _schedule(spec: RunSpec, stages: Sequence[PipelineStage], loss: Callable[..., torch.Tensor]) -> Any:
-    count = spec.gradient_accumulation
-    made: Any = functools.partial(ScheduleInterleaved1F1B, list(stages))
-    if spec.parallel.virtual_pipeline == 1:
-        made = functools.partial(_SCHEDULES[spec.parallel.schedule], stages[0])
-    return made(n_microbatches=count, loss_fn=loss, scale_grads=False)
+    name = spec.parallel.schedule
+    made: Any = getattr(pipelining.schedules, _SCHEDULES[name])
+    some = stages[0] if name in ("1f1b", "gpipe") else list(stages)
+    return made(some, n_microbatches=spec.gradient_accumulation, loss_fn=loss, scale_grads=False)
 
 
 def _tied(
     spec: RunSpec, models: Sequence[LanguageModel], ranks: DeviceMesh
 ) -> tuple[dist.ProcessGroup | None, list[torch.Tensor]]:
-    """First and last stage of this rank's pipeline, and the token table that both hold where it is tied."""
+    """First and last stage of this rank's pipeline, and this rank's copies of the token table where it is tied."""
     if not spec.model.tie_word_embeddings:
         return None, []
     columns = ranks.mesh.flatten(1).t().tolist()
@@ -130,7 +148,10 @@ def _tied(
 
 
 class _Stage(PipelineStage):
-    """A stage that tells the memory tracker of its phases and FSDP2 of its last backward pass."""
+    """A stage that tells the memory tracker of its phases and FSDP2 of its last backward pass.
+
+    A stage of a split schedule is FSDP2's own module, which torch itself tells: see the head of this file.
+    """
 
     def __init__(
         self, context: Context, module: nn.Module, model: LanguageModel, index: int, group: dist.ProcessGroup
@@ -140,8 +161,16 @@ class _Stage(PipelineStage):
         count = spec.parallel.pipeline * spec.parallel.virtual_pipeline
         arguments = passed if index else ()
         super().__init__(module, index, count, context.device, input_args=arguments, output_args=passed, group=group)
-        self._sharded = model if isinstance(model, FSDPModule) else None
+        self._splits = splits(spec)
+        self._sharded = model if isinstance(model, FSDPModule) and not self._splits else None
         self._each = spec.backend.micro_step_sync
+
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        """Hand over the tokens first, as a language model has them, and keep no view, which torch could not detach."""
+        if isinstance(self.submod, LanguageModel):
+            args, kwargs = (kwargs["tokens"], *args), {}
+        made: torch.Tensor = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return made.clone() if self._splits and made._is_view() else made
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
         """Tell the tracker, and go on as torch does."""
@@ -156,6 +185,20 @@ class _Stage(PipelineStage):
         if self._sharded is not None:
             self._sharded.set_requires_gradient_sync(last_backward or self._each)
         super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Tell the tracker, and go on as torch does."""
+        self._memory.enter("backward")
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        """Nothing in an evaluation, where torch asks for gradients between two chunks of a rank all the same."""
+        return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        """Do nothing in an evaluation."""
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
 
 def _passed(spec: RunSpec) -> torch.Tensor:

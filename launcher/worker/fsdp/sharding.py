@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.backends.fsdp.traits import dtypes
+from launcher.backends.fsdp.traits import dtypes, reshards
 from launcher.spec import RunSpec
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, network
@@ -45,6 +45,23 @@ def mesh(context: Context) -> DeviceMesh:
     return init_device_mesh(context.device.type, tuple(used.values()), mesh_dim_names=tuple(used))
 
 
+def sequence_mesh(context: Context) -> DeviceMesh:
+    """The ranks of one sequence: neighbours, with tensor parallel ranks between them."""
+    parallel = context.spec.parallel
+    degrees = (parallel.context * parallel.ulysses, parallel.tensor)
+    sizes = (context.world // (degrees[0] * degrees[1]), *degrees)
+    return init_device_mesh(context.device.type, sizes, mesh_dim_names=("data", "sequence", "tensor"))["sequence"]
+
+
+def exchange_inside_products(ranks: DeviceMesh) -> None:
+    """Let compiled blocks exchange parts of products with the tensor parallel ranks while they multiply others."""
+    from torch._inductor import config
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    config._micro_pipeline_tp = True
+    enable_symm_mem_for_group(ranks["tensor"].get_group().group_name)
+
+
 def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
     """Cut and shard a model on the meta device in place."""
     spec = context.spec
@@ -53,15 +70,12 @@ def shard(model: LanguageModel, context: Context, ranks: DeviceMesh) -> None:
         cut(model.network, ranks["tensor"], sequence=spec.parallel.sequence)
     data = ranks["replicate", "shard"] if "replicate" in names else ranks["shard"]
     settings: dict[str, Any] = {"mesh": data, "mp_policy": _precision(spec), "offload_policy": _offload(context)}
-    reshard = spec.backend.reshard_after_forward
-    if reshard is None:
-        reshard = spec.zero.stage == 3
     if spec.parallel.expert > 1:
         from launcher.worker.fsdp import experts  # Late: older versions of transformers do not have its functions.
 
-        experts.shard(model.network, context, {**settings, "reshard_after_forward": reshard})
+        experts.shard(model.network, context, {**settings, "reshard_after_forward": reshards(spec)})
     for block in network.blocks(model.network):
-        fully_shard(block, reshard_after_forward=reshard, **settings)
+        fully_shard(block, reshard_after_forward=reshards(spec), **settings)
     fully_shard(model, **settings)  # The root stays gathered between forward and backward, which begins with it.
 
 

@@ -4,7 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fsdp_specs import found
+from launcher.backends.fsdp import warnings
+from launcher.base.errors import ConfigErrors
+from tests.support.fsdp_specs import GPU, found
+from tests.support.helpers import make_spec
+
+ZERO_BUBBLE = ("parallel.schedule=zero_bubble", "train.global_batch_size=16")
+
+
+def test_dualpipe_which_torch_does_not_have_is_refused_by_the_name_of_the_one_that_it_has() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        make_spec("parallel=fsdp_pp", "parallel.schedule=dualpipe")
+    assert caught.value.errors[0].way_out[0] == "parallel.schedule=dualpipe_v"
+
+
+def test_a_split_schedule_says_that_stages_stay_whole_during_a_step() -> None:
+    words = ("parallel=fsdp_pp", *ZERO_BUBBLE)
+    (said,) = [one for one in warnings(make_spec(*GPU, *words)) if one.path == "parallel.schedule"]
+    assert said.rule.startswith("torch gathers the stages of this schedule for all passes of a step")
+    assert said.way_out[0] == "zero=2 backend.micro_step_sync=false"
+    assert not list(warnings(make_spec(*GPU, *words, "zero=2", "backend.micro_step_sync=false")))
+
+
+def test_products_that_exchange_their_parts_are_accepted_on_gpus_of_one_node() -> None:
+    words = ("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true", "parallel.async_tensor=true")
+    assert found(*words) == {}
 
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "hsdp", "fsdp_tp"])
@@ -48,10 +72,37 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("train.compile=false", "parallel.context=1"),
         ),
         (
-            ("parallel=fsdp_pp", "parallel.schedule=zero_bubble"),
+            ("parallel=ddp", "parallel.pipeline=2", *ZERO_BUBBLE),
             "parallel.schedule",
-            "backend=fsdp runs the schedules 1f1b, gpipe, interleaved of torch.distributed.pipelining",
-            ("parallel.schedule=1f1b", "parallel.schedule=gpipe"),
+            "zero_bubble splits backward passes, and DDP, whose hooks the weights' part does not call, would reduce"
+            " nothing",
+            ("parallel=fsdp_pp", "parallel.schedule=1f1b"),
+        ),
+        (
+            ("parallel=fsdp_pp", *ZERO_BUBBLE, "backend.reshard_after_forward=true"),
+            "backend.reshard_after_forward",
+            "zero_bubble splits backward passes, and torch keeps a stage gathered for all passes of a step",
+            ("backend.reshard_after_forward=null", "parallel.schedule=1f1b"),
+        ),
+        (
+            ("parallel=fsdp_pp", *ZERO_BUBBLE, "train.compile=true"),
+            "train.compile",
+            "zero_bubble splits backward passes, and compiled blocks have one pass for inputs and weights together,"
+            " which torch refuses here",
+            ("train.compile=false", "parallel.schedule=1f1b"),
+        ),
+        (
+            ("parallel=fsdp_pp", *ZERO_BUBBLE, "parallel.virtual_pipeline=2", "checkpointing=full"),
+            "checkpointing.mode",
+            "zero_bubble splits backward passes, and would recompute a block for the inputs and again for each of its"
+            " weights, and keep all of that",
+            ("checkpointing=none", "parallel.schedule=interleaved"),
+        ),
+        (
+            ("parallel=fsdp_pp", *ZERO_BUBBLE, "train.loss=chunked"),
+            "train.loss",
+            "zero_bubble splits backward passes, and would recompute the logits of each piece in both parts",
+            ("train.loss=full", "parallel.schedule=1f1b"),
         ),
         (
             ("parallel=fsdp_pp", "adapter=qlora"),
@@ -66,10 +117,63 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("train.global_batch_size=8", "parallel.schedule=gpipe"),
         ),
         (
-            ("parallel.ulysses=2",),
-            "parallel.ulysses",
-            "backend=fsdp has data, sharded, tensor, pipeline, context and expert parallelism in this version",
-            ("parallel.ulysses=1", "parallel=ulysses"),
+            ("parallel=fsdp_tp", "parallel.ulysses=2"),
+            "parallel.tensor",
+            "this version combines Ulysses ranks with data parallel ranks alone, not with parallel.tensor",
+            ("parallel.tensor=1", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=fsdp_tp", "parallel.sequence=false", "train.compile=true", "parallel.async_tensor=true"),
+            "parallel.async_tensor",
+            "it hides the gathers and scatters of sequence parallel tensor ranks behind products",
+            ("parallel.tensor=2 parallel.sequence=true", "parallel.async_tensor=false"),
+        ),
+        (
+            ("parallel=fsdp_tp", "parallel.async_tensor=true"),
+            "parallel.async_tensor",
+            "torch.compile puts products that exchange their parts in the place of both",
+            ("train.compile=true", "parallel.async_tensor=false"),
+        ),
+        (
+            ("parallel=fsdp_tp", "train.compile=true", "parallel.async_tensor=true", "hardware=cpu"),
+            "parallel.async_tensor",
+            "the ranks exchange parts in symmetric memory, which GPUs alone have",
+            ("parallel.async_tensor=false",),
+        ),
+        (
+            ("parallel.ulysses=2", "model.attention=flash"),
+            "model.attention",
+            "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone",
+            ("model.attention=sdpa", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel.ulysses=2", "train.compile=true"),
+            "train.compile",
+            "Ulysses is not called from compiled blocks in this version",
+            ("train.compile=false", "parallel.ulysses=1"),
+        ),
+        (
+            ("backend.reshard_after_forward=3",),
+            "backend.reshard_after_forward",
+            "a number of ranks must divide the 8 over which FSDP2 shards, and be neither 1 nor all of them",
+            (
+                "backend.reshard_after_forward=true",
+                "backend.reshard_after_forward=false",
+                "backend.reshard_after_forward=2",
+                "backend.reshard_after_forward=4",
+            ),
+        ),
+        (
+            ("parallel=fsdp_tp", "backend.reshard_after_forward=2"),
+            "backend.reshard_after_forward",
+            "FSDP2 keeps no parameters that tensor parallel ranks have cut over some ranks (DTensor)",
+            ("backend.reshard_after_forward=true", "parallel.tensor=1"),
+        ),
+        (
+            ("adapter=qlora", "backend.reshard_after_forward=2"),
+            "backend.reshard_after_forward",
+            "this version keeps no 4-bit weights over some ranks",
+            ("backend.reshard_after_forward=true", "adapter=lora"),
         ),
         (
             ("model=mixtral_8x7b", "parallel.expert_tensor=2"),

@@ -12,7 +12,9 @@ from launcher.backends.fsdp.overheads import (
     block_reduction,
     buckets,
     constants,
+    exchanged,
     gathered,
+    kept_after_forward,
     root_reduction,
     tied_gradient,
     unreduced,
@@ -69,6 +71,18 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_whole_and_fp32() -> No
     batches = ("parallel=fsdp", "train.global_batch_size=64")
     assert not list(unreduced(rank(*batches)))
     assert at(unreduced(rank(*batches, "backend.micro_step_sync=false")), "forward") == 4 * WHOLE
+
+
+def test_a_shard_over_four_ranks_is_kept_of_every_block_until_its_backward_pass_begins() -> None:
+    found = list(kept_after_forward(rank("parallel=fsdp", "backend.reshard_after_forward=4")))
+    kept = {"forward": LAYERS - 1, "loss": LAYERS, "block_backward": LAYERS - 1, "second_layer_backward": 1}
+    for moment, blocks in kept.items():
+        assert at(found, moment) == 2 * blocks * BLOCK // 4  # type: ignore[arg-type]
+    assert not list(kept_after_forward(rank("parallel=fsdp")))
+
+
+def test_products_that_exchange_their_parts_have_two_of_them_in_symmetric_memory() -> None:
+    assert at(exchanged(rank("parallel=fsdp_tp", "parallel.async_tensor=true")), "idle") == 2 * 2 * HIDDEN * TOKENS // 2
 
 
 def test_the_end_of_backward_has_three_instants_and_states_what_each_holds() -> None:

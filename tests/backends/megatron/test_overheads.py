@@ -70,6 +70,11 @@ def test_overlapped_tensor_parallel_communication_takes_three_workspaces_in_plac
     assert megabytes(terms, "workspaces of Transformer Engine", "idle") == 3 * 32
 
 
+def test_overlapped_tensor_parallel_communication_has_ten_buffers_of_a_micro_batch() -> None:
+    words = ("parallel.tensor=2", "hardware=h100_80g", "+backend.extra.tp-comm-overlap=true")
+    assert megabytes(terms_of(*words), "user buffers", "idle") * MIB == 10 * 2 * 512 * 4096
+
+
 def test_local_layers_meet_transformer_engine_in_the_router_of_experts_alone() -> None:
     assert megabytes(terms_of(LOCAL), "workspaces of Transformer Engine", "idle") == 0
     assert megabytes(terms_of(LOCAL, *EXPERTS), "workspaces of Transformer Engine", "idle") == 4

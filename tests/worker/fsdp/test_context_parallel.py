@@ -1,4 +1,4 @@
-"""Ranks that share a sequence by ring attention lose what one process does (fp32, CPU)."""
+"""Ranks that share a sequence by ring attention, or by Ulysses, lose what one process does (fp32, CPU)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ TWO_RANKS = {
     "single": (*SHARED, "checkpointing=selective", "train.loss=chunked", "train.loss_chunk=50"),
     "gpt": ("parallel=ddp", "parallel.context=2", "train.micro_batch_size=4", "checkpointing=full", *UNGROUPED_GPT),
     "lora": (*SHARED, *LORA),
+    "single_ulysses": ("parallel=fsdp", "parallel.ulysses=2", "train.micro_batch_size=8", "checkpointing=selective"),
     "evaluated": (*SHARED, *EVALUATED, "save.every=5"),
     "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=8", SAVED),
     "evaluated_entered": (*SHARED, *EVALUATED, SAVED),
@@ -44,6 +45,7 @@ LOADED = {"evaluated_left": ("evaluated", 5), "evaluated_entered": ("evaluated_l
 FOUR_RANKS = {
     "context": (*SHARED, "parallel.context=4"),
     "fsdp": ("parallel=fsdp_cp", "train.micro_batch_size=2", "backend.micro_step_sync=false"),
+    "ulysses": ("parallel=ddp", "parallel.ulysses=2", "train.micro_batch_size=2"),
     "tensor": ("parallel=fsdp_tp", "parallel.context=2", "train.micro_batch_size=8"),
 }
 

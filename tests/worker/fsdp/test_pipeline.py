@@ -33,6 +33,9 @@ LORA = (*LEARNT, "adapter=lora", "adapter.rank=4")
 DDP = ("parallel=ddp", "parallel.pipeline=2")
 FSDP = ("parallel=fsdp_pp",)
 INTERLEAVED = ("parallel.schedule=interleaved", "parallel.virtual_pipeline=2")
+ZERO_BUBBLE = ("parallel.schedule=zero_bubble", "train.micro_batch_size=1")
+ZBV = ("parallel.schedule=zbv", "parallel.virtual_pipeline=2", "train.micro_batch_size=1")
+DUALPIPE_V = ("parallel.schedule=dualpipe_v", "parallel.virtual_pipeline=2", "train.micro_batch_size=1")
 
 ONE_RANK = {
     "llama": ("parallel=ddp", *LLAMA),
@@ -49,6 +52,12 @@ TWO_RANKS = {
     "llama-uneven": (*FSDP, *LLAMA, "parallel.first_stage_layers=1", "parallel.last_stage_layers=3"),
     "llama-chunked": (*DDP, *LLAMA, "train.loss=chunked", "train.loss_chunk=50", "checkpointing=selective"),
     "llama-offloaded": (*FSDP, *LLAMA, "zero.offload_parameters=cpu"),
+    "llama-zero_bubble": (*FSDP, *LLAMA, *ZERO_BUBBLE, "parallel.virtual_pipeline=2", "zero.offload_parameters=cpu"),
+    "llama-zbv": (*DDP, *LLAMA, *ZBV),
+    "tied-zbv": (*FSDP, *TIED, *ZBV, "save.export=safetensors"),
+    "gpt2-dualpipe_v": (*FSDP, *GPT2, *DUALPIPE_V),
+    "moe-zero_bubble": (*DDP, *MIXTRAL, *ZERO_BUBBLE),
+    "lora-zbv": (*FSDP, *LORA, *ZBV),
     "tied-1f1b": (*DDP, *TIED, "save.export=safetensors"),
     "gpt2-1f1b": (*FSDP, *GPT2),
     "gpt2-interleaved": (*DDP, *GPT2, *INTERLEAVED),
@@ -60,6 +69,9 @@ FOUR_RANKS = {
     "llama-zero2": (*FSDP, *LLAMA, *INTERLEAVED, "zero=2", "train.micro_batch_size=2"),
     "llama-unsynchronised": (*FSDP, *LLAMA, "backend.micro_step_sync=false", "train.micro_batch_size=1"),
     "llama-ddp": (*DDP, *LLAMA, "train.micro_batch_size=1"),
+    "llama-kept_over_two": ("parallel=fsdp", *LLAMA, "backend.reshard_after_forward=2", "train.micro_batch_size=1"),
+    "llama-dualpipe_v": (*FSDP, *LLAMA, *DUALPIPE_V, f"save.every={SAVED}", "save.export=safetensors"),
+    "llama-tensor_zbv": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA, *ZBV),
     "llama-tensor": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA),
     "llama-tensor_replicated": ("parallel=fsdp_tp", "parallel.pipeline=2", *LLAMA, "parallel.sequence=false"),
     "llama-four_stages": (*DDP, "parallel.pipeline=4", *LLAMA, "train.micro_batch_size=1"),
@@ -99,6 +111,9 @@ def two(folder: Path, four: Mapping[str, list[float]]) -> Mapping[str, list[floa
     """On two ranks, and the checkpoints of two stages of two ranks goes on with other degrees."""
     resumed = {
         "resumed-sharded": ("parallel=fsdp", *LLAMA, elsewhere(folder, "llama-fsdp")),
+        "resumed-folded": (*FSDP, *LLAMA, elsewhere(folder, "llama-dualpipe_v")),
+        "resumed-into_folded": (*FSDP, *LLAMA, *ZBV, elsewhere(folder, "llama-fsdp")),
+        "resumed-tied_into_folded": (*FSDP, *TIED, *ZBV, elsewhere(folder, "tied-fsdp")),
         "resumed-tied": (*DDP, *INTERLEAVED, *TIED, elsewhere(folder, "tied-fsdp")),
         "resumed-weights": (*FSDP, *LLAMA, f"model.weights={folder}/four/llama-fsdp/export"),
     }
@@ -149,6 +164,9 @@ def test_a_checkpoint_of_stages_goes_on_with_other_degrees(
     one: Mapping[str, list[float]], two: Mapping[str, list[float]]
 ) -> None:
     assert two["resumed-sharded"] == pytest.approx(one["llama"][SAVED:], rel=TOLERANCE)
+    assert two["resumed-folded"] == pytest.approx(one["llama"][SAVED:], rel=TOLERANCE)
+    assert two["resumed-into_folded"] == pytest.approx(one["llama"][SAVED:], rel=TOLERANCE)
+    assert two["resumed-tied_into_folded"] == pytest.approx(one["tied"][SAVED:], rel=TOLERANCE)
     assert two["resumed-tied"] == pytest.approx(one["tied"][SAVED:], rel=TOLERANCE)
 
 
@@ -160,7 +178,8 @@ def test_stages_start_from_an_export_of_stages(one: Mapping[str, list[float]], t
 def test_an_export_of_stages_computes_in_transformers_what_they_did(
     folder: Path, two: Mapping[str, list[float]]
 ) -> None:
-    for directory in (folder / "four" / "llama-fsdp", folder / "two" / "tied-1f1b"):
+    for name in ("four/llama-fsdp", "four/llama-dualpipe_v", "two/tied-1f1b", "two/tied-zbv"):
+        directory = folder / name
         evaluation = lines(directory)[-1]["eval_loss"]
         assert held_out_loss(exported(directory / "export"), directory) == pytest.approx(evaluation, rel=1e-5)
 

@@ -1,0 +1,75 @@
+"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads.
+
+``DistributedAttention`` of DeepSpeed exchanges one for the other before and after torch's attention.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.sequence.layer import DistributedAttention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+
+def connect(device: torch.device) -> None:
+    """Start DeepSpeed's communication over torch's process groups.
+
+    On the CPU DeepSpeed compiles a shared-memory allreduce (``deepspeed_shm_comm``) at the first use of a process
+    group: minutes, and 69 MB of /dev/shm for each rank, where containers often have 64 MB in all.
+    """
+    if device.type == "cpu":
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_init_required=False)
+
+
+_BATCH, _TOKENS, _HEADS = 0, 1, 2  # Dimensions of the tensors that are exchanged: (batch, tokens, heads, head size).
+
+
+class Ulysses:
+    """The ranks that share a sequence, as one of them sees them."""
+
+    def __init__(self, group: torch.distributed.ProcessGroup) -> None:
+        """Called by all ranks of a group together, once ``deepspeed.comm`` has started."""
+        self._degree, self._place = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+        self._exchanging: Any = DistributedAttention(_local, group, scatter_idx=_HEADS, gather_idx=_TOKENS)
+
+    def share(self, *rows: torch.Tensor) -> list[torch.Tensor]:
+        """This rank's tokens of rows of shape (batch, sequence)."""
+        return [each.chunk(self._degree, dim=1)[self._place] for each in rows]
+
+    def attention(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: object,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """Compute causal attention of all tokens, as ``transformers`` calls it with this rank's part of them.
+
+        Key and value heads are repeated until the ranks divide them.
+        """
+        heads = key.shape[1]
+        copies = lcm(heads, self._degree) // heads
+        if copies > 1:
+            key, value = (part.repeat_interleave(copies, dim=1) for part in (key, value))
+        parts = (part.transpose(1, 2) for part in (query, key, value))
+        found: torch.Tensor = self._exchanging(
+            *parts, batch_dim_idx=_BATCH, module=module, dropout=dropout, scaling=scaling
+        )
+        return found, None
+
+
+def _local(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, module: torch.nn.Module, **options: Any
+) -> torch.Tensor:
+    """All tokens of this rank's heads."""
+    parts = (part.transpose(1, 2) for part in (query, key, value))
+    found: torch.Tensor = sdpa_attention_forward(module, *parts, attention_mask=None, **options)[0]
+    return found
