@@ -72,6 +72,7 @@ _THOROUGH = (
     "families/test_decoders",
     "preflight/test_traced",
     "slurm",
+    "test_techniques",
     "test_tour",
     "worker/deepspeed/test_same_maths",
     "worker/fsdp/test_chat",

@@ -56,9 +56,10 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     # The degrees of a layout; that their product is the number of ranks is a rule of its own.
     (
         "parallel.tensor parallel.pipeline parallel.context parallel.expert parallel.expert_tensor parallel.ulysses "
-        "parallel.replicate zero.hpz hardware.link_gpus",
+        "parallel.replicate backend.reshard_after_forward zero.hpz hardware.link_gpus",
         Bound(10_000_000, "the largest machines have some 160,000 nodes, and GPUs in as many"),
     ),
+    ("adapter.lora_plus", Bound(1e6, "the paper tries ratios up to 64")),
     ("backend.bucket_cap_mb", Bound(10**6, "no device has a terabyte for one bucket")),
     # People write 1e9 and more for "all of them".
     (

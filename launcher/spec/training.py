@@ -3,7 +3,18 @@
 from typing import Literal
 
 from launcher.base.frozen import dataclass
-from launcher.spec.values import Count, Dtype, Factor, Hashed, Natural, NonNegative, Positive, Probability, Small
+from launcher.spec.values import (
+    Count,
+    Dtype,
+    Factor,
+    Hashed,
+    Natural,
+    NonNegative,
+    Positive,
+    Probability,
+    Small,
+    Stored,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +25,12 @@ class PrecisionSpec(Hashed):
 
     name: str
     compute: Dtype
-    parameters: Dtype | None
-    gradients: Dtype | None
-    accumulate: Dtype | None
-    master: Dtype | Literal["none"] | None
+    parameters: Stored | None
+    gradients: Stored | None
+    accumulate: Stored | None
+    master: Stored | Literal["none"] | None
     optimizer_states: Dtype | None
-    reduce: Dtype | None
+    reduce: Stored | None
     recipe: Literal["delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"] | None
     loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
     initial_loss_scale: Positive | None = None

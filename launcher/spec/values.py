@@ -65,5 +65,6 @@ type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
 type Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
+type Stored = Literal["fp32", "fp16", "bf16"]  # No engine keeps parameters or gradients in fp8, or adds them up in it.
 type Device = Literal["cpu", "cuda"]
 type Offload = Literal["none", "cpu", "nvme"]

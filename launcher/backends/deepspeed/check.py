@@ -292,10 +292,7 @@ def _one_format(spec: RunSpec) -> Iterator[ConfigError]:
         if value is not None and value != compute:
             rule = f"DeepSpeed casts the whole module: {key} have the format of the computation, {compute}"
             yield ConfigError(f"precision.{key}", value, rule, [f"precision.{key}=null", f"precision={value}"])
-    if spec.precision.reduce == "fp8":
-        rule = "communication_data_type is fp16, bf16 or fp32"
-        yield ConfigError("precision.reduce", "fp8", rule, ["precision.reduce=null"])
-    elif spec.precision.reduce not in (None, compute) and spec.zero.stage == 0 and compute == "fp32":
+    if spec.precision.reduce not in (None, compute) and spec.zero.stage == 0 and compute == "fp32":
         rule = "without ZeRO, fp32 gradients are reduced as they are"
         yield ConfigError("precision.reduce", spec.precision.reduce, rule, ["precision.reduce=null", "zero=1"])
 

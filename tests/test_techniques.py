@@ -1,0 +1,238 @@
+"""What is listed is run: some engine takes every option and every value of a key, and docs/techniques.md says which."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+import pytest
+
+from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.typed import bare
+from launcher.config.catalog import Catalog
+from launcher.preflight import findings
+from launcher.spec.parse import kinds
+from tests.support.helpers import ACCEPT, ROOT, make_spec
+
+_CATALOG = Catalog(folder=ROOT)
+_H100 = ("hardware=h100_80g", "cluster.gpus_per_node=8")
+_B200 = ("hardware=b200", "cluster.gpus_per_node=8")
+_CPU = ("hardware=cpu", "hardware.device=cpu", "cluster.gpus_per_node=2")
+_MANY = "train.global_batch_size=64"
+
+_PRESETS = ("fsdp", "ddp", "zero1", "zero3", "tp", "fsdp_pp", "tp_pp", "ep")
+_MODELS = ("tiny", "mixtral_8x7b", "gpt2")
+
+_LORA = ("adapter=lora", "model.weights=weights")
+
+_BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "adapter": (("model.weights=weights",),),
+    "data": (("data.path=words.txt",),),
+    "parallel": ((_MANY,), (_MANY, "cluster.nodes=2")),
+    "hardware": (("precision=fp16",), ("cluster.gpus_per_node=2", "hardware.device=cpu")),
+    "adapter.": (_LORA, ("adapter=qlora", "model.weights=weights")),
+    "checkpointing.": (("checkpointing=full", "checkpointing.layers=1"), ("checkpointing=selective",)),
+    "cluster.": (
+        ("cluster=slurm",),
+        ("cluster=slurm", "cluster.memory=0"),
+        ("cluster=slurm", "cluster.container_image=image.sqsh"),
+    ),
+    "data.": (("data=synthetic",),),
+    "model.": (("model=deepseek_v3",), ("model=gemma2_2b",), ("model.weights=weights",)),
+    "parallel.async_tensor": (("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true"),),
+    "parallel.schedule": (
+        ("parallel.pipeline=2", _MANY),
+        ("parallel.pipeline=2", "parallel.virtual_pipeline=2", "model.num_hidden_layers=8", _MANY),
+    ),
+    "precision.": (
+        ("precision=fp16",),
+        ("precision=fp8",),
+        ("parallel=zero1", *(f"precision.{each}=bf16" for each in ("compute", "parameters", "optimizer_states"))),
+    ),
+    "train.on_spike": (("save.every=10",),),
+    "zero.": (
+        ("parallel=zero3", "zero.nvme_path=/nvme"),
+        ("parallel=zero3", "zero.nvme_path=/nvme", "zero.max_reuse_distance=0", "zero.overlap_comm=false"),
+        ("parallel=zero3", "cluster.nodes=2"),
+        ("parallel=zero3", "precision=fp16", "cluster.nodes=2"),
+    ),
+}
+"""Words without which an option of a group, a group's keys, or one key mean nothing: one of these sets is enough."""
+
+
+@cache
+def _errors(words: tuple[str, ...]) -> tuple[ConfigError, ...]:
+    try:
+        return findings.errors(make_spec(*words, folder=ROOT))
+    except ConfigErrors as errors:
+        return tuple(errors.errors)
+
+
+def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Runs of every engine with these words, the likeliest first."""
+    groups = {word.partition("=")[0] for word in words}
+    if "recipe" in groups:
+        yield words
+        return
+    presets = ((),) if "parallel" in groups else tuple((f"parallel={each}",) for each in _PRESETS)
+    models = ((),) if "model" in groups else tuple((f"model={each}",) for each in _MODELS)
+    places = (("cluster.gpus_per_node=8",),) if "hardware" in groups else (_H100, _B200, _CPU)
+    for place, model, preset in product(places, models, presets):
+        yield (*model, *place, *preset, *words)
+
+
+def _is_run(word: str) -> bool:
+    key = word.partition("=")[0]
+    group = key.partition(".")[0] + "." if "." in key else ""
+    for beside in ((), *_BESIDE.get(key, ()), *_BESIDE.get(group, ())):
+        said = {each.partition("=")[0] for each in beside}
+        if key not in said and any(not _errors(run) for run in _runs((*beside, word))):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("word", [f"{group}={each}" for group, all_ in _CATALOG.groups.items() for each in all_])
+def test_some_engine_runs_every_option(word: str) -> None:
+    assert _is_run(word)
+
+
+def _values(kind: Any) -> Iterator[object]:
+    """The words and the two truth values that a key of this type takes."""
+    kind = bare(kind)
+    if get_origin(kind) is Literal:
+        yield from get_args(kind)
+    elif kind is bool:
+        yield from ("true", "false")
+    else:
+        for each in get_args(kind):
+            yield from _values(each)
+
+
+_REFUSED = {"model.trust_remote_code=true", "zero.gather_16bit_weights_on_save=true"}
+"""Settings of other programs that are known in order to be refused by name, with the reason."""
+
+
+@pytest.mark.parametrize(
+    "word", [f"{path}={value}" for path, kind in kinds().items() for value in dict.fromkeys(_values(kind))]
+)
+def test_some_engine_runs_every_value(word: str) -> None:
+    assert _is_run(word) != (word in _REFUSED)
+
+
+class Engine(NamedTuple):
+    """A column of the page."""
+
+    title: str
+    words: tuple[str, ...]
+
+
+_ENGINES = (
+    Engine("FSDP2", ("parallel=fsdp",)),
+    Engine("DDP", ("parallel=ddp",)),
+    Engine("ZeRO 2", ("parallel=zero2",)),
+    Engine("ZeRO 3", ("parallel=zero3",)),
+    Engine("Megatron-LM", ("backend=megatron",)),
+)
+
+_MOE, _TWO_STAGES = ("model=mixtral_8x7b",), ("parallel.pipeline=2", _MANY)
+_V_SHAPED = (*_TWO_STAGES, "parallel.virtual_pipeline=2")
+_QLORA = ("adapter=qlora", "model.weights=weights")
+
+_TECHNIQUES: dict[str, tuple[str, ...]] = {
+    "AdamW": ("optimizer=adamw",),
+    "SGD": ("optimizer=sgd",),
+    "AdamW with 8-bit states": ("optimizer=adamw_8bit",),
+    "AdamW with paged 8-bit states": ("optimizer=paged_adamw_8bit",),
+    "Adafactor": ("optimizer=adafactor",),
+    "Lion": ("optimizer=lion",),
+    "Muon": ("optimizer=muon",),
+    "LoRA": _LORA,
+    "LoRA beside tensor parallelism": (*_LORA, "parallel.tensor=2"),
+    "DoRA, rsLoRA, LoRA+": (*_LORA, "adapter.dora=true", "adapter.rslora=true", "adapter.lora_plus=16"),
+    "QLoRA": _QLORA,
+    "bf16": ("precision=bf16",),
+    "fp16 with loss scaling": ("precision=fp16",),
+    "fp8": ("precision=fp8",),
+    "mxfp8": ("precision=mxfp8",),
+    "nvfp4": ("precision=nvfp4",),
+    "full recomputation": ("checkpointing=full",),
+    "selective recomputation": ("checkpointing=selective",),
+    "recomputation of named modules": ("checkpointing=selective", "checkpointing.modules=[mlp]"),
+    "of the first layers alone": ("checkpointing=full", "checkpointing.method=block", "checkpointing.layers=1"),
+    "activations in host memory": ("checkpointing=full", "checkpointing.offload=true"),
+    "optimizer states in host memory": ("zero.offload_optimizer=cpu",),
+    "parameters in host memory": ("zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
+    "states on NVMe": ("zero.offload_optimizer=nvme", "zero.nvme_path=/nvme"),
+    "tensor parallelism": ("parallel.tensor=2",),
+    "sequence parallelism": ("parallel.tensor=2", "parallel.sequence=true"),
+    "context parallelism": ("parallel.context=2",),
+    "Ulysses": ("parallel.ulysses=2",),
+    "QLoRA of experts": ("model=mixtral_8x7b", *_QLORA, "checkpointing=full"),
+    "expert parallelism": (*_MOE, "parallel.expert=2"),
+    "pipeline, GPipe": (*_TWO_STAGES, "parallel.schedule=gpipe"),
+    "pipeline, 1F1B": _TWO_STAGES,
+    "pipeline, interleaved": (*_V_SHAPED, "parallel.schedule=interleaved"),
+    "pipeline, zero bubble": (*_V_SHAPED, "parallel.schedule=zero_bubble"),
+    "pipeline, ZBV": (*_V_SHAPED, "parallel.schedule=zbv"),
+    "pipeline, DualPipeV": (*_V_SHAPED, "parallel.schedule=dualpipe_v"),
+    "replicas of shards (HSDP, MiCS)": ("parallel.replicate=2",),
+    "second partition in a node (hpZ)": ("zero.hpz=2",),
+    "multi-token prediction": ("model.mtp_layers=1",),
+    "chunked loss": ("train.loss=chunked",),
+    "fused loss": ("train.loss=fused",),
+    "torch.compile": ("train.compile=true",),
+    "profiler": ("train.profile={start:2}",),
+}
+"""Techniques with the words that ask for them; a model of the right kind stands beside them."""
+
+
+def _cell(engine: Engine, words: tuple[str, ...]) -> tuple[str, str]:
+    """How an engine has a technique, and the reason where it does not run, or not on the CPU."""
+    groups = {word.partition("=")[0] for word in words}
+    model = () if "model" in groups else ("model=tiny",)
+    on_cpu, on_gpu = (
+        min((_errors((*model, *place, *engine.words, *words)) for place in places), key=len)
+        for places in ((_CPU,), (_H100, _B200))
+    )
+    if not on_gpu:
+        return ("GPU", on_cpu[0].rule) if on_cpu else ("CPU, GPU", "")
+    return ("CPU", on_gpu[0].rule) if not on_cpu else ("no", on_gpu[0].rule)
+
+
+def _page() -> str:
+    """docs/techniques.md."""
+    rows, reasons = [], []
+    for title, words in _TECHNIQUES.items():
+        cells = {engine.title: _cell(engine, words) for engine in _ENGINES}
+        shown = " | ".join(text for text, _ in cells.values())
+        rows.append(f"| {title} | `{' '.join(words)}` | {shown} |")
+        together: dict[tuple[str, str], list[str]] = {}
+        for name, (text, rule) in cells.items():
+            if rule:
+                together.setdefault((text, rule), []).append(name)
+        for (text, rule), names in together.items():
+            reason = f"- **{title}**, {', '.join(names)} ({text}): {rule}"
+            reasons.append(textwrap.fill(reason, 116, subsequent_indent="  ", break_on_hyphens=False))
+    head = f"| technique | words | {' | '.join(engine.title for engine in _ENGINES)} |"
+    rule = "|---" * (2 + len(_ENGINES)) + "|"
+    return "\n".join([_INTRODUCTION, head, rule, *rows, "\n## Where it is not run, and why\n", *reasons, ""])
+
+
+_INTRODUCTION = """# Techniques and engines
+
+Made by `tests/test_techniques.py` from what `launch check` answers. `CPU, GPU`: runs on both, and here on CPU ranks in
+the tests; `GPU`: translated and counted, refused on the CPU; `no`: refused, with the reason below. The words stand
+beside `model=tiny` and `parallel=fsdp`, `ddp`, `zero2`, `zero3`, or `backend=megatron`, on two CPU ranks or on eight
+H100 or B200.
+"""
+
+
+def test_the_page_of_techniques_says_what_check_answers() -> None:
+    path, made = ROOT / "docs" / "techniques.md", _page()
+    if os.environ.get(ACCEPT):
+        path.write_text(made)
+    assert path.read_text() == made, f"make it anew: {ACCEPT}=1 pytest tests/test_techniques.py"
