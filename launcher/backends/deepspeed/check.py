@@ -242,7 +242,8 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     name = spec.optimizer.name
     if name not in optimizer.SUPPORTED:
         rule = f"backend=deepspeed runs {' or '.join(optimizer.SUPPORTED)} in this version"
-        yield ConfigError("optimizer.name", name, rule, [f"optimizer={other}" for other in optimizer.SUPPORTED])
+        way_out = ["parallel=fsdp", *(f"optimizer={other}" for other in optimizer.SUPPORTED)]
+        yield ConfigError("optimizer.name", name, rule, way_out)
     if name != "adamw" and spec.zero.offload_optimizer != "none":
         rule = f"{name} would step on the CPU without a kernel of DeepSpeed's for it"
         path = "zero.offload_optimizer"

@@ -191,7 +191,7 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
             ("parallel=zero2", "optimizer=adafactor"),
             "optimizer.name",
             "backend=deepspeed runs adamw or sgd in this version",
-            ("optimizer=adamw", "optimizer=sgd"),
+            ("parallel=fsdp", "optimizer=adamw", "optimizer=sgd"),
         ),
         (
             ("parallel=zero2", "optimizer=sgd", "zero.offload_optimizer=cpu"),
