@@ -41,6 +41,9 @@ class Profile:
     packages: tuple[str, ...] = ()  # The modules that its worker imports in every run.
     framework: str | None = None  # The package that a checkout at ``backend.path`` stands in for.
     needs: tuple[Need, ...] = ()  # Settings that only newer versions of these honour.
+    # Packages that do the work of a setting, by the word that asks for it.
+    borrowed: Mapping[str, str] = field(default_factory=dict)
+    exchange: str | None = None  # The package of its ``parallel.ulysses``; None where the engine has its own.
     kernels: str | None = None  # The package of its ``train.loss=fused``; None where the engine has its own.
     install: str = ""  # The command that installs what it needs.
     # The keys that it reads and not every engine does, and the words that choose the engine with which each is read.

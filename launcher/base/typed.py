@@ -147,9 +147,6 @@ def describe(kind: Any, words: Mapping[Any, str]) -> str:
         return limit.words(describe(arguments[0], words))
     if origin is Literal:
         return "one of " + ", ".join(str(item) for item in arguments)
-    if is_dataclass(kind):
-        made: Any = kind
-        return "{" + ", ".join(f"{name}: {describe(hint, words)}" for name, hint in _hints(made).items()) + "}"
     return f"a list, each {describe(arguments[0], words)}" if origin is tuple else words[Mapping]
 
 

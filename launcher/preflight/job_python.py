@@ -19,20 +19,11 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.job import versions
 from launcher.job.versions import Environment
-from launcher.spec import ClusterSpec, RunSpec
+from launcher.spec import ClusterSpec, RunSpec, edit
 
 type Asking = Callable[[RunSpec], Environment | None]
 
 _ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
-_OPTIMIZERS: Mapping[tuple[str, str], str] = {
-    ("fsdp", "adamw_8bit"): "torchao",
-    **{("fsdp", name): "bitsandbytes" for name in ("lion", "paged_adamw_8bit")},
-}
-"""By backend and optimizer; torch has the others, and Megatron-LM its own."""
-
-_FORMATS: Mapping[tuple[str, str], tuple[str, ...]] = {("fsdp", "fp8"): ("torchao",)}
-"""Packages of a backend's number format."""
-
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
@@ -68,11 +59,14 @@ def needed(spec: RunSpec) -> list[str]:
 
 def of_techniques(spec: RunSpec) -> tuple[str, ...]:
     """The packages of its adapter, optimizer, number format and Ulysses ranks, each once."""
-    optimizer = _OPTIMIZERS.get((spec.backend.name, spec.optimizer.name))
-    formats = _FORMATS.get((spec.backend.name, spec.precision.compute), ())
-    exchange = ("deepspeed",) if spec.parallel.ulysses > 1 and spec.backend.name == "fsdp" else ()
-    own = () if optimizer is None else (optimizer,)
-    found = (*exchange, *_ADAPTERS.get(spec.adapter.name, ()), *own, *formats)
+    profile = backends.of(spec).profile
+    found = list(_ADAPTERS.get(spec.adapter.name, ()))
+    if spec.parallel.ulysses > 1 and profile.exchange is not None:
+        found.append(profile.exchange)
+    for word, name in profile.borrowed.items():
+        path, _, value = word.partition("=")
+        if edit.value_at(spec, path) == value:
+            found.append(name)
     return tuple(dict.fromkeys(found))
 
 

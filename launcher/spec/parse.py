@@ -21,6 +21,7 @@ from launcher.base.terminal import CONTROL
 from launcher.base.typed import Reader, Scalars, bare, describe, reader
 from launcher.base.units import bytes_of, seconds_of
 from launcher.spec import RunSpec, bounds
+from launcher.spec.training import ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
 
@@ -38,6 +39,7 @@ _WORDS = {
     bool: "true or false",
     type(None): "null",
     Mapping: "a mapping of names to values",
+    ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which the first step is needed,",
 }
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 

@@ -245,7 +245,7 @@ def test_megatron_s_validator_is_told_of_no_module_that_a_foreign_file_names(
     check = "check --megatron-args train.sh hardware=h100_80g cluster.gpus_per_node=2"
     assert said(check) == 0
     assert "train.sh is from elsewhere and not trusted: the engine's own validator is asked without" in said.err
-    assert said(f"{check} +backend.extra.spec=[mine,build]") == 0
+    assert said(f"{check} +backend.extra.nccl-communicator-config-path=mine") == 0
     assert said("import megatron train.sh --recipe recipes/imported.yaml") == 0
     assert "you run it: backend.extra.nccl-communicator-config-path=evil.yaml hands these options" in said.err
     assert said("check recipe=imported hardware=h100_80g cluster.gpus_per_node=2") == 0

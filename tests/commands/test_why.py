@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_the_ways_out_are_lines_that_resume_takes(folder: Path) -> None:
     assert (found["cause"], found["pile"]) == ("out_of_memory", "activations")
     assert found["fixes"]
     for fix in found["fixes"]:
-        assert fix["command"] == " ".join(["launch", "resume", "a", *fix["overrides"]])
+        assert fix["command"] == shlex.join(["launch", "resume", "a", *fix["overrides"]])
         assert not any(word.startswith(("parallel=", "model=", "backend=")) for word in fix["overrides"])
     said = launch("why", "a").out
     assert said.startswith("a ran out of memory: backward of layer 2 on rank 1 (gpu07) in step 412 asked")

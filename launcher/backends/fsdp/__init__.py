@@ -64,6 +64,13 @@ profile = Profile(
             way_out="precision=bf16",
         ),
     ),
+    borrowed={
+        "optimizer.name=adamw_8bit": "torchao",
+        "optimizer.name=lion": "bitsandbytes",
+        "optimizer.name=paged_adamw_8bit": "bitsandbytes",
+        "precision.compute=fp8": "torchao",
+    },
+    exchange="deepspeed",
     kernels="liger-kernel",
     install=package.install("fsdp"),
     settings={

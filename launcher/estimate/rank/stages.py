@@ -223,8 +223,11 @@ def alike(family: Family, model: ModelSpec, cut: Cut, *, first_apart: bool) -> t
 def fullest_stages(family: Family, model: ModelSpec, flow: Flow) -> tuple[int, ...]:
     """The outer stages, and of inner ones with equal layers the first with the most micro-batches in flight.
 
-    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first.
+    An inner stage's place counts for nothing else: no term looks at more of it than whether it is the first. Where
+    backward passes are split, also the chunks count that wait for the weights' part: then these are all stages.
     """
+    if flow.schedule in SPLIT:
+        return tuple(range(flow.cut.stages))
     found: dict[object, int] = {}
     for stage in range(flow.cut.stages):
         outer = stage == 0 or any(flow.cut.ends(stage)) or predicted_layers(flow.cut, stage)

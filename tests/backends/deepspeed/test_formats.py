@@ -31,12 +31,6 @@ from tests.support.helpers import make_spec
             ("precision.gradients=null", "precision=fp32"),
         ),
         (
-            ("parallel=zero2", "precision.reduce=fp8"),
-            "precision.reduce",
-            "communication_data_type is fp16, bf16 or fp32",
-            ("precision.reduce=null",),
-        ),
-        (
             ("parallel=zero0", "precision=fp32", "precision.reduce=bf16"),
             "precision.reduce",
             "without ZeRO, fp32 gradients are reduced as they are",
