@@ -34,7 +34,7 @@ def dequantised(rank: RankModel) -> Iterator[MemoryTerm]:
     in the format of the residual stream, and a recomputed block keeps them until its backward pass is there.
     """
     block = rank.largest_block
-    if block.quantised_experts:
+    if block.quantised_experts and rank.engine.grouped_experts:
         what, source = "a block's experts, dequantised", "launcher/worker/model/quantised.py, Unpacked"
         z_res, w = rank.engine.residual_size, block.largest_quantised
         yield term("temporary", ("forward",), "experts' weights, dequantised", "z_res * w", source, z_res=z_res, w=w)
@@ -50,7 +50,8 @@ def packing(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is loaded: one whole weight, beside it some of its rows in fp32, and then its packed bytes."""
     elements = rank.elements
     if elements.largest_quantised:
-        z = rank.engine.residual_size if elements.quantised_experts else rank.engine.size
+        grouped = elements.quantised_experts and rank.engine.grouped_experts
+        z = rank.engine.residual_size if grouped else rank.engine.size
         what, source, w = "a weight that is packed", "launcher/worker/model/quantised.py", elements.largest_quantised
         bits, rows = NF4_BITS[rank.spec.adapter.double_quant], elements.drawn_quantised
         values: dict[str, Value] = {"z": z, "w": w, "rows": rows, "bits": bits}
