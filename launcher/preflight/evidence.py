@@ -41,18 +41,8 @@ _OTHERS = {
     "parallel": ("name",),
     "precision": ("name",),
     "train": (
-        *(
-            "steps",
-            "tokens",
-            "seed",
-            "eval_every",
-            "eval_steps",
-            "log_every",
-            "log_memory_every",
-            "enforce_memory",
-            "profile",
-        ),
-        *("timeout_s", "hang_factor", "on_hang", "on_spike", "spike_deviations", "rollbacks"),
+        *("steps", "tokens", "seed", "eval_every", "eval_steps", "log_every", "log_memory_every", "enforce_memory"),
+        *("profile", "timeout_s", "hang_factor", "on_hang", "on_spike", "spike_deviations", "rollbacks"),
         *("micro_batch_size", "global_batch_size", "gradient_accumulation", "sequence_length"),
     ),
 }

@@ -15,6 +15,9 @@ from launcher.base.frozen import dataclass
 LONGEST_NAME = 200
 """Bytes: Linux takes 255 for a folder (limits.h, NAME_MAX), and a record is written under a longer name first."""
 
+LARGEST_SCALE_POWER = 40
+"""The largest loss scale, as a power of two, which is how DeepSpeed's own file has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -78,7 +81,7 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ),
     (
         "precision.loss_scale precision.initial_loss_scale",
-        Bound(2.0**40, "gradients of fp16 end at 65,504, so a larger scale is halved at once"),
+        Bound(2.0**LARGEST_SCALE_POWER, "gradients of fp16 end at 65,504, so a larger scale is halved at once"),
     ),
     # 1e-12 of a gradient's norm is below what fp32 resolves of weights near 1; large values mean "never".
     ("optimizer.clip", Bound(1e18, "a gradient's norm is below that in fp32", least=1e-12)),

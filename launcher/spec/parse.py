@@ -235,9 +235,8 @@ def _anything(value: Any) -> tuple[bool, Any]:
     return not any(map(CONTROL.search, texts(value))), _plain(value)
 
 
-_TYPED = Scalars(
-    whole=_integer, number=_number, text=_name, anything=_anything, closed=True
-)  # Values as people type them.
+_TYPED = Scalars(whole=_integer, number=_number, text=_name, anything=_anything, closed=True)
+"""Values as people type them."""
 
 
 def texts(value: object) -> Iterator[str]:

@@ -52,7 +52,7 @@ def facts(spec: RunSpec) -> JsonObject:
 
 
 def _swapped(spec: RunSpec) -> str | bool:
-    """What is offloaded to NVMe, in a word; False where nothing is."""
+    """The states that are offloaded to NVMe, by name; False if none are."""
     return " and ".join(part for part in _PARTS if getattr(spec.zero, f"offload_{part}") == "nvme") or False
 
 

@@ -15,10 +15,9 @@ from typing import Any
 from launcher.backends.deepspeed import options
 from launcher.backends.deepspeed.options import SETTINGS
 from launcher.base.errors import ConfigError
-from launcher.spec import RunSpec, edit
+from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.parse import closest
 
-_LARGEST_POWER = 40  # Of two: spec/bounds.py has no larger scale.
 _PARAMETERS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
 
 _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
@@ -96,7 +95,7 @@ def _cuts_tensors(spec: RunSpec) -> bool:
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
-    """What is handed through: nothing but DeepSpeed, or the user's script, judges it."""
+    """A warning for the keys that are handed on unchecked, to DeepSpeed or to the user's script."""
     groups = dict[str, list[str]]()
     for path, _ in _leaves(spec.backend.extra):
         if (line := options.line(path)) is not None and line not in options.COUNTED:
@@ -138,7 +137,11 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return [f"{setting}={'bf16' if value else 'null'}"]
     if setting == "precision.loss_scale" and not value:
         return ["precision.loss_scale=null"]
-    if setting == "precision.initial_loss_scale" and isinstance(value, int) and 0 <= value <= _LARGEST_POWER:
+    if (
+        setting == "precision.initial_loss_scale"
+        and isinstance(value, int)
+        and 0 <= value <= bounds.LARGEST_SCALE_POWER
+    ):
         return [edit.override(setting, 2**value)]
     if setting == "optimizer.name":
         key = _PARAMETERS.get(path.rpartition(".")[2])

@@ -12,7 +12,7 @@ Options of ZeRO stand here without the prefix ``stage3_``, which DeepSpeed takes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 VERSION = "0.19.8"
 """The release whose options stand here."""
@@ -207,6 +207,13 @@ PROGRAM = frozenset({
 """Blocks that a training program must play along with; the launcher's own worker does not."""
 
 _TABLES: tuple[Mapping[str, object], ...] = (SETTINGS, COUNTED, NO_MEMORY, REFUSED, GONE)
+
+
+def read(extra: Any, path: str, default: Any = None) -> Any:
+    """The value of an option in ``backend.extra``; ``default`` where it is not set."""
+    for key in path.split("."):
+        extra = extra.get(key) if isinstance(extra, Mapping) else None
+    return default if extra is None else extra
 
 
 def named(path: str) -> str:

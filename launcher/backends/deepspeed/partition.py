@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.backends.deepspeed import options
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import (
     BEFORE_BLOCKS_BACKWARD,
@@ -71,7 +72,7 @@ def partition(rank: RankModel) -> int:
     if rank.dtypes.accumulate != rank.dtypes.gradients:
         return shard
     touched, matrices = 0, _matrices(rank)
-    if rank.spec.backend.extra.get("zero_optimization", {}).get("round_robin_gradients"):
+    if options.read(rank.spec.backend.extra, "zero_optimization.round_robin_gradients"):
         matrices = tuple(each for first in range(shards) for each in matrices[first::shards])
     for matrix in matrices[:: -1 if rank.spec.zero.stage == 2 else 1]:
         if touched >= shard:

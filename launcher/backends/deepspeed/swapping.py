@@ -6,8 +6,7 @@ they are, and ``backend.extra`` may say otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
+from launcher.backends.deepspeed import options
 from launcher.estimate.rank.engine import Swapping
 from launcher.spec import RunSpec
 
@@ -23,18 +22,15 @@ def swapping(spec: RunSpec) -> Swapping | None:
     if "nvme" not in (spec.zero.offload_optimizer, spec.zero.offload_parameters):
         return None
     return Swapping(
-        state_buffers=_option(spec, _STATES, "buffer_count", STATE_BUFFERS),
-        parameter_buffers=_option(spec, _WEIGHTS, "buffer_count", PARAMETER_BUFFERS),
-        buffer_elements=_option(spec, _WEIGHTS, "buffer_size", _elements(spec)),
-        in_memory=_option(spec, _WEIGHTS, "max_in_cpu", 0),
+        state_buffers=_option(spec, f"{_STATES}.buffer_count", STATE_BUFFERS),
+        parameter_buffers=_option(spec, f"{_WEIGHTS}.buffer_count", PARAMETER_BUFFERS),
+        buffer_elements=_option(spec, f"{_WEIGHTS}.buffer_size", _elements(spec)),
+        in_memory=_option(spec, f"{_WEIGHTS}.max_in_cpu", 0),
     )
 
 
-def _option(spec: RunSpec, block: str, name: str, default: int) -> int:
-    extra: Any = spec.backend.extra
-    for key in ("zero_optimization", block, name):
-        extra = extra.get(key) if hasattr(extra, "get") else None
-    return default if extra is None else int(extra)
+def _option(spec: RunSpec, path: str, default: int) -> int:
+    return int(options.read(spec.backend.extra, f"zero_optimization.{path}", default))
 
 
 def _elements(spec: RunSpec) -> int:

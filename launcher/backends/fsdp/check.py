@@ -123,7 +123,7 @@ def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _async_tensor(spec: RunSpec) -> Iterator[ConfigError]:
-    """What torch's ``micro_pipeline_tp`` needs: collectives beside compiled products, and symmetric memory."""
+    """Requirements of torch's ``micro_pipeline_tp``: sequence parallelism, torch.compile and symmetric memory."""
     path, parallel = "parallel.async_tensor", spec.parallel
     if not parallel.async_tensor:
         return
@@ -159,7 +159,7 @@ def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _unsplit(spec: RunSpec) -> Iterator[tuple[str, object, str, str]]:
-    """What does not bear a pass for the weights alone, by ``torch.autograd.grad`` (``pipelining/_backward.py``)."""
+    """Settings that a backward pass for the weights alone cannot run with (``pipelining/_backward.py``)."""
     if is_ddp(spec):
         rule = "and DDP, whose hooks the weights' part does not call, would reduce nothing"
         yield "parallel.schedule", spec.parallel.schedule, rule, "parallel=fsdp_pp"
@@ -271,11 +271,9 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
 def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     name = spec.optimizer.name
     yield from _optimizers.check(spec, _OPTIMIZERS)
-    beside = {"precision=bf16": spec.precision.compute == "fp16", "parallel.expert=1": spec.parallel.expert > 1}
-    for other, found in beside.items():
-        if found and name not in ("adamw", "sgd"):
-            rule = f"{name} is not tested beside a loss scale or expert parallel ranks in this version"
-            yield ConfigError("optimizer.name", name, rule, ["optimizer=adamw", other])
+    if spec.precision.compute == "fp16" and name not in ("adamw", "sgd"):
+        rule = f"{name} is not tested beside a loss scale in this version"
+        yield ConfigError("optimizer.name", name, rule, ["optimizer=adamw", "precision=bf16"])
     if name in _ON_THE_DEVICE and spec.zero.offload_parameters == "cpu":
         rule = f"{name} works on the device: {_ON_THE_DEVICE[name]}"
         path = "zero.offload_parameters"

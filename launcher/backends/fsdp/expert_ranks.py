@@ -1,4 +1,4 @@
-"""What FSDP2 asks of ranks that share the experts of a layer and send each other their tokens."""
+"""Rules of expert parallelism under FSDP2: ranks share the experts of a layer and send each other their tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _untried(spec: RunSpec) -> Iterator[ConfigError]:
-    """What works on the gradients of all parameters together, of which these are on two meshes of ranks."""
+    """Settings that need the gradients of all parameters on one mesh of ranks; here they are on two."""
     name, compute = spec.optimizer.name, spec.precision.compute
     if name not in _TRIED:
         rule = f"with experts on ranks of their own this version runs {' or '.join(_TRIED)}"

@@ -47,7 +47,7 @@ def waiting(rank: RankModel) -> tuple[tuple[int, int], ...]:
 
 
 def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
-    """What waits for the weights' part, the part itself and, under FSDP2, the whole parameters and gradients."""
+    """Memory of split backward passes: the tensors kept for the weights' part, and under FSDP2 a whole stage."""
     yield from _starts(rank)
     yield from _last_chunk(rank)
     for moments, kind in running_blocks(rank):

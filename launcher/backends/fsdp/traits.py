@@ -58,7 +58,7 @@ def _step(spec: RunSpec) -> Literal["fused", "foreach", "loop"]:
 
 
 def reshards(spec: RunSpec) -> bool | int:
-    """Whether gathered parameters are freed after forward, or the ranks that keep some: as set, or as zero.stage says.
+    """FSDP2's ``reshard_after_forward``: True, False, or the number of ranks that keep the gathered parameters.
 
     Where backward passes are split a stage stays gathered for all passes of a step (``_add_unshard_reshard`` of
     ``torch/distributed/pipelining/schedules.py``).

@@ -76,12 +76,8 @@ def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
     spec, view = rank.spec, rank.view
     n = ceil(view.in_flight * (rank.layers - view.predicted) + view.predicted_in_flight * view.predicted)
     what, source = "static inputs of CUDA graphs", "Megatron-core transformer/cuda_graphs.py"
-    h, b, s, c = (
-        spec.model.hidden_size * view.residual,
-        spec.micro_batch_size,
-        spec.sequence_length,
-        spec.parallel.context,
-    )
+    h, b = spec.model.hidden_size * view.residual, spec.micro_batch_size
+    s, c = spec.sequence_length, spec.parallel.context
     expression, z, tok = "n * ceil(z * h * tok) + n * b * s * s // c", rank.engine.size, rank.tokens
     yield term("workspace", TRAINING, what, expression, source, n=n, z=z, h=h, tok=tok, b=b, s=s, c=c)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.base.formula import Value
+from launcher.base.formula import Value, evaluated
 from launcher.estimate.memory.activations import content, running_blocks
 from launcher.estimate.memory.moments import BLOCK_BACKWARD, LOAD
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -16,6 +16,7 @@ from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.model import NF4_BITS, RankModel
 
 _DORA = "peft tuners/lora/dora.py and a trace of the live tensors of one adapted layer"
+_OF_LAYER = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
 
 
 def temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -70,20 +71,19 @@ def dora(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     shapes = _shapes(rank)
     recomputes = rank.spec.checkpointing.mode != "none"
-    shape = max(shapes, key=lambda shape: _of_layer(rank, *shape)[2]) if recomputes else shapes[-1]
-    expression, values, _ = _of_layer(rank, *shape)
-    yield term("temporary", ("forward",), "DoRA's norm of a weight", expression, _DORA, **values)
+    by_shape = {shape: _of_layer(rank, *shape) for shape in shapes}
+    values = max(by_shape.values(), key=lambda v: evaluated(_OF_LAYER, v)) if recomputes else by_shape[shapes[-1]]
+    yield term("temporary", ("forward",), "DoRA's norm of a weight", _OF_LAYER, _DORA, **values)
     if not recomputes:
         return
-    expression, values, _ = _of_layer(rank, *shapes[-1])
     model, saves = rank.spec.model, rank.family.saves_input(rank.spec.model, rank.engine)
     residual = {"n": 1 if saves and not rank.engine.autocast else 2, "h": model.hidden_size}
     for moments, kind in running_blocks(rank):
         if not kind.recomputed_share:
             continue
         yield content(rank, kind, moments).at("dora")
-        what, formula = "DoRA's norm of a weight, beside the residual stream", f"{expression} + n * z_res * h * tok"
-        yield term("temporary", moments, what, formula, _DORA, **values, **residual).at("dora")
+        what, formula = "DoRA's norm of a weight, beside the residual stream", f"{_OF_LAYER} + n * z_res * h * tok"
+        yield term("temporary", moments, what, formula, _DORA, **by_shape[shapes[-1]], **residual).at("dora")
 
 
 def _shapes(rank: RankModel) -> list[tuple[int, int]]:
@@ -93,18 +93,15 @@ def _shapes(rank: RankModel) -> list[tuple[int, int]]:
     return [(weight.shape[0], weight.shape[1]) for weight in targeted(block, adapter)]
 
 
-def _of_layer(rank: RankModel, outputs: int, inputs: int) -> tuple[str, dict[str, Value], int]:
-    engine, tok = rank.engine, rank.tokens
+def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
+    """Values of ``_OF_LAYER`` for a layer of these outputs and inputs."""
+    engine = rank.engine
     weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
     beside = 4 + engine.size if engine.autocast else 0  # Of the input: an fp32 copy, and the one that the block made.
-    values: dict[str, Value] = {
+    return {
         "z": engine.size, "inputs": inputs, "r": rank.spec.adapter.rank, "z_res": engine.residual_size, "n_w": weights,
-        "outputs": outputs, "tok": tok, "k": beside * inputs,
+        "outputs": outputs, "tok": rank.tokens, "k": beside * inputs,
     }  # fmt: skip
-    size = engine.size * inputs * (inputs + rank.spec.adapter.rank) + beside * inputs * tok
-    size += engine.residual_size * outputs * (weights * inputs + max(2 * inputs, 3 * tok))
-    expression = "z * inputs * (inputs + r) + z_res * outputs * (n_w * inputs + max(2 * inputs, 3 * tok)) + k * tok"
-    return expression, values, size
 
 
 def magnitudes(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -47,8 +47,6 @@ def saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedTensor]) 
 
 def joined_outputs(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
     """Hidden states of all depths in one tensor, which the output projection reads part by part."""
-    if not model.mtp_layers:
-        return ()
     return (_row("hidden states of further tokens", model.mtp_layers * engine.size * model.hidden_size, "residual"),)
 
 

@@ -169,8 +169,7 @@ def _gathered_each_pass(
 
     With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
     (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted; with FSDP2 from what
-    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are
-    gathered as they are.
+    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are.
     """
     layers = max(1, rank.layers)
     packed = float(rank.compute_parameters(rank.elements)) / max(1, rank.elements.whole)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from launcher.config.ledger import word_in
 from launcher.importers.deepspeed.reading import AUTO, Reading
+from launcher.spec import bounds
 
 _FORMATS = {
     **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
@@ -18,7 +19,6 @@ _SCALE: Mapping[str, object] = {
     "consecutive_hysteresis": False, "min_loss_scale": 1,
 }  # fmt: skip
 """Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
-_LARGEST_POWER = 40  # Of two: spec/bounds.py has no larger scale.
 
 _USUAL: Mapping[str, object] = {
     "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
@@ -165,7 +165,7 @@ def _loss_scale(reading: Reading) -> None:
         reading.idle("a constant scale has neither", "fp16.initial_scale_power", "fp16.loss_scale_window")
         return
     power = reading.count("fp16.initial_scale_power")
-    if power not in (None, _SCALE["initial_scale_power"]) and power <= _LARGEST_POWER:
+    if power not in (None, _SCALE["initial_scale_power"]) and power <= bounds.LARGEST_SCALE_POWER:
         reading.say("fp16.initial_scale_power", {"precision.initial_loss_scale": 2**power})
     if reading.count("fp16.loss_scale_window", 1) not in (None, _SCALE["loss_scale_window"]):
         reading.say_count("fp16.loss_scale_window", "precision.loss_scale_window")
