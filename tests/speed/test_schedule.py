@@ -17,6 +17,7 @@ from launcher.estimate.speed.result import StageTime
 from launcher.estimate.speed.stage import bubble
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
+from tests.support.schedules import scheduled
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -29,15 +30,7 @@ def _plain() -> RunSpec:
 @cache
 def run(name: str, stages: int, micro_batches: int, chunks: int = 1) -> RunSpec:
     """A run of a schedule, with as many layers on each stage."""
-    plain = _plain()
-    parallel = replace(plain.parallel, pipeline=stages, virtual_pipeline=chunks, schedule=name)  # type: ignore[arg-type]
-    return replace(
-        plain,
-        parallel=parallel,
-        model=replace(plain.model, num_hidden_layers=stages * chunks),
-        cluster=replace(plain.cluster, nodes=1, gpus_per_node=stages),
-        train=replace(plain.train, global_batch_size=micro_batches),
-    )
+    return scheduled(_plain(), name, stages, micro_batches, chunks)
 
 
 def equal(stages: int, send: float = 0.0) -> list[StageTime]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from launcher.estimate.speed.schedule import passes
 from launcher.estimate.speed.stage import bubble
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
+from tests.support.schedules import scheduled
 
 CLASSES: dict[str, Any] = {
     "zero_bubble": schedules.ScheduleInterleavedZeroBubble,
@@ -35,14 +35,7 @@ UNIT = 1.0  # Seconds of a forward pass of a chunk, of its inputs' part and of i
 def run(schedule: str, stages: int, micro_batches: int, chunks: int) -> RunSpec:
     """A run of a schedule, with one layer in each chunk."""
     plain = make_spec("model=tiny", "train.micro_batch_size=1", "parallel=fsdp_pp")
-    parallel = replace(plain.parallel, pipeline=stages, virtual_pipeline=chunks, schedule=schedule)  # type: ignore[arg-type]
-    return replace(
-        plain,
-        parallel=parallel,
-        model=replace(plain.model, num_hidden_layers=stages * chunks),
-        cluster=replace(plain.cluster, nodes=1, gpus_per_node=stages),
-        train=replace(plain.train, global_batch_size=micro_batches),
-    )
+    return scheduled(plain, schedule, stages, micro_batches, chunks)
 
 
 def actions(spec: RunSpec, stage: int) -> Iterator[tuple[str, int, int]]:
