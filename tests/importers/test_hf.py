@@ -109,31 +109,48 @@ def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_i
 ESTIMATORS = {"model_type": "opt", "num_layers": 64, "hidden_dim": 9216, "ffn_embed_dim": 36864, "n_head": 72}
 
 
+def _refused(config: dict[str, Any]) -> dict[str, str]:
+    return {str(error.path).rpartition(" ")[2]: error.way_out[0] for error in read(json.dumps(config), "c.json").errors}
+
+
 def test_a_model_in_another_programs_words_is_no_import_of_the_classes_default_sizes() -> None:
-    left = _left_out(ESTIMATORS)
-    assert _that_matters(ESTIMATORS) == ["num_layers", "hidden_dim", "ffn_embed_dim", "n_head"]
-    assert left["num_layers"][0] == (
-        "nothing reads it: of opt this size is read from num_hidden_layers, and is 12: call it num_hidden_layers in the"
-        " file, or set model.num_hidden_layers"
-    )
-    assert "read from ffn_dim, and is 3072" in left["ffn_embed_dim"][0]
-    assert "read from n_layer, and is 12" in _left_out({"model_type": "gpt2", "nLayers": 48})["nLayers"][0]
+    [first, *_] = read(json.dumps(ESTIMATORS), "config.json").errors
+    assert first.path == "config.json: num_layers"
+    assert "of opt does not read it, and would take its default: it reads num_hidden_layers" in first.rule
+    assert _refused(ESTIMATORS) == {
+        "num_layers": "call it num_hidden_layers in the file",
+        "hidden_dim": "call it hidden_size in the file",
+        "ffn_embed_dim": "call it ffn_dim in the file",
+        "n_head": "call it num_attention_heads in the file",
+    }
+    assert _refused({"model_type": "gpt2", "nLayers": 48}) == {"nLayers": "call it n_layer in the file"}
+    written = {"hidden_size": 9216, "num_attention_heads": 72, "num_hidden_layers": 64}
+    assert _refused({"model_type": "opt", **written, "hidden_dim": 36864}) == {
+        "hidden_dim": "call it ffn_dim in the file"
+    }
 
 
 @pytest.mark.parametrize("kind", [*hugging_face_keys.table()["classes"]])
 def test_a_word_for_a_size_that_a_class_does_not_read_is_never_without_effect(kind: str) -> None:
     size = 999_983  # A prime, so that it is the value of nothing else.
     learned = _model({"model_type": kind})["position_embedding"] == "learned"
+    words = {
+        word: setting
+        for setting, words in hugging_face_keys._SIZES.items()
+        for word in words
+        if setting != "max_position_embeddings" or learned
+    }
     found = 0
-    for setting, words in hugging_face_keys._SIZES.items():
-        if setting == "max_position_embeddings" and not learned:
+    for word, setting in words.items():
+        document = {"model_type": kind, word: size}
+        if word in _refused(document):
+            found += 1
             continue
-        for word in words:
-            left = {left.key: left for left in read(json.dumps({"model_type": kind, word: size}), "c.json").left_out}
-            if word in left and "made from the latent" not in left[word].effect:
-                found += 1
-                assert left[word].matters, word
-                assert f"set model.{setting}" in left[word].effect or word == "hidden_dim"
+        left = {left.key: left for left in read(json.dumps(document), "c.json").left_out}
+        if word in left and "made from the latent" not in left[word].effect:
+            found += 1
+            assert left[word].matters, word
+            assert f"set model.{setting}" in left[word].effect or word == "hidden_dim"
     assert found > 20
 
 
@@ -148,11 +165,7 @@ def test_a_second_word_for_a_size_that_says_the_same_has_no_effect() -> None:
 def test_a_size_that_the_class_reads_and_the_file_leaves_out_is_named_by_the_class_s_word() -> None:
     sizes = {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024}
     config = {"model_type": "llama", "vocab_size": 1000, **sizes}
-    assert _left_out(config | {"kv_heads": 2})["kv_heads"] == (
-        "nothing reads it: of llama this size is read from num_key_value_heads, and is 8: call it num_key_value_heads "
-        "in the file, or set model.num_key_value_heads",
-        True,
-    )
+    assert _refused(config | {"kv_heads": 2}) == {"kv_heads": "call it num_key_value_heads in the file"}
     assert "its class has no such size" in _left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
 
 
@@ -371,7 +384,7 @@ def test_a_key_of_another_class_is_not_taken_for_the_own_one() -> None:
     for config in ({"model_type": "starcoder2", "layer_norm_epsilon": 1e-3}, {"model_type": "stablelm", "norm_eps": 1}):
         assert _kept(config)["norm_epsilon"] == 1e-05
         assert _that_matters(config) == []
-    assert _kept({"model_type": "falcon", "n_layer": 12})["num_hidden_layers"] == 32
+    assert _refused({"model_type": "falcon", "n_layer": 12}) == {"n_layer": "call it num_hidden_layers in the file"}
     assert _kept({"model_type": "gptj", "num_hidden_layers": 12})["num_hidden_layers"] == 12
     assert _kept({"model_type": "olmoe", "num_experts": 12})["num_experts"] == 12
     both = {"model_type": "gptj", "num_hidden_layers": 12, "n_layer": 12}
@@ -380,11 +393,18 @@ def test_a_key_of_another_class_is_not_taken_for_the_own_one() -> None:
     assert _that_matters(both | {"n_layer": 6}) == ["n_layer"]
 
 
-@pytest.mark.parametrize("kind", ["cohere2", "exaone4", "phi3", "falcon", "qwen2_moe"])
+@pytest.mark.parametrize("kind", ["falcon", "persimmon", "gpt_neox"])
 def test_a_head_of_the_usual_size_is_default_and_another_one_matters(kind: str) -> None:
     sizes = {"model_type": kind, "hidden_size": 512, "num_attention_heads": 8}
     assert "head_dim" in read(json.dumps(sizes | {"head_dim": 64}), "config.json").default
     assert _that_matters(sizes | {"head_dim": 32}) == ["head_dim"]
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "exaone4", "phi3", "qwen2_moe", "granite"])
+def test_a_head_of_a_size_that_attention_reads_though_its_class_names_none_is_taken(kind: str) -> None:
+    sizes = {"model_type": kind, "hidden_size": 512, "num_attention_heads": 8, "head_dim": 32}
+    assert _model(sizes)["head_dim"] == 32
+    assert _that_matters(sizes) == []
 
 
 def test_a_null_that_the_class_has_itself_is_default() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from importlib import import_module
 from pathlib import Path
@@ -30,9 +31,14 @@ def installed() -> dict[str, Any]:
 
 
 def _defaults(config: Any) -> dict[str, Any]:
-    """Of the fields that a class has beyond those of all configurations, as they are written in the class."""
+    """Of the fields that a class has beyond those of all configurations, as they are written in the class.
+
+    Some attention reads the size of a head of any configuration, though its own class has no such field.
+    """
     common = {field.name for field in dataclasses.fields(import_module("transformers").PreTrainedConfig)}
-    return {
+    code = inspect.getsource(import_module(config.__module__.replace("configuration_", "modeling_")))
+    undeclared = {"head_dim": None} if 'self.head_dim = getattr(config, "head_dim"' in code else {}
+    return undeclared | {
         field.name: _default(field)
         for field in dataclasses.fields(config)
         if field.name not in {*common, *_OF_NO_MODEL}

@@ -17,14 +17,14 @@ _BY_HAND = (
     " model.vocab_size=..."
 )
 
-_ENCODERS = frozenset((
+ENCODERS = frozenset((
     "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
     "eurobert", "flaubert", "funnel", "ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "longformer", "luke",
     "megatron-bert", "mobilebert", "modernbert", "mpnet", "nomic_bert", "nystromformer", "rembert", "roberta",
     "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "tapas", "xlm-roberta", "xlm-roberta-xl", "xmod",
 ))  # fmt: skip
 
-_SEQ2SEQ = frozenset((
+SEQ2SEQ = frozenset((
     "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "encoder-decoder", "fsmt", "led", "longt5", "m2m_100",
     "marian", "mbart", "mt5", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet", "switch_transformers",
     "t5", "t5gemma", "udop", "umt5",
@@ -83,10 +83,10 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
 
 def _other_kind(kind: str) -> str | None:
     """A sentence about a model that is no decoder of attention alone; None for any other."""
-    if kind in _ENCODERS:
+    if kind in ENCODERS:
         kind_of = "this is an encoder, which predicts masked words"
         return f"{kind_of}, and only models that predict the next token are trained"
-    if kind in _SEQ2SEQ:
+    if kind in SEQ2SEQ:
         return "this is an encoder with a decoder, and only models of a decoder alone are trained"
     if kind in _RECURRENT:
         return "its blocks are state spaces or linear attention, of whose memory nothing is known here"

@@ -116,11 +116,22 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
     if said:
         config.ledger.leave(leaf, f"no effect: {config.sources.get(said[0], 'its class')} says the same", matters=False)
         return
-    size = sizes[0]
-    read = config.sources.get(size) or (size if size in reads else None)
+    read_from = {size: config.sources.get(size) or (size if size in reads else None) for size in sizes}
+    missing = [(size, read) for size, read in read_from.items() if read and not config.has(read)]
+    if missing:
+        _refuse_size(config, leaf, *missing[0])
+        return
+    size, read = sizes[0], read_from[sizes[0]]
     where = f"this size is read from {read}, and is {have[size]}" if read else "its class has no such size"
-    rename = f"call it {read} in the file, or " if read and read != leaf else ""
-    config.ledger.leave(leaf, f"nothing reads it: of {config.model_type} {where}: {rename}set model.{size}")
+    config.ledger.leave(leaf, f"nothing reads it: of {config.model_type} {where}: set model.{size}")
+
+
+def _refuse_size(config: Config, leaf: str, size: str, read: str) -> None:
+    """Refuse a size by a name that the class does not read, where the file does not have the name that it reads."""
+    value = config.ledger.values[leaf]
+    rule = f"transformers' class of {config.model_type} does not read it, and would take its default: it reads {read}"
+    config.errors.append(ConfigError(f"{config.path}: {leaf}", value, rule, [f"call it {read} in the file"]))
+    config.ledger.leave(leaf, f"refused: model.{size} is read from {read}")
 
 
 def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
