@@ -69,7 +69,7 @@ def record(spec: RunSpec, rank: int) -> Recording:
     with _world(spec, rank), tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if cuda:
             stack.enter_context(streams.installed())
-            stack.enter_context(_gpu_kernels())
+            stack.enter_context(gpu_kernels())
         context = Context(
             spec=spec, directory=Path(folder), rank=rank, world=spec.gpus, device=torch.device("cpu"), memory=phases
         )
@@ -133,7 +133,7 @@ def label(recorder: Recorder, engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def _gpu_kernels() -> Iterator[None]:
+def gpu_kernels() -> Iterator[None]:
     """Attention by the flash kernel of CUDA, also with dropout, where the CPU would fall back to whole scores.
 
     The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Dropout
