@@ -29,6 +29,7 @@ class Row:
         stage: The pipeline stage that was measured; None is the worst.
         reserved: Bytes that the allocator reserves, by a replay of the framework's own allocations in their order; None
             is the estimate's share of what is allocated.
+        theirs: Bytes by counter that another estimator has published for this run, by its name.
         first_step: Whether the first step was measured, at whose end the optimizer makes its states.
         soft: Whether a field of the row is uncertain.
         oom: Whether it ran out of memory.
@@ -41,6 +42,7 @@ class Row:
     measured: Mapping[Counter, int] = field(default_factory=dict)
     stage: int | None = None
     reserved: Callable[[], int] | None = None
+    theirs: Mapping[str, Mapping[Counter, int]] = field(default_factory=dict)
     first_step: bool = False
     soft: bool = False
     oom: Oom = "unknown"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import estimators
@@ -46,14 +46,47 @@ def replaced(text: str, table: str) -> str:
 
 def _short(files: Sequence[Rows]) -> Iterator[str]:
     """A line a file, this model and the others on the same rows: median error of the peak, and rows covered."""
-    names = estimators.names()
-    yield f"| peaks of measured runs, median error | rows | `launch` | 90 % within | {' | '.join(map(_title, names))} |"
-    yield f"|{'---|' * (4 + len(names))}"
+    names, own = estimators.names(), _published(files)
+    titles = [*map(_title, names), *(f"{name}, its own" for name in own)]
+    yield f"| peaks of measured runs, median error | rows | `launch` | 90 % within | {' | '.join(titles)} |"
+    yield f"|{'---|' * (4 + len(titles))}"
     for rows in files:
         ours = _ours(rows.items)
         if ours:
             cells = [rows.file, str(len(ours)), _middle(ours), _percent(_at(ours, 0.9))]
-            yield f"| {' | '.join([*cells, *(_covered(_theirs(rows.items, name), len(ours)) for name in names)])} |"
+            cells += (_covered(_theirs(rows.items, name), len(ours)) for name in names)
+            cells += (_covered(_errors(_published_peaks(rows.items, name)), len(ours)) for name in own)
+            yield f"| {' | '.join(cells)} |"
+
+
+def _published(files: Sequence[Rows]) -> Sequence[str]:
+    """Estimators that have published what they predict of some of these runs."""
+    return sorted({name for rows in files for item in rows.items for name in item.row.theirs})
+
+
+def _published_peaks(items: Sequence[Judged], name: str) -> Iterator[tuple[float, int]]:
+    """What the estimator published of each row, by the first of its counters, and what was measured."""
+    for item, counter in _peaks(items):
+        if counter in (said := item.row.theirs.get(name, {})):
+            yield said[counter], item.row.measured[counter]
+
+
+def _errors(pairs: Iterable[tuple[float, int]]) -> _Errors:
+    return sorted(abs(answer / measured - 1) for answer, measured in pairs)
+
+
+def _beside(files: Sequence[Rows], name: str) -> Iterator[str]:
+    """Both estimators on the rows, and by the counters, that the other one has published."""
+    yield f"| file, counter | rows | `launch`, median | worst | {name}, median | worst |"
+    yield f"|{'---|' * 6}"
+    for rows in files:
+        for counter in _PEAKS:
+            items = [item for item in rows.items if counter in item.row.theirs.get(name, {})]
+            if items:
+                ours = _errors((predicted(item, counter), item.row.measured[counter]) for item in items)
+                theirs = _errors((item.row.theirs[name][counter], item.row.measured[counter]) for item in items)
+                cells = (_middle(ours), _percent(ours[-1]), _middle(theirs), _percent(theirs[-1]))
+                yield f"| {rows.file}, {counter} | {len(items)} | {' | '.join(cells)} |"
 
 
 def _document(files: Sequence[Rows], table: str) -> Iterator[str]:
@@ -78,6 +111,13 @@ def _document(files: Sequence[Rows], table: str) -> Iterator[str]:
     scores = [score for rows in files for score in lines(rows)]
     yield from (_line(score) for score in scores)
     yield ""
+    for name in _published(files):
+        yield f"## {name} on its own runs"
+        yield ""
+        yield "Its own published predictions, of each run's fullest rank; bytes that repeat are scored once."
+        yield ""
+        yield from _beside(files, name)
+        yield ""
     yield "## Rows left out"
     yield ""
     yield from _left_out({rows.file: rows.left_out for rows in files})

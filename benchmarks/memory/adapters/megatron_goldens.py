@@ -80,13 +80,17 @@ def _spec(overrides: list[str], nodes: int, gpus: int, catalog: Catalog) -> RunS
 
 
 def _whatever_the_world(overrides: list[str], catalog: Catalog) -> RunSpec | None:
-    """A specification where every world that the batch divides among is predicted alike, so that none is guessed."""
+    """A specification where every world that the batch divides among is predicted alike, so that none is guessed.
+
+    Worlds with fewer micro-batches than stages, whose pipeline is never full, are none of a recipe's.
+    """
     parallel = _spec(overrides, 1, 1, catalog).parallel
     dense = parallel.tensor * parallel.pipeline * parallel.context
     sparse = parallel.pipeline * parallel.expert * (parallel.expert_tensor or parallel.tensor)
     worlds = [times * lcm(dense, sparse) for times in (1, 2, 4, 8)]
     specs = [_spec(overrides, max(1, gpus // NODE), min(gpus, NODE), catalog) for gpus in worlds]
     whole = [spec for spec in specs if spec.global_batch_size % (spec.micro_batch_size * spec.data_degree) == 0]
+    whole = [spec for spec in whole if spec.gradient_accumulation >= spec.parallel.pipeline]
     answers = {_last_stage(spec) for spec in whole}
     return whole[0] if len(whole) > 1 and len(answers) == 1 else None
 

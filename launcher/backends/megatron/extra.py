@@ -90,6 +90,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             without, instead = f"+backend.extra.{key}=null", options.INSTEAD.get(name(key))
             ways = [*([f"{instead} {without}"] if instead else []), without]
             yield ConfigError(f"backend.extra.{key}", _plain(value), why, ways)
+        if name(key) == "cross-entropy-fusion-impl" and value == "te" and not spec.backend.path:
+            rule = f"megatron-core {options.VERSION} refuses Transformer Engine's loss, which older checkouts have"
+            yield ConfigError(f"backend.extra.{key}", value, rule, [f"+backend.extra.{key}=null"])
         least = _NUMBERS.get(name(key))
         if least is not None and value not in (None, False) and not _is_count(value, least):
             rule = f"it is a whole number of at least {least}"

@@ -20,7 +20,8 @@ type Attention = Literal["fused", "flash", "unfused"]
 
 COUNTED = frozenset((
     "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "apply-query-key-layer-scaling",
-    "attention-softmax-in-fp32", "defer-embedding-wgrad-compute", "deterministic-mode", "init-model-with-meta-device",
+    "attention-softmax-in-fp32", "cp-comm-type", "cross-entropy-fusion-impl", "defer-embedding-wgrad-compute",
+    "deterministic-mode", "init-model-with-meta-device",
     "make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "moe-grouped-gemm",
     "moe-permute-fusion", "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion",
     "no-masked-softmax-fusion", "overlap-moe-expert-parallel-comm", "tp-comm-overlap", "transformer-impl",

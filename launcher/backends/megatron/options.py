@@ -56,7 +56,7 @@ NO_MEMORY: Mapping[str, str] = {
     """,
     "of the values that weights and activations have": """
         activation-func-clamp-value apply-layernorm-1p apply-residual-connection-post-layernorm batch-invariant-mode
-        cross-entropy-fusion-impl data-parallel-random-init disable-bf16-reduced-precision-matmul
+        data-parallel-random-init disable-bf16-reduced-precision-matmul
         embedding-init-method-std enable-experimental first-last-layers-bf16 fp8-amax-compute-algo
         fp8-amax-history-len fp8-format fp8-interval fp8-margin glu-linear-offset init-method-xavier-uniform
         moe-input-jitter-eps moe-mlp-glu-interleave-size moe-router-bias-update-rate moe-router-dtype
@@ -68,7 +68,7 @@ NO_MEMORY: Mapping[str, str] = {
         window-attn-skip-freq window-size yarn-*
     """,
     "of when the same traffic goes, and over what": """
-        cp-comm-type ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-*
+        ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-*
         disable-align-grad-reduce disable-symmetric-registration disable-tp-comm-* hierarchical-context-parallel-sizes
         high-priority-* moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-* moe-hybridep-*
         moe-permute-fusion-into-hybridep moe-shared-expert-overlap moe-token-drop-policy no-align-*

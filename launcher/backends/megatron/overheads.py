@@ -6,7 +6,9 @@ What Megatron-FSDP's shards bring is in ``sharded``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import ceil
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, prod
 
 from launcher.backends.megatron import sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
@@ -18,12 +20,18 @@ from launcher.estimate.memory.moments import (
     BETWEEN_PASSES,
     FORWARD,
     LOAD,
+    PASSES,
     TRAINING,
     Moments,
 )
 from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.counts import block_weights
+from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.model import RankModel
+from launcher.estimate.rank.tensors import SavedTensor
+from launcher.estimate.rank.view import ONE, rounded_up
+from launcher.spec import ModelSpec, RunSpec
 from launcher.spec.hardware import HOPPER
 
 TRANSFORMER_ENGINE_WORKSPACE = {True: 32 * MIB, False: 4 * MIB}
@@ -54,6 +62,8 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from unused_gradients(rank, how)
     yield from userbuffers(rank)
     yield from last_inputs(rank)
+    yield from messages(rank)
+    yield from exchanged_tokens(rank, how)
     yield from gathered_sequence(rank, how)
     yield from attention_mask(rank, how)
     yield from embedding_dropout(rank)
@@ -221,13 +231,77 @@ def unused_gradients(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
     one of each shape (``module/base.py``, ``get_dummy_wgrad``).
     """
     if how.transformer_engine and how.fused_gradients:
-        experts = max(1, ceil(rank.spec.model.num_experts * rank.view.experts))
-        block = rank.largest_block
-        elements = block.dense + block.expert // experts
+        layers = tuple(alike.layer for alike in rank.counts.blocks)
+        elements = _of_each_name(rank.family, rank.spec.model, layers, rank.view.tensor, rank.view.expert_tensor)
         if rank.view.head:
             elements += ceil(rank.vocabulary * rank.view.tensor) * rank.spec.model.hidden_size
         what, source = "unread gradients of one weight of each shape", "transformer_engine get_dummy_wgrad"
         yield term("temporary", TRAINING, what, "z * w", source, z=rank.engine.size, w=elements)
+
+
+@lru_cache(maxsize=1024)
+def _of_each_name(
+    family: Family, model: ModelSpec, layers: tuple[int, ...], tensor: Fraction, expert_tensor: Fraction
+) -> int:
+    """Elements on a rank of one weight of each name that one of these layers has, of experts of one."""
+    shares, found = {"replicated": ONE, "tensor": tensor, "expert": expert_tensor}, dict[str, int]()
+    for layer in layers:
+        for weight in block_weights(family, model, layer):
+            found[weight.name] = rounded_up(prod(weight.shape), shares[weight.split])
+    return sum(found.values())
+
+
+def exchanged_tokens(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
+    """Copies of the routed tokens at the end of a layer with experts, ``n k h``, beside the shared experts' output.
+
+    ``MoELayer.forward`` (``transformer/moe/moe_layer.py``) holds the tokens as they were sorted and as they came, which
+    are one without an exchange, or the expert's saved input where a rank has one expert; with the experts' output they
+    are sorted back and exchanged back, each a copy beside its source.
+    """
+    kind, model = next(reversed(rank.blocks), None), rank.spec.model
+    if kind is None or not kind.elements.expert or not how.transformer_engine or _dispatched_once(rank.spec):
+        return
+    exchanged, several = rank.spec.parallel.expert > 1, ceil(model.num_experts * rank.view.experts) > 1
+    n = 2 + (exchanged and several) + (exchanged or several)
+    shared = 1 if model.num_shared_experts else 0
+    rows = [
+        SavedTensor(name="routed tokens", bytes=n * rank.engine.size * model.hidden_size, share="routed", part="moe"),
+        SavedTensor(name="shared", bytes=shared * rank.engine.size * model.hidden_size, share="residual", part="moe"),
+    ]
+    what, source, k = (
+        "routed tokens and outputs of experts",
+        "Megatron-core transformer/moe/moe_layer.py",
+        rank.token_bytes(rows),
+    )
+    yield term("temporary", ("forward",), what, "k * tok", source, k=k, tok=rank.tokens)
+
+
+def _dispatched_once(spec: RunSpec) -> bool:
+    """True if ``--moe-token-dispatcher-type flex`` exchanges tokens, whose buffers are another library's."""
+    return bool(spec.backend.argument("moe-token-dispatcher-type") == "flex")
+
+
+def messages(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Tensors of stages' messages that the schedule still names, of the residual stream's shape.
+
+    ``forward_backward_pipelining_without_interleaving`` (``pipeline_parallel/schedules.py``) keeps the gradient that it
+    sent until the next one, and the one that it received; the output that it still names holds the graph of the last
+    micro-batch, and so its input. Once the pipeline is full, which needs more micro-batches than the stage has in
+    flight.
+    """
+    view, spec = rank.view, rank.spec
+    if view.stages == 1 or spec.parallel.virtual_pipeline > 1 or spec.gradient_accumulation <= view.in_flight:
+        return
+    what, source = "messages of pipeline stages", "Megatron-core pipeline_parallel/schedules.py"
+    h, tok, z_res = rank.spec.model.hidden_size * view.residual, rank.tokens, rank.engine.residual_size
+    first, last = view.stage == 0, view.stage == view.stages - 1
+    numbers: dict[Moments, int] = {
+        frozenset(("forward",)): (0 if first else 2) + (0 if last else 1),
+        PASSES - {"forward"}: 0 if first else 1,
+    }
+    for moments, n in numbers.items():
+        if n:
+            yield term("temporary", moments, what, "n * ceil(z_res * h * tok)", source, n=n, z_res=z_res, h=h, tok=tok)
 
 
 def last_inputs(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are
 from launcher.base.units import DTYPE_BYTES
-from launcher.estimate.rank.engine import EXPERT_OVERLAP, UNEVEN, AttentionKernel, Dispatcher, EngineTraits, Execution
+from launcher.estimate.rank.engine import (
+    EXPERT_OVERLAP,
+    UNEVEN,
+    AttentionKernel,
+    Dispatcher,
+    EngineTraits,
+    Execution,
+    LogitsBytes,
+)
 from launcher.spec import BackendSpec, RunSpec
 
 VOCABULARY_MULTIPLE = 128
@@ -23,15 +31,31 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,
-        # Of a micro-batch of one sequence the two layouts are the same.
-        attention_copy=how.attention == "flash" and spec.micro_batch_size > 1,
+        attention_copy=_attention_copy(spec),
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
+        logits=_logits_in_place(size) if spec.backend.argument("cross-entropy-fusion-impl") == "te" else None,
     )
+
+
+def _attention_copy(spec: RunSpec) -> bool:
+    """True for flash-attn, whose layout differs for several sequences, and for heads that context ranks exchange.
+
+    With ``--cp-comm-type a2a`` the kernel's output is saved, and so is what the exchange back makes of it
+    (Transformer Engine ``attention/dot_product_attention/context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
+    """
+    flash = implementation(spec).attention == "flash" and spec.micro_batch_size > 1
+    return flash or (spec.parallel.context > 1 and spec.backend.argument("cp-comm-type") == "a2a")
+
+
+def _logits_in_place(size: int) -> LogitsBytes | None:
+    """The fused loss of Transformer Engine writes the gradient over the logits."""
+    source = "Transformer Engine pytorch/triton/cross_entropy.py"
+    return LogitsBytes(output=size, loss=size, backward=size, source=source)
 
 
 def _master_size(spec: RunSpec) -> int | None:

@@ -59,7 +59,13 @@ def core(engine: EngineTraits, heads: int, outputs: int, dropout: float) -> list
         rows = [_saved("log-sum-exp", _STATISTIC * heads, "tensor", "core_attention")]
         if engine.attention_copy:
             rows.append(
-                _saved("attention output, batch first", engine.size * outputs, "tensor", "core_attention", "core_attn")
+                _saved(
+                    "attention output, as its kernel made it",
+                    engine.size * outputs,
+                    "tensor",
+                    "core_attention",
+                    "core_attn",
+                )
             )
         return rows
     softmax = engine.softmax_size or engine.size
@@ -92,7 +98,7 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
     rows = [
-        _saved("router", 4 * model.num_experts, "residual", "moe"),
+        _saved("router", _router(model), "residual", "moe"),
         _saved("expert input", size * hidden, "routed", "moe", "expert_fc1"),
         _saved("expert input projection", size * (2 if model.gated else 1) * width, "routed_tensor", "moe", "moe_act"),
         _saved("expert activation", size * width, "routed_tensor", "activation"),
@@ -102,6 +108,17 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     if engine.expert_outputs:
         rows.append(_saved("expert output", size * hidden, "routed", "moe"))
     return rows
+
+
+def _router(model: ModelSpec) -> int:
+    """Bytes of a token's routing: the softmax of its scores and that of the auxiliary loss, in fp32, and its maps.
+
+    The permutation saves probabilities and a mask with the experts first, the dispatcher keeps both as they came, and
+    each choice has two indices (``topk_routing_with_score_function`` and ``permute`` of
+    ``transformer/moe/moe_utils.py``, ``MoEAlltoAllTokenDispatcher.dispatch_preprocess``).
+    """
+    softmaxes = 2 if model.router_aux_loss_coef else 1
+    return (4 * softmaxes + 2 * (4 + 1)) * model.num_experts + 2 * 8 * model.num_experts_per_tok
 
 
 def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:

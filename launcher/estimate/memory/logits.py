@@ -116,16 +116,42 @@ def _trained_projection(rank: RankModel) -> int:
 def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
     """Vocabulary-parallel cross entropy in place: ``(2 + 4) V / t`` a token, in fp32 ``4 V / t``.
 
-    Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``).
+    Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``); or
+    as the engine says.
     """
+    own, more = _of_megatron(rank), rank.spec.model.mtp_layers
+    # Of each further token that is predicted the softmax, or the gradient in its place, waits (``process_mtp_loss``).
+    more *= own.loss if rank.engine.logits else 4
+    yield _logits(rank, "loss", own.loss + more, rank.tokens, own.source)
+    yield _logits(rank, "loss_backward", own.backward + more, rank.tokens, own.source).at("softmax")
+    yield from _of_hidden_states(rank, own.output + more)
+
+
+def _of_megatron(rank: RankModel) -> LogitsBytes:
+    if rank.engine.logits:
+        return rank.engine.logits
     size = rank.engine.size
-    per_element = size + 4 if size < 4 else 4
-    if rank.spec.train.loss == "fused":
-        per_element += 4
-    # Of each further token that is predicted the softmax waits for its backward pass (``process_mtp_loss``).
-    per_element += 4 * rank.spec.model.mtp_layers
-    yield _logits(rank, "loss", per_element, rank.tokens, _MEGATRON)
-    yield _logits(rank, "loss_backward", per_element, rank.tokens, _MEGATRON)
+    most = (size + 4 if size < 4 else 4) + (4 if rank.spec.train.loss == "fused" else 0)
+    return LogitsBytes(output=size, loss=most, backward=most, source=_MEGATRON)
+
+
+def _of_hidden_states(rank: RankModel, per_entry: Value) -> Iterator[MemoryTerm]:
+    """The backward pass of the output projection: gradients of its logits and of its input, whole and as reduced.
+
+    Sequence parallelism scatters the sum over tensor parallel ranks
+    (``LinearWithGradAccumulationAndAsyncCommunication`` of Megatron-core ``tensor_parallel/layers.py``).
+    """
+    source, z, h, tok = (
+        "Megatron-core tensor_parallel/layers.py",
+        rank.engine.size,
+        rank.spec.model.hidden_size,
+        rank.tokens,
+    )
+    yield _logits(rank, "loss_backward", per_entry, tok, source).at("product")
+    share = rank.view.residual if rank.view.residual < 1 else 0
+    what, part = "gradient of the hidden states", ceil(h * share)
+    values = {"z": z, "h": h, "part": part, "tok": tok}
+    yield term("logits", ("loss_backward",), what, "z * (h + part) * tok", source, **values).at("product")
 
 
 def _tokens(rank: RankModel) -> int:

@@ -141,7 +141,7 @@ DETERMINISTIC = "+cluster.environment.NVTE_ALLOW_NONDETERMINISTIC_ALGO='0'"
 )
 def test_flash_attn_keeps_its_output_twice_and_runs_where_cudnn_does_not(overrides: tuple[str, ...], more: int) -> None:
     block = ranks_of(make_spec(*MODEL, *overrides))[0].model.blocks[0]
-    assert sum(row.bytes for row in block.saved if "batch first" in row.name) == more
+    assert sum(row.bytes for row in block.saved if "as its kernel made it" in row.name) == more
 
 
 @pytest.mark.parametrize("overrides", [(LOCAL,), ("hardware=v100_32g", "precision=fp16")])
@@ -204,6 +204,58 @@ def test_an_expert_saves_its_input_its_mlp_and_what_the_routers_weight_multiplie
 )
 def test_a_workspace_of_cublas_is_32_mib_from_hopper_on(hardware: str, printed: int) -> None:
     assert megabytes(terms_of(f"hardware={hardware}"), "workspaces of cuBLAS", "idle") * MIB == 2 * printed
+
+
+def test_transformer_engines_loss_writes_its_gradient_over_the_logits() -> None:
+    te = "+backend.extra.cross-entropy-fusion-impl=te"
+    rank = ranks_of(make_spec(*MODEL, "train.loss=fused", te))[-1]
+    made = [term.bytes for term in rank.terms if term.what == "logits" and "loss" in term.moments]
+    assert made == [2 * rank.model.vocabulary * rank.model.tokens]
+    hidden = [term.bytes for term in rank.terms if term.what == "gradient of the hidden states"]
+    assert hidden == [2 * 512 * rank.model.tokens]
+    refused = make_spec(*MODEL, "train.loss=fused", te)
+    found = [error for error in extra.check(refused) if error.path.startswith("backend.extra")]
+    assert [error.rule for error in found] == [
+        "megatron-core 0.19.2 refuses Transformer Engine's loss, which older checkouts have"
+    ]
+    assert not list(extra.check(make_spec(*MODEL, "train.loss=fused", te, "backend.path=/older")))
+
+
+def test_heads_that_context_ranks_exchange_keep_attentions_output_twice() -> None:
+    words = (*MODEL, "hardware=h100_80g", "parallel.context=2")
+    rings, exchanged = (
+        ranks_of(make_spec(*words, f"+backend.extra.cp-comm-type={way}"))[0].model.blocks[0] for way in ("p2p", "a2a")
+    )
+    assert sum(row.bytes for row in exchanged.saved) - sum(row.bytes for row in rings.saved) == 2 * 512
+
+
+@pytest.mark.parametrize(("stage", "forward", "later"), [(0, 1, 0), (1, 3, 1), (3, 2, 1)])
+def test_a_full_pipeline_still_names_its_last_messages(stage: int, forward: int, later: int) -> None:
+    terms = terms_of("parallel.pipeline=4", "train.global_batch_size=64", stage=stage)
+    message = 2 * 512 * 4 * 1024 / MIB
+    assert megabytes(terms, "messages", "forward") == forward * message
+    assert megabytes(terms, "messages", "loss_backward") == later * message
+    few = terms_of("parallel.pipeline=4", "train.global_batch_size=8", "cluster.gpus_per_node=4", stage=stage)
+    assert megabytes(few, "messages", "forward") == (forward * message if stage == 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "copies"),
+    [((), 3), (("parallel.expert=4",), 4), (("parallel.expert=8",), 3)],
+)
+def test_a_layer_with_experts_ends_with_copies_of_the_routed_tokens(overrides: tuple[str, ...], copies: int) -> None:
+    terms = terms_of("hardware=h100_80g", *EXPERTS, *overrides)
+    routed = 2 * 2 * 512 * 4 * 1024 / MIB
+    assert megabytes(terms, "routed tokens", "forward") == copies * routed
+    assert not megabytes(terms, "routed tokens", "loss")
+
+
+def test_unread_gradients_are_of_each_shape_that_some_layer_has() -> None:
+    alike, mixed = (
+        megabytes(terms_of("hardware=h100_80g", *EXPERTS, f"model.first_dense_layers={dense}"), "unread", "loss")
+        for dense in (0, 1)
+    )
+    assert mixed - alike == 2 * 3 * 512 * 2048 / MIB
 
 
 COUNTED = (
