@@ -32,6 +32,7 @@ _KEYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("learning_rate", "base_lr", "max_lr"), ("optimizer.lr={}",)),
     (("wd",), ("optimizer.weight_decay={}",)),
     (("warmup", "num_warmup_steps", "warmup_iters", "lr_warmup_steps"), ("optimizer.warmup_steps={}",)),
+    (("warmup_fraction", "lr_warmup_fraction"), ("optimizer.warmup_ratio={}",)),
     (("lr_scheduler", "lr_scheduler_type", "scheduler", "lr_decay_style"), ("optimizer.schedule={}",)),
     (("grad_clip", "clip_grad", "max_grad_norm", "gradient_clipping", "gradient_clip_val"), ("optimizer.clip={}",)),
     (("optim", "optimiser"), ("optimizer={}",)),

@@ -118,7 +118,7 @@ def _short(run: RunSpec, steps: int) -> Iterator[str]:
     yield f"train.steps={steps}"
     yield from ("data=synthetic", "save=default", "save.last=false", "tracking=none")
     yield from (override(key, value) for key, value in _SETTINGS if value_at(run, key) != value)
-    if run.optimizer.warmup_steps and run.optimizer.decay_steps is None:
+    if run.warmup_steps and run.optimizer.decay_steps is None:
         # The learning rates are those of the training's first steps, whose schedule ends where the training does.
         yield f"optimizer.decay_steps={run.steps}"
 

@@ -247,8 +247,14 @@ WARNED: tuple[Row, ...] = (
         "by a schedule that ends lower than it starts",
     ),
     *_rows(
+        {"optimizer.wsd_decay_steps": None, "optimizer.wsd_decay": "linear"},
+        lambda spec: spec.optimizer.schedule == "wsd",
+        "optimizer.schedule=wsd",
+        "by the wsd schedule",
+    ),
+    *_rows(
         {"optimizer.warmup": "linear", "optimizer.warmup_lr": 0.0},
-        lambda spec: spec.optimizer.warmup_steps > 0,
+        lambda spec: spec.warmup_steps > 0,
         "optimizer.warmup_steps=10",
         "by a warm-up",
     ),

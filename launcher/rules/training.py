@@ -45,6 +45,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"warm-up rises from it, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = ["optimizer.warmup_lr=0.0", f"optimizer.lr={optimizer.warmup_lr:g}"]
         yield ConfigError("optimizer.warmup_lr", optimizer.warmup_lr, rule, way_out)
+    yield from _schedule(spec)
     if optimizer.fused and optimizer.foreach:
         rule = "torch.optim takes fused or foreach, not both"
         yield ConfigError("optimizer.foreach", True, rule, ["optimizer.foreach=null", "optimizer.fused=null"])
@@ -58,6 +59,20 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"data.source={spec.data.source} reads from it"
         way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
         yield ConfigError("data.path", spec.data.path, rule, way_out)
+
+
+def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
+    """Warm-up is said once, and the decay of a WSD schedule has room between warm-up and the schedule's end."""
+    optimizer = spec.optimizer
+    if optimizer.warmup_ratio is not None and optimizer.warmup_steps:
+        rule = f"it is in place of optimizer.warmup_steps, which is {optimizer.warmup_steps}"
+        way_out = ["optimizer.warmup_steps=0", "optimizer.warmup_ratio=null"]
+        yield ConfigError("optimizer.warmup_ratio", optimizer.warmup_ratio, rule, way_out)
+    end, warmup, decay = optimizer.schedule_steps(spec.steps), spec.warmup_steps, optimizer.wsd_decay_steps
+    if optimizer.schedule == "wsd" and decay is not None and decay > end - warmup:
+        rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would begin before its end"
+        way_out = ["optimizer.wsd_decay_steps=null", f"optimizer.decay_steps={warmup + decay}"]
+        yield ConfigError("optimizer.wsd_decay_steps", decay, rule, way_out)
 
 
 def _below_one(spec: RunSpec) -> Iterator[ConfigError]:
@@ -134,15 +149,15 @@ def _in_words(profile: dict[str, object]) -> str:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that never take effect in a run this short, and work that is lost at its end."""
     yield from _fresh_base(spec)
-    train, save, warmup = spec.train, spec.save, spec.optimizer.warmup_steps
+    train, save, warmup = spec.train, spec.save, spec.warmup_steps
     if warmup >= spec.steps and warmup:
         rule = f"the learning rate is still rising when the run ends after {edit.length_text(spec)}"
-        way_out = [edit.override("optimizer.warmup_steps", spec.steps // 10), edit.length_override(spec, warmup * 10)]
-        yield ConfigError("optimizer.warmup_steps", warmup, rule, way_out)
+        way_out = [edit.warm_up_override(spec, spec.steps // 10), edit.length_override(spec, warmup * 10)]
+        yield ConfigError(*edit.warm_up(spec), rule, way_out)
     decay = spec.optimizer.decay_steps
     if decay is not None and spec.optimizer.schedule != "constant" and warmup >= decay:
-        rule = f"the schedule ends before warm-up does (optimizer.warmup_steps={warmup}): the rate falls at once"
-        way_out = ["optimizer.decay_steps=null", edit.override("optimizer.warmup_steps", decay // 10)]
+        rule = f"the schedule ends before warm-up of {warmup} steps does: the rate falls at once"
+        way_out = ["optimizer.decay_steps=null", edit.warm_up_override(spec, decay // 10)]
         yield ConfigError("optimizer.decay_steps", decay, rule, way_out)
     if train.eval_every is not None and train.eval_every > spec.steps:
         rule = f"the run ends after {edit.length_text(spec)}: it never evaluates"

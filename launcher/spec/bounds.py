@@ -98,8 +98,8 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ("train.seed", Bound(None, "torch takes a seed of 64 bits")),
     # People write a large number for "never", also where null says it.
     (
-        "optimizer.warmup_steps optimizer.decay_steps precision.loss_scale_window train.eval_every train.log_every "
-        "train.log_memory_every save.every",
+        "optimizer.warmup_steps optimizer.decay_steps optimizer.wsd_decay_steps precision.loss_scale_window "
+        "train.eval_every train.log_every train.log_memory_every save.every",
         Bound(10**12, "no run has so many steps"),
     ),
     ("train.timeout_s", Bound(10**8, "that is three years")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, lru_cache
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,6 @@ from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-from collections.abc import Iterator
-from itertools import islice
-from math import isqrt
 
 _TRIED = 1 << 13
 """The largest divisor that is looked for by itself, and how far from a number: any may be asked about, and the answer
@@ -169,7 +168,7 @@ def _read(text: str) -> bool | int | float | str | None:
 
 def divisors(number: int) -> list[int]:
     """All divisors in ascending order; of a number beyond 2^26 those with a small one beside them."""
-    small = [candidate for candidate in range(1, min(isqrt(number), _TRIED) + 1) if number % candidate == 0]
+    small = [candidate for candidate in range(1, min(math.isqrt(number), _TRIED) + 1) if number % candidate == 0]
     return sorted({*small, *(number // candidate for candidate in small)})
 
 
@@ -214,3 +213,18 @@ def length_text(spec: RunSpec) -> str:
 def length_override(spec: RunSpec, steps: int) -> str:
     """The setting with which the run has so many steps, by the key that it has already."""
     return f"{length_key(spec)}={steps if spec.train.tokens is None else steps * spec.tokens_per_step}"
+
+
+def warm_up(spec: RunSpec) -> tuple[str, float]:
+    """The key that says how long warm-up is, and its value."""
+    optimizer = spec.optimizer
+    if optimizer.warmup_ratio is None:
+        return "optimizer.warmup_steps", optimizer.warmup_steps
+    return "optimizer.warmup_ratio", optimizer.warmup_ratio
+
+
+def warm_up_override(spec: RunSpec, steps: int) -> str:
+    """The setting by which warm-up takes ``steps``, or no more where it is a share of the schedule."""
+    key, _ = warm_up(spec)
+    share = math.floor(1e4 * steps / spec.optimizer.schedule_steps(spec.steps)) / 1e4
+    return override(key, steps if key == "optimizer.warmup_steps" else share)

@@ -141,6 +141,11 @@ class RunSpec:
         return -(-train.tokens // self.tokens_per_step)
 
     @property
+    def warmup_steps(self) -> int:
+        """Steps over which the learning rate rises."""
+        return self.optimizer.warm_up(self.steps)
+
+    @property
     def rank_memory_bytes(self) -> int | None:
         """Memory that one rank may use: of the card what torch can have, or of the host its share; None is unknown.
 

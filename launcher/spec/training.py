@@ -1,5 +1,6 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
+import math
 from typing import Literal
 
 from launcher.base.frozen import dataclass
@@ -61,7 +62,7 @@ class OptimizerSpec:
     beta2: Probability
     epsilon: Small
     clip: NonNegative
-    schedule: Literal["constant", "linear", "cosine"]
+    schedule: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"]
     warmup_steps: Natural
     fused: bool | None
     foreach: bool | None
@@ -69,6 +70,26 @@ class OptimizerSpec:
     warmup: Literal["linear", "log"] = "linear"
     warmup_lr: NonNegative = 0.0
     adamw_lr: Positive | None = None
+    warmup_ratio: Probability | None = None
+    wsd_decay_steps: Count | None = None
+    wsd_decay: Literal["linear", "cosine", "exponential", "minus_sqrt"] = "linear"
+
+    def schedule_steps(self, steps: int) -> int:
+        """Steps after which the schedule has reached ``min_lr``, in a run of ``steps``."""
+        return self.decay_steps or steps
+
+    def warm_up(self, steps: int) -> int:
+        """Steps of warm-up in a run of ``steps``; a share of the schedule is rounded up, as transformers does."""
+        if self.warmup_ratio is None:
+            return self.warmup_steps
+        return math.ceil(self.warmup_ratio * self.schedule_steps(steps))
+
+    def wsd_steps(self, steps: int) -> int:
+        """Steps of the final decay of a WSD schedule in a run of ``steps``: as set, or a tenth of the schedule.
+
+        A tenth is what MiniCPM, where the schedule comes from, found enough (arXiv:2404.06395, section 4.2).
+        """
+        return self.wsd_decay_steps or max(1, self.schedule_steps(steps) // 10)
 
 
 DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``.

@@ -123,6 +123,8 @@ OTHER: dict[str, tuple[object, ...]] = {
     "checkpointing.offload_modules": (("core_attn",),),
     "optimizer.adamw_lr": (1e-3,),
     "optimizer.decay_steps": (50,),
+    "optimizer.warmup_ratio": (0.1,),
+    "optimizer.wsd_decay_steps": (5,),
     "precision.loss_scale": (1024.0,),
     "precision.initial_loss_scale": (1024.0,),
     "precision.loss_scale_window": (100,),

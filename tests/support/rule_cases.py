@@ -105,6 +105,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_pp adapter=lora
         optimizer.min_lr=0.1
         optimizer.warmup_lr=0.1 optimizer.warmup_steps=10
+        optimizer.warmup_ratio=0.1 optimizer.warmup_steps=10
+        optimizer.schedule=wsd optimizer.wsd_decay_steps=200
         optimizer.fused=true optimizer.foreach=true
         train.allocator=expandable
         train.on_spike=rollback
@@ -388,6 +390,8 @@ WARNINGS = _cases(
     optimizer.decay_steps=50 optimizer.warmup_steps=60
     optimizer.warmup=log
     optimizer.warmup_lr=1e-5
+    optimizer.wsd_decay=cosine
+    optimizer.warmup_ratio=1.0
     train.tokens=100000 optimizer.warmup_steps=1000
     train.gradient_accumulation=4
     train.micro_batch_size=null train.gradient_accumulation=2 train.global_batch_size=16

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.backends.megatron.training import SCHEDULES
 from launcher.worker import CheckpointError, TrainingError, memory, metrics
 from launcher.worker.engine import Context, StepResult
 from launcher.worker.memory.live_bytes import LiveBytes
@@ -44,6 +45,38 @@ def test_the_rate_rises_then_follows_the_schedule() -> None:
     linear = replace(cosine, schedule="linear", warmup_steps=0, min_lr=0.0)
     assert [optimizers.learning_rate(linear, step, 4) for step in (1, 2, 3, 4)] == pytest.approx([1, 0.75, 0.5, 0.25])
     assert optimizers.learning_rate(replace(linear, schedule="constant"), 4, 4) == 1.0
+    falling = replace(linear, schedule="inverse_sqrt", warmup_steps=4)
+    rates = [optimizers.learning_rate(falling, step, 100) for step in (5, 17, 65, 102)]
+    assert rates == pytest.approx([1, 0.5, 0.25, 0])
+
+
+def test_warm_up_may_be_a_share_of_the_schedule_rounded_up() -> None:
+    ours = replace(make_spec(*SMALL).optimizer, lr=1.0, schedule="constant", warmup_ratio=0.03)
+    assert [optimizers.learning_rate(ours, step, 110) for step in (1, 2, 4, 5)] == pytest.approx([0.25, 0.5, 1, 1])
+    assert ours.warm_up(1000) == 30
+    assert replace(ours, decay_steps=200).warm_up(1000) == 6
+
+
+@pytest.mark.parametrize("shape", ["exponential", "linear", "cosine", "minus_sqrt"])
+@pytest.mark.parametrize("schedule", ["wsd", "inverse_sqrt", "cosine", "linear"])
+def test_rates_are_those_of_megatrons_schedules(schedule: Any, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first step has the rate of 0 steps done and is idle; ours has that of its second."""
+    module = pytest.importorskip("megatron.core.optimizer_param_scheduler")
+    ours = replace(make_spec(*SMALL).optimizer, lr=1.0, min_lr=0.1, schedule=schedule, warmup_steps=5, decay_steps=40)
+    ours = replace(ours, wsd_decay=shape, wsd_decay_steps=12)
+    monkeypatch.setenv("RANK", "0")  # Megatron-LM logs on rank 0 alone.
+    group: dict[str, Any] = {"params": [], "lr": 0.0}
+    theirs = module.OptimizerParamScheduler(
+        SimpleNamespace(param_groups=[group]), 0.0, 1.0, 0.1, 5, 40, SCHEDULES.get(schedule, schedule),
+        0.0, 0.0, 0, "constant", wsd_decay_steps=12, lr_wsd_decay_style=shape,
+    )  # fmt: skip
+    rates = []
+    for _ in range(45):
+        theirs.step(1)
+        rates.append(group["lr"])
+    found = [optimizers.learning_rate(ours, step, 100) for step in range(1, 47)]
+    assert found[:5] == pytest.approx(rates[:5])
+    assert found[6:] == pytest.approx(rates[5:])  # The full rate is that of our sixth step, too.
 
 
 @pytest.mark.parametrize("warmup", ["linear", "log"])

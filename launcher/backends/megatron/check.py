@@ -354,15 +354,14 @@ def _graphs(spec: RunSpec) -> Iterator[ConfigError]:
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     """``OptimizerParamScheduler`` warms up linearly, within the steps of its schedule, whatever that is."""
     optimizer = spec.optimizer
-    decay, warmup = optimizer.decay_steps or spec.steps, optimizer.warmup_steps
+    decay, warmup = optimizer.schedule_steps(spec.steps), spec.warmup_steps
     if optimizer.warmup != "linear":
         rule = "Megatron-LM warms up linearly; another warm-up is another training"
         yield ConfigError("optimizer.warmup", optimizer.warmup, rule, ["optimizer.warmup=linear", "parallel=fsdp"])
     if warmup >= decay:
         rule = f"Megatron-LM stops at the start: its schedule ends with step {decay}, and warm-up has to end before"
-        path = "optimizer.warmup_steps"
-        way_out = [edit.override(path, decay // 10), f"optimizer.decay_steps={warmup * 10}"]
-        yield ConfigError(path, warmup, rule, way_out)
+        way_out = [edit.warm_up_override(spec, decay // 10), f"optimizer.decay_steps={warmup * 10}"]
+        yield ConfigError(*edit.warm_up(spec), rule, way_out)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -39,7 +39,8 @@ SETTINGS: Mapping[str, str] = {
     "kv-channels": "model.head_dim", "kv-lora-rank": "model.kv_lora_rank", "load": "save.load",
     "initial-loss-scale": "precision.initial_loss_scale", "log-interval": "train.log_every",
     "loss-scale": "precision.loss_scale", "loss-scale-window": "precision.loss_scale_window", "lr": "optimizer.lr",
-    "lr-decay-style": "optimizer.schedule",
+    "lr-decay-style": "optimizer.schedule", "lr-warmup-fraction": "optimizer.warmup_ratio",
+    "lr-wsd-decay-iters": "optimizer.wsd_decay_steps", "lr-wsd-decay-style": "optimizer.wsd_decay",
     "lr-warmup-iters": "optimizer.warmup_steps", "main-params-dtype": "precision.master",
     "max-position-embeddings": "model.max_position_embeddings", "megatron-fsdp-grad-comm-dtype": "precision.reduce",
     "megatron-fsdp-main-grads-dtype": "precision.accumulate", "megatron-fsdp-main-params-dtype": "precision.master",
@@ -70,7 +71,6 @@ SETTINGS: Mapping[str, str] = {
 """Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
 
 BEYOND: Mapping[str, tuple[str, ...]] = {
-    "lr-decay-style": ("inverse-square-root", "WSD"),
     "position-embedding-type": ("yarn",),
 }
 """Values of such arguments that no setting says: those alone are handed on."""

@@ -13,6 +13,8 @@ from launcher.job.job import RUN
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = {"adamw": "adam"}
+SCHEDULES = {"wsd": "WSD", "inverse_sqrt": "inverse-square-root"}
+"""Schedules under other names than ours."""
 _MINUTE = 60
 CORPUS = f"{RUN}/data/corpus"
 """The indexed data set, ``.bin`` and ``.idx``, that the worker writes of ``data.source`` before it trains."""
@@ -41,14 +43,17 @@ def _steps(spec: RunSpec) -> Arguments:
 
 def _optimizer(spec: RunSpec) -> Arguments:
     optimizer = spec.optimizer
+    wsd = optimizer.schedule == "wsd"
     return {
         "optimizer": _OPTIMIZERS.get(optimizer.name, optimizer.name),
         **_momentum(spec),
         "lr": optimizer.lr,
         "min-lr": optimizer.min_lr,
-        "lr-decay-style": optimizer.schedule,
-        "lr-decay-iters": optimizer.decay_steps or spec.steps,
-        "lr-warmup-iters": optimizer.warmup_steps,
+        "lr-decay-style": SCHEDULES.get(optimizer.schedule, optimizer.schedule),
+        "lr-decay-iters": optimizer.schedule_steps(spec.steps),
+        "lr-wsd-decay-iters": optimizer.wsd_steps(spec.steps) if wsd else None,
+        "lr-wsd-decay-style": optimizer.wsd_decay if wsd else None,
+        "lr-warmup-iters": spec.warmup_steps,
         "lr-warmup-init": optimizer.warmup_lr or None,
         "weight-decay": optimizer.weight_decay,
         "clip-grad": optimizer.clip,

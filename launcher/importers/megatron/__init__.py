@@ -52,8 +52,8 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     degrees = layout.parallel(reader, sizes)
     compute, formats = layout.precision(reader)
     recompute, details = layout.checkpointing(reader)
-    stepped, optimizer = steps_and_optimizer.optimizer(reader)
     batches = steps_and_optimizer.batches(reader)
+    stepped, optimizer = steps_and_optimizer.optimizer(reader, batches)
     source, data = data_and_saves.data(
         reader, evaluates=bool(batches.get("train.eval_every")), vocabulary=sizes["model.vocab_size"]
     )

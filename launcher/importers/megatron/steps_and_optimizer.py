@@ -9,8 +9,13 @@ from launcher.config.ledger import Settings
 from launcher.importers.megatron.reader import Reader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
-_SCHEDULES = ("constant", "linear", "cosine")
-_OWN_SCHEDULES = ("inverse-square-root", "WSD")  # Schedules that the engine has and no setting says.
+_SCHEDULES = {
+    **{name: name for name in ("constant", "linear", "cosine")},
+    "inverse-square-root": "inverse_sqrt",
+    "WSD": "wsd",
+}
+"""Megatron-LM's names of schedules, and ours."""
+_DECAYS = ("exponential", "linear", "cosine", "minus_sqrt")  # Shapes of WSD's decay; the first is the default.
 
 _LENGTHS = ("seq-length", "encoder-seq-length")
 
@@ -99,7 +104,7 @@ def _warmup(reader: Reader, found: Settings, decay: int | None) -> int | None:
     return int(fraction * decay) if not given and fraction and decay else given
 
 
-def optimizer(reader: Reader) -> tuple[dict[str, str], Settings]:
+def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings]:
     """The optimizer and its schedule: the group that is chosen, and settings."""
     name = reader.word("optimizer", "optimizer", default="adam")
     if name not in _OPTIMIZERS:
@@ -114,7 +119,7 @@ def optimizer(reader: Reader) -> tuple[dict[str, str], Settings]:
         **_momenta(reader, name),
         "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
         "optimizer.warmup_lr": reader.number("lr-warmup-init", "optimizer.warmup_lr") or None,
-        **_schedule(reader),
+        **_schedule(reader, sizes),
     }
     return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
 
@@ -131,29 +136,24 @@ def _momenta(reader: Reader, name: str) -> Settings:
     return found
 
 
-def _schedule(reader: Reader) -> Settings:
-    """A schedule that no setting says is the engine's own."""
-    style = reader.word("lr-decay-style", default="linear")
-    if style in _OWN_SCHEDULES:
-        reader.keep("lr-decay-style")
-        return _sampled_decay(reader)
+def _schedule(reader: Reader, found: Settings) -> Settings:
+    """The schedule, and of WSD the length and shape of its decay."""
+    style = reader.word("lr-decay-style", "optimizer.schedule", default="linear")
     if style not in _SCHEDULES:
-        reader.wrong("lr-decay-style", style, f"is one of {', '.join((*_SCHEDULES, *_OWN_SCHEDULES))}")
-    reader.get("lr-decay-style", "optimizer.schedule")
+        reader.wrong("lr-decay-style", style, f"is one of {', '.join(_SCHEDULES)}")
+    if style == "WSD":
+        return {"optimizer.schedule": "wsd", **_decay(reader, found)}
     reader.idle("it is of --lr-decay-style WSD", "lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples")
-    return {"optimizer.schedule": style if style in _SCHEDULES else None}
+    return {"optimizer.schedule": _SCHEDULES.get(style)}
 
 
-def _sampled_decay(reader: Reader) -> Settings:
-    """The last part of WSD in samples, as steps, since the run here is counted in them."""
-    key = "backend.extra.lr-wsd-decay-iters"
-    samples, batch = reader.count("lr-wsd-decay-samples", key), reader.count("global-batch-size")
-    if samples is None:
-        return {}
-    if not batch:
-        reader.leave("lr-wsd-decay-samples", f"it is no number of steps without --global-batch-size: set {key}")
-        return {}
-    return {key: max(1, samples // batch)}
+def _decay(reader: Reader, found: Settings) -> Settings:
+    """Length and shape of WSD's decay; without a length Megatron-LM stops at the start."""
+    shape = reader.word("lr-wsd-decay-style", "optimizer.wsd_decay", default=_DECAYS[0])
+    if shape not in _DECAYS:
+        reader.wrong("lr-wsd-decay-style", shape, f"is one of {', '.join(_DECAYS)}")
+    key = "optimizer.wsd_decay_steps"
+    return {"optimizer.wsd_decay": shape, key: _counted(reader, "lr-wsd-decay", "iters", found, key)}
 
 
 def _offload(reader: Reader) -> Settings:

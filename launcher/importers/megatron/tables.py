@@ -27,7 +27,7 @@ KEPT = names_in("""
     fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp8-amax-compute-algo
     fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj glu-linear-offset hierarchical-context-parallel-sizes
     high-priority-a2a-comm-stream high-priority-stream-groups hysteresis init-model-with-meta-device
-    kitchen-attention-backend lr-wsd-decay-iters lr-wsd-decay-style manual-gc
+    kitchen-attention-backend manual-gc
     manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale
     moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms
     moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,29 +19,45 @@ from launcher.worker.model import adapters, network
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
     """The rate of one step, counted from 1; without ``decay_steps`` it decays over the ``steps`` of the run.
 
-    It rises from ``warmup_lr`` to ``lr`` over ``warmup_steps``, then follows the schedule to ``min_lr``, which the step
-    after the last of ``decay_steps`` and all further ones have: with ``min_lr`` 0 no step before is idle (cosine:
-    arXiv:1608.03983, equation 5, one period).
+    It rises from ``warmup_lr`` to ``lr`` over the steps of warm-up, then follows the schedule to ``min_lr``, which the
+    step after the last of ``decay_steps`` and all further ones have: with ``min_lr`` 0 no step before is idle (cosine:
+    arXiv:1608.03983, equation 5, one period; WSD: arXiv:2404.06395, equation 1; inverse square root: as Megatron-LM's
+    ``OptimizerParamScheduler``, from the rate that warm-up ends with, so that a run without one starts at ``lr``).
     """
-    if step <= optimizer.warmup_steps:
-        return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmed_up(optimizer, step)
+    warmup, end = optimizer.warm_up(steps), optimizer.schedule_steps(steps)
+    if step <= warmup:
+        return optimizer.warmup_lr + (optimizer.lr - optimizer.warmup_lr) * _warmed_up(optimizer.warmup, step, warmup)
     if optimizer.schedule == "constant":
         return optimizer.lr
-    decaying = max(1, (optimizer.decay_steps or steps) - optimizer.warmup_steps)
-    done = min(1.0, (step - 1 - optimizer.warmup_steps) / decaying)
-    left = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * left
+    if step - 1 > end:
+        return optimizer.min_lr
+    if optimizer.schedule == "inverse_sqrt":
+        return max(optimizer.min_lr, optimizer.lr * math.sqrt(max(1, warmup) / max(1, step - 1)))
+    wsd = optimizer.schedule == "wsd"
+    shape = optimizer.wsd_decay if wsd else optimizer.schedule
+    last = min(end - warmup, optimizer.wsd_steps(steps)) if wsd else end - warmup
+    done = max(0.0, (step - 1 - (end - last)) / last)
+    return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * _DECAYS[shape](done)
 
 
-def _warmed_up(optimizer: OptimizerSpec, step: int) -> float:
+_DECAYS: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "exponential": lambda done: 2 * 0.5**done - 1,
+    "minus_sqrt": lambda done: 1 - math.sqrt(done),
+}
+"""What is left of the decay when a share of it is done: 1 at its start, 0 at its end (the shapes are Megatron-LM's)."""
+
+
+def _warmed_up(kind: str, step: int, warmup: int) -> float:
     """The share of the way up that a step has: its number's, or its logarithm's as in DeepSpeed's ``WarmupLR``.
 
     DeepSpeed (``runtime/lr_schedules.py``) counts iterations from 0 and warms up over at least 2; here the first step
     has the rate of its iteration 1, since those of -1 and 0 are idle.
     """
-    if optimizer.warmup == "linear":
-        return step / optimizer.warmup_steps
-    return min(1.0, math.log(step + 1) / math.log(max(2, optimizer.warmup_steps)))
+    if kind == "linear":
+        return step / warmup
+    return min(1.0, math.log(step + 1) / math.log(max(2, warmup)))
 
 
 def set_rate(stepped: Iterable[Optimizer], spec: RunSpec, step: int) -> float:
