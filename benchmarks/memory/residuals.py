@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,8 +24,8 @@ _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 _WHAT = (
     "measured / predicted peak of measured runs, by the framework that ran them: quantiles 0.1, 0.5 and 0.9 over all"
     " rows of the files, soft ones included, each by the first of the counters allocated, reserved and device that it"
-    " has; engine: what a worker of ours without enough rows of its own runs on as well; own_runs: the least, median"
-    " and largest of this repository's own runs on CPU ranks"
+    " has; counter: the one of most rows; engine: what a worker of ours without enough rows of its own runs on as well;"
+    " own_runs: the least, median and largest of this repository's own runs on CPU ranks"
 )
 
 
@@ -32,6 +33,7 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
     """Write ``residuals.json`` of the package from the rows of each file."""
     ratios: dict[str, list[float]] = defaultdict(list)
     sources: dict[str, set[str]] = defaultdict(set)
+    counters: dict[str, Tally[str]] = defaultdict(Tally)
     engines: dict[str, str | None] = {}
     for file, items in files.items():
         for item in items:
@@ -41,6 +43,7 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
                 name = backend.framework
                 ratios[name].append(item.row.measured[counter] / predicted(item, counter))
                 sources[name].add(file)
+                counters[name][counter] += 1
                 engines[name] = backend.runs_on(spec)
     content = {
         "what": _WHAT,
@@ -48,7 +51,12 @@ def write(files: Mapping[str, Iterable[Judged]]) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "commit": versions()["git"],
         "measured": {
-            name: {**_quantiles(found, 0.1), "files": sorted(sources[name]), "engine": engines[name]}
+            name: {
+                **_quantiles(found, 0.1),
+                "counter": counters[name].most_common(1)[0][0],
+                "files": sorted(sources[name]),
+                "engine": engines[name],
+            }
             for name, found in sorted(ratios.items())
         },
         "own_runs": {name: _quantiles(found, 0.0) for name, found in sorted(_own_runs().items())},

@@ -51,6 +51,8 @@ def remarks(found: Plan) -> Iterator[str]:
     """Sentences about the words that nobody typed."""
     for each in found.assumptions:
         yield f"{synonyms.BEST} assumes {each.override}: {each.why}"
+    if found.layouts and found.layouts[0].verdict.name == "tight":
+        yield f"{synonyms.BEST} is {found.layouts[0].verdict.chance:.0%} likely to fit"
 
 
 def none_fits(found: Plan) -> str:

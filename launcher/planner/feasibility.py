@@ -84,11 +84,12 @@ def lacks(question: Question, judge: LayoutJudge) -> str:
 
 
 def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
-    """The fastest layout that fits for certain; the search for a plan stopped at the first."""
+    """The layout to be expected fastest; the search for a plan stopped at the first that fits for certain."""
     spaces = spaces_of(question, judge)
     for found in Search(spaces, judge).run(degrees_of(spaces, judge)):
-        if found.best:
-            return layout_of(question, min(found.best.values()), judge)
+        certain = [each for each in found.best.values() if each.verdict.name == "fits"]
+        if certain:
+            return layout_of(question, min(certain), judge)
     return None
 
 

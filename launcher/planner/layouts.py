@@ -74,7 +74,6 @@ class Counts:
     considered: int = 0  # All layouts of the space.
     invalid: int = 0  # Those that a rule or the engine refuses.
     unfit: int = 0  # Those that need more memory than there is.
-    tight: int = 0  # Those that fit within the estimate's error alone, so far as they were asked about.
     slower: int = 0  # Those that cannot be faster than the ones shown, by a bound or by the estimate.
 
 
@@ -140,9 +139,9 @@ class Plan:
     Attributes:
         words: The question, as typed.
         assumptions: Words that were taken where nothing was said.
-        layouts: One of each kind, the fastest first.
-        others: The fastest of each engine that has none among these.
-        tight: The fastest of those that fit within the estimate's error alone, where it is faster than the first.
+        layouts: One of each kind, by the speed to be expected: the predicted one times the probability that it fits.
+        others: The best of each engine that has none among these.
+        tight: The fastest at the edge of the card, where it is faster than the first.
         counts: What became of all layouts.
         seconds: How long the search took; of an answer to a command line, how long the whole command did.
         single: The words with one value each: those that a layout's overrides are typed behind.

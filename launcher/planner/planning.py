@@ -35,9 +35,7 @@ def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: flo
     early = [] if finished or found.best or found.first is None else [found.first]
     layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
     others = [layout_of(question, each, judge) for each in found.others()]
-    tight = min(found.tight.values(), default=None)
-    if tight is not None and layouts and tight.seconds >= found.shown()[0].seconds:
-        tight = None
+    tight = found.faster()
     return Plan(
         words=question.words,
         assumptions=question.assumptions,

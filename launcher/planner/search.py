@@ -1,10 +1,12 @@
-"""The search: the fastest layout of each of the best kinds, exactly, with as few estimates as that takes.
+"""The search: the best layout of each of the best kinds, exactly, with as few estimates as that takes.
 
-A heap holds what is not decided yet, by a bound below the time of all layouts in it: first degrees, by the passes of
-their slowest stage alone; then variants, by their time without memory savings, which only add time; then layouts, by
-their time. The smallest is taken and refined: degrees into their variants, a variant into its layouts, unless it does
-not fit even with the strongest savings. A layout that is taken and fits is the fastest of its kind, since all that is
-left is slower, and its kind is done. The search ends with the last kind that is shown.
+The best has the least time to be expected: its time over the probability that it fits. A heap holds what is not decided
+yet, by a bound below that of all layouts in it: first degrees, by the passes of their slowest stage alone; then
+variants, by their time without memory savings, which only add time; then layouts with some savings, by their time; then
+judged ones, by the time to be expected. The smallest is taken and refined: degrees into their variants, a variant into
+its layouts, unless it does not fit even with the strongest savings. A judged layout that is taken is the best of its
+kind, since all that is left is worse, and its kind is done. The search ends with the last kind that is shown. What is
+less likely to fit than not comes last. The fastest that may not fit is kept apart.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from launcher.spec.edit import changed_at
 SHOWN = 10  # Kinds of layouts that an answer has.
 
 _TRIED = 500  # Variants that are looked at for a first result.
+_LIKELY = 0.5  # The probability from which on a layout is as likely to fit as not.
+_LAST = 1e30  # Times the time to be expected of what is less likely, so that all others stand before it.
 _ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A layout that fits; the fastest sorts first, and of equally fast ones the one with the least effort.
+    """A layout that may fit; the least time to be expected sorts first, and of equal ones the least effort.
 
     The order is total: :attr:`place` says it, and ends with the hash of the run, so that no two runs are compared.
     """
@@ -44,9 +48,19 @@ class Candidate:
     verdict: Verdict  # The verdict on its memory.
 
     @property
-    def place(self) -> tuple[float, tuple[int, ...], int, int, str]:
+    def place(self) -> tuple[float, float, tuple[int, ...], int, int, str]:
         """The sort key."""
-        return (self.seconds, self.effort, self.order, self.opening, self.spec.hash)
+        return (self.expected, self.seconds, self.effort, self.order, self.opening, self.spec.hash)
+
+    @property
+    def expected(self) -> float:
+        """Seconds over the probability that it fits, of unknown seconds as if they were one; the unlikely are last."""
+        return (self.seconds or 1.0) / self.verdict.chance * (1.0 if self.is_likely else _LAST)
+
+    @property
+    def is_likely(self) -> bool:
+        """True if it is more likely to fit than not."""
+        return self.verdict.chance >= _LIKELY
 
     def __lt__(self, other: Candidate) -> bool:
         return self.place < other.place
@@ -56,9 +70,8 @@ class Candidate:
 class Found:
     """The results of a search so far."""
 
-    best: dict[Kind, Candidate] = field(default_factory=dict)  # The fastest layout of each kind that fits.
-    # The fastest of each that fits within the estimate's error alone.
-    tight: dict[Kind, Candidate] = field(default_factory=dict)
+    best: dict[Kind, Candidate] = field(default_factory=dict)  # The best layout of each kind.
+    edge: Candidate | None = None  # The fastest that may not fit.
     early: Candidate | None = None  # A layout that fits, found at once; there may be faster ones.
     considered: int = 0  # Layouts.
     invalid: int = 0  # Those of them that are refused.
@@ -71,22 +84,36 @@ class Found:
         return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
-        """The best of each kind, the fastest first; tight ones only where nothing fits for certain."""
-        return sorted((self.best or self.tight).values())[:SHOWN]
+        """The best of each kind, the best first; those that are unlikely to fit only where all are."""
+        return self._likely()[:SHOWN]
+
+    def _likely(self) -> list[Candidate]:
+        found = sorted(self.best.values())
+        return [each for each in found if each.is_likely] or found
+
+    def faster(self) -> Candidate | None:
+        """The fastest that may not fit, where it is faster than the best."""
+        first = min(self.best.values(), default=None)
+        return self.edge if self.edge and first and self.edge.seconds < first.seconds else None
+
+    def note(self, candidate: Candidate) -> None:
+        """Keep a layout that may not fit, if it is the fastest of those."""
+        self.edge = min(candidate, self.edge or candidate, key=_by_seconds)
 
     def others(self) -> list[Candidate]:
         """The fastest of each engine that has none among the shown."""
         fastest: dict[str, Candidate] = {}
-        for each in sorted(self.best.values()):
+        for each in self._likely():
             fastest.setdefault(each.spec.backend.name, each)
         shown = {each.spec.backend.name for each in self.shown()}
         return [each for engine, each in fastest.items() if engine not in shown]
 
     def merge(self, other: Found) -> None:
         """Take over the results of a search of other degrees."""
-        for own, theirs in ((self.best, other.best), (self.tight, other.tight)):
-            for kind, candidate in theirs.items():
-                own[kind] = min(candidate, own.get(kind, candidate))
+        for kind, candidate in other.best.items():
+            self.best[kind] = min(candidate, self.best.get(kind, candidate))
+        if other.edge is not None:
+            self.note(other.edge)
         self.considered += other.considered
         self.invalid += other.invalid
         self.unfit += other.unfit
@@ -94,10 +121,12 @@ class Found:
 
     def counts(self) -> Counts:
         """The layouts by what became of them."""
-        slower = self.considered - self.invalid - self.unfit - len(self.tight)
-        return Counts(
-            considered=self.considered, invalid=self.invalid, unfit=self.unfit, tight=len(self.tight), slower=slower
-        )
+        slower = self.considered - self.invalid - self.unfit
+        return Counts(considered=self.considered, invalid=self.invalid, unfit=self.unfit, slower=slower)
+
+
+def _by_seconds(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.seconds, *candidate.place)
 
 
 class _Node(NamedTuple):
@@ -183,6 +212,8 @@ class Search:
             self._open_variant(node, node.content)
         elif isinstance(node.content, _Saving):
             self._judge_saving(node, node.content)
+        elif isinstance(node.content, Candidate):
+            self.found.best.setdefault(Kind.of(node.content.spec), node.content)
 
     def _push(self, opening: int, depth: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
         self._order += 1
@@ -225,10 +256,17 @@ class Search:
         return self._judge.verdict(spec).may_start
 
     def _judge_saving(self, node: _Node, saving: _Saving) -> None:
-        """Judge the layouts with some savings; where none fits, go on with those that save more and take longer."""
+        """Judge the layouts with some savings; where none fits for certain, go on with those that save more."""
         kind = Kind.of(saving.variant)
-        if kind in self.found.best or self._take_fitting(node, saving, kind):
+        if kind in self.found.best:
             return
+        likeliest = self._likeliest(node, saving)
+        if likeliest is not None and likeliest.verdict.chance == 1:
+            self.found.best[kind] = likeliest
+            return
+        if likeliest is not None:
+            self.found.note(likeliest)
+            self._push(node.opening, 3, likeliest.expected, likeliest, likeliest.effort)
         space, (variant, mode, loss) = self._spaces[node.opening], saving
         further = [_Saving(variant, mode, loss + 1), *([_Saving(variant, mode + 1, 0)] if loss == 0 else [])]
         for each in further:
@@ -236,9 +274,9 @@ class Search:
                 spec = changed_at(variant, space.savings.at(each.mode, each.loss)[0])
                 self._push(node.opening, 2, self._judge.seconds(spec) or 0.0, each, effort(spec))
 
-    def _take_fitting(self, node: _Node, saving: _Saving, kind: Kind) -> bool:
-        """Take the layout with some savings that fits and does least; False where none fits for certain."""
-        fitting: Candidate | None = None
+    def _likeliest(self, node: _Node, saving: _Saving) -> Candidate | None:
+        """Of the layouts with some savings, which take the same time, the likeliest to fit and of least effort."""
+        likeliest: Candidate | None = None
         layouts = self._spaces[node.opening].savings.at(saving.mode, saving.loss)
         for left, settings in reversed(list(enumerate(layouts, 1))):
             spec = changed_at(saving.variant, settings)
@@ -247,17 +285,12 @@ class Search:
                 continue
             self.found.judged += 1
             verdict = self._judge.verdict(spec)
-            candidate = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
-            if not verdict.fits:
+            if not verdict.fits or not verdict.chance:
                 self.found.unfit += left  # Those that save less fit no better.
                 break
-            if verdict.name == "fits":
-                fitting = candidate
-            elif fitting is None:
-                self.found.tight.setdefault(kind, candidate)
-        if fitting is not None:
-            self.found.best[kind] = fitting
-        return fitting is not None
+            if likeliest is None or verdict.chance >= likeliest.verdict.chance:
+                likeliest = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
+        return likeliest
 
 
 def effort(spec: RunSpec) -> tuple[int, ...]:

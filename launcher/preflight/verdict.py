@@ -50,6 +50,9 @@ class Verdict:
     shortages: tuple[Shortage, ...] = ()  # The places that are too small; empty unless it does not fit.
     # Bytes that the device lacks at each moment, then host and disk; negative where there is room.
     shortfall_by_moment: tuple[int, ...] = ()
+    # The probability that the device suffices, by the error band; 0 where host or disk do not, 1 where the device's
+    # capacity is unknown.
+    chance: float = 1.0
     # Bytes that must stay free beside the used ones: the upper half of the band where one asks for a run that is safe.
     margin_bytes: int = 0
 
@@ -101,6 +104,7 @@ def judge(spec: RunSpec, needs: Needs, *, safely: bool = False) -> Verdict:
         capacity_bytes=capacity,
         shortages=shortages,
         shortfall_by_moment=_shortfall_by_moment(spec, needs, margin),
+        chance=0.0 if shortages else 1.0 if capacity is None else needs.chance(capacity),
         margin_bytes=margin,
     )
 
@@ -113,7 +117,9 @@ def unknown(spec: RunSpec) -> Verdict:
 def beyond(capacity: int) -> Verdict:
     """The verdict on a run whose needs in part alone are more than the device has."""
     short = Shortage(place="device", used_bytes=capacity + 1, capacity_bytes=capacity)
-    return Verdict(name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,))
+    return Verdict(
+        name="does_not_fit", used_bytes=capacity + 1, capacity_bytes=capacity, shortages=(short,), chance=0.0
+    )
 
 
 def _capacity(spec: RunSpec, needs: Needs) -> int | None:

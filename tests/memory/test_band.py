@@ -59,6 +59,24 @@ def test_on_the_cpu_it_is_that_of_the_workers_own_runs() -> None:
     assert [band(name, cuda=False).own for name in ("fsdp", "deepspeed")] == [True, True]
 
 
+def test_the_chance_to_fit_is_a_tenth_and_nine_tenths_at_the_ends_of_the_band() -> None:
+    found = band("Nanotron", cuda=True)
+    assert [round(found.chance(room, 0.05), 3) for room in (found.low, found.median, found.high)] == [0.1, 0.5, 0.9]
+    assert (found.chance(0.0, 0.05), round(found.chance(2.0, 0.05), 6)) == (0.0, 1.0)
+
+
+def test_what_the_allocator_loses_makes_a_band_of_allocated_bytes_less_certain_and_no_other() -> None:
+    megatron, reserved = band("megatron", cuda=True), band("Nanotron", cuda=True)
+    assert megatron.allocated
+    assert 0.5 < megatron.chance(1.05, 0.05) < megatron.chance(1.05, 0.0)
+    assert reserved.chance(1.05, 0.05) == reserved.chance(1.05, 0.0)
+
+
+def test_where_nothing_was_measured_less_is_certain_than_by_the_widest_band() -> None:
+    unknown = band("deepspeed", cuda=True)
+    assert unknown.chance(1.1, 0.0) < band(unknown.whose, cuda=True).chance(1.1, 0.0)
+
+
 def test_the_residuals_are_measured_over_predicted_by_framework(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,5 +90,6 @@ def test_the_residuals_are_measured_over_predicted_by_framework(
     monkeypatch.setattr(residuals, "RESIDUALS", target)
     residuals.write({"runs.csv": items})
     row = json.loads(target.read_text())["measured"]["megatron"]
-    assert row == {"rows": 21, "low": 0.92, "median": 1.0, "high": 1.08, "files": ["runs.csv"], "engine": None}
+    quantiles = {"low": 0.92, "median": 1.0, "high": 1.08}
+    assert row == {"rows": 21, **quantiles, "counter": "allocated", "files": ["runs.csv"], "engine": None}
     assert module.RESIDUALS.parent == Path(module.__file__).parent

@@ -76,30 +76,30 @@ def test_the_lines_of_all_layouts_are_there_to_paste_on_request() -> None:
     assert typed == [[*WORDS, *each.overrides] for each in (FIRST, SECOND, OTHER)]
 
 
-def test_a_card_that_is_nearly_full_is_marked_and_the_fastest_with_room_named() -> None:
-    assert FIRST.speed is not None
-    assert not FIRST.speed.crowded
-    full = replace(FIRST, speed=replace(FIRST.speed, crowded=True))
-    said = table.text(plan_of(full, SECOND))
-    assert re.search(r"^ 1 .*%!", said, re.MULTILINE)
-    assert not re.search(r"^ 2 .*%!", said, re.MULTILINE)
-    assert "the fastest with more room is 2" in joined(said)
-    assert "!" not in table.text(plan_of(FIRST, SECOND))
+def test_a_layout_that_may_not_fit_says_how_likely_it_is_to() -> None:
+    risky = replace(SECOND, verdict=replace(SECOND.verdict, chance=0.77))
+    said = joined(table.text(plan_of(FIRST, risky)))
+    assert f"{worded(SECOND.spec)} · 77% likely to fit" in said
+    assert "times the probability that it fits" in said
+    assert "likely" not in table.text(plan_of(FIRST, SECOND))
 
 
-def test_a_tight_layout_is_told_with_its_gain_and_its_risk() -> None:
-    tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight"))
-    said = joined(table.text(plan_of(SECOND, tight=tight)))
+def test_the_layout_at_the_edge_is_told_with_its_gain_its_risk_and_the_way_to_know() -> None:
+    tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight", chance=0.6))
+    text = table.text(plan_of(SECOND, tight=tight))
+    said = joined(text)
     gain = slower_because.loss(FIRST, SECOND)
     assert gain is not None
-    assert f"{-gain:+.1%} tokens/s with {worded(FIRST.spec)}, which may run out of memory" in said
+    assert f"at the edge of the card: {-gain:+.1%} tokens/s with {worded(FIRST.spec)}, which needs" in said
+    assert "and is 60% likely to fit" in said
     assert f"what 1 loses to it: {slower_because.loss_text(SECOND, FIRST)}" in said
+    assert "try it:\nlaunch rehearse model=7b " in text
 
 
-def test_layouts_that_only_fit_within_the_error_are_said_to() -> None:
-    tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight"))
-    assert "Nothing fits for certain" in joined(table.text(plan_of(tight)))
-    assert "Nothing fits for certain" not in joined(table.text(plan_of(FIRST)))
+def test_a_first_layout_that_only_fits_within_the_error_is_said_to() -> None:
+    tight = replace(FIRST, verdict=replace(FIRST.verdict, name="tight", chance=0.6))
+    assert "Nothing that fits for certain promises more: 1 is 60% likely to fit" in joined(table.text(plan_of(tight)))
+    assert "Nothing that fits" not in joined(table.text(plan_of(FIRST)))
 
 
 def test_what_became_of_all_layouts_is_counted() -> None:

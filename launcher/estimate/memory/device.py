@@ -43,6 +43,8 @@ class Allocator:
 
     needed: float  # Until it does not run out of memory, having freed its cached segments.
     reserved: float  # Until ``max_memory_reserved``, where memory is plenty.
+    # Standard deviation of ln(1 + needed) over the replays.
+    deviation: float
     source: str  # Where the shares were seen.
 
 
@@ -50,16 +52,18 @@ ALLOCATORS = {
     "default": Allocator(
         needed=0.0625,
         reserved=0.16,
+        deviation=0.045,
         source="replay of traces through a model of CUDACachingAllocator:"
         " median of +2.1, 5.5, 5.6, 6.9, 10, 16.3 % needed, of +7.6, 16, 23 % reserved",
     ),
     "expandable": Allocator(
         needed=0.0085,
         reserved=0.11,
+        deviation=0.004,
         source="replay of traces with expandable segments: middle of +0.2 .. 1.5 % needed, of +3 .. 19 % reserved",
     ),
 }
-NO_LOSS = Allocator(needed=0.0, reserved=0.0, source="the CPU allocator keeps no cache")
+NO_LOSS = Allocator(needed=0.0, reserved=0.0, deviation=0.0, source="the CPU allocator keeps no cache")
 
 
 def allocator(spec: RunSpec) -> Allocator:

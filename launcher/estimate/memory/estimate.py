@@ -121,6 +121,7 @@ def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], b
         outside_bytes=needed.outside_bytes,
         moments=needed.moments,
         band=error,
+        loses=needed.loses,
         phases=_phases(ranks),
         piles=tuple(_piles([*worst.at(moment), device.fragmentation(spec, allocated)])),
         ranks=tuple(_rank_peak(rank) for rank in ranks),
@@ -183,6 +184,8 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
         moments=tuple(ceil(size * lost) + outside for size in _at_moments(ranks)),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
         disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
+        band=error,
+        loses=device.allocator(worst.model.spec).deviation,
     )
 
 

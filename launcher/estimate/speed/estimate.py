@@ -31,8 +31,6 @@ Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 
 the speed of the others; how often the allocator asks again nobody can say beforehand.
 """
 
-RETRYING = 0.1  # The speed of such runs, of what the same run has with room to spare.
-
 
 class Backend(Protocol):
     """The questions of the model of speed to a backend."""
@@ -110,7 +108,6 @@ def estimate(
     if timed is None:
         return None
     terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
-    crowded = crowding is not None and crowding >= CROWDED
     needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
     idle = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
@@ -125,8 +122,8 @@ def estimate(
         stages=tuple(
             replace(one.time, stage=number).times(1 / factor.value) for number, one in enumerate(timed.line.stages)
         ),
-        constant=replace(factor, low=min(factor.low, RETRYING)) if crowded else factor,
-        crowded=crowded,
+        constant=factor,
+        crowded=crowding is not None and crowding >= CROWDED,
     )
 
 

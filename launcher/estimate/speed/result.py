@@ -71,7 +71,7 @@ class SpeedEstimate:
         terms: The parts of a step on the slowest stage; their exposed seconds add up to ``step_seconds``.
         stages: One rank of each pipeline stage.
         constant: The measured factor that is in all of it.
-        crowded: True if so much of the card is taken that the allocator may slow the run, to the band's lower end.
+        crowded: True if so much of the card is taken that the allocator may slow the run, by more than the band says.
     """
 
     step_seconds: float

@@ -198,15 +198,14 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     constant = speed.constant
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"
-    crowded = "; its lower end is that of runs on cards that were nearly full" if speed.crowded else ""
     if constant.here:
-        return _own(spec, constant) + crowded
+        return _own(spec, constant)
     others = constant.whose.endswith("models without experts")
     band = "from runs of models with experts" if others else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
         f" {_runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction,"
-        f" {band} (launcher/estimate/speed/calibration.json){crowded}"
+        f" {band} (launcher/estimate/speed/calibration.json)"
     )
 
 

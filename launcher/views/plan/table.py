@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from launcher import backends
 from launcher.base.units import count, gib, rounded
 from launcher.estimate.speed.calibration import Constant
-from launcher.estimate.speed.estimate import CROWDED, RETRYING, unknown
+from launcher.estimate.speed.estimate import unknown
 from launcher.estimate.speed.terms import COMMUNICATION
 from launcher.planner import slower_because, wording
 from launcher.planner.keys import VARIED
@@ -25,7 +25,8 @@ _FORM = "{:>2} {:>8} {:>15} {:>7} {:>5} {:>10} {:>5} {:>6} {:>7} {:>6}"
 _HEADS = ("", "tokens/s", "error band", "step", "MFU", "memory", "", "bubble", "exposed", "vs 1")
 _FORM_OF_MEMORY = "{:>2} {:>10} {:>5}"
 _INDENT = 3
-_FULL = "!"
+_REHEARSE = "`launch rehearse` measures it on one GPU before the queue"
+_LIKELY = 0.95  # The probability below which a layout is said to be at the edge of the card.
 
 
 def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
@@ -39,15 +40,16 @@ def text(plan: Plan, width: int = 80, *, lines: bool = False) -> str:
         _said(_basis(plan), width),
         [*_heading(first, width), *(row for at, each in numbered for row in _row(plan, at, each, width, lines))],
         _said(_remarks(plan), width),
+        [] if plan.tight is None else ["try it:", *pasteable(plan, plan.tight, width, "launch rehearse")],
         [] if lines else [f"launch the first{so_far}:", *pasteable(plan, first, width)],
         _said(_further(plan, lines=lines), width),
     ]
     return "\n\n".join("\n".join(paragraph) for paragraph in paragraphs if paragraph)
 
 
-def pasteable(plan: Plan, layout: Layout, width: int) -> list[str]:
+def pasteable(plan: Plan, layout: Layout, width: int, command: str = "launch") -> list[str]:
     """The line to paste for a layout, cut at its words by backslashes where it is longer than the terminal."""
-    lines = ["launch"]
+    lines = [command]
     for word in map(shlex.quote, (*plan.single, *layout.overrides)):
         if len(lines[-1]) + 1 + len(word) > width - 2:
             lines[-1] += " \\"
@@ -142,6 +144,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
     told = wording.BETWEEN.join((
         wording.layout(layout.spec),
         *(str(value_at(layout.spec, key)) for key in _varied(plan)),
+        *_risk(layout),
     ))
     yield from filled(told, width, indent)
     yield from filled(sentences.cost(layout, plan.length), width, indent, between=", ")
@@ -176,10 +179,14 @@ def _figures(layout: Layout, first: Layout) -> Iterator[str]:
 
 
 def _share(layout: Layout) -> str:
-    """The memory as a share of the card's, marked where it is nearly full."""
+    """The memory as a share of the card's."""
     used, capacity = layout.verdict.used_bytes, layout.verdict.capacity_bytes
-    full = _FULL if layout.speed is not None and layout.speed.crowded else ""
-    return f"{used / capacity:.0%}{full}" if used is not None and capacity else ""
+    return f"{used / capacity:.0%}" if used is not None and capacity else ""
+
+
+def _risk(layout: Layout) -> Iterator[str]:
+    if layout.verdict.chance < _LIKELY:
+        yield f"{layout.verdict.chance:.0%} likely to fit"
 
 
 def exposed(layout: Layout) -> float:
@@ -189,32 +196,24 @@ def exposed(layout: Layout) -> float:
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
-    """Remarks on the rows: cards that are nearly full, fits within the error, and a tight one."""
-    if plan.layouts[0].verdict.name == "tight":
-        yield "Nothing fits for certain: these fit within the error of the memory estimate, and may run out of it."
-    yield from _crowded(plan)
+    """How sure the first is where it is not, and the layout at the edge of the card with what it would gain."""
+    first = plan.layouts[0]
+    if first.verdict.name == "tight":
+        yield (
+            f"Nothing that fits for certain promises more: 1 is {first.verdict.chance:.0%} likely to fit, and"
+            f" {_REHEARSE}"
+        )
+    if any(each.verdict.chance < _LIKELY for each in plan.layouts):
+        yield "the order is that of the speed to be expected: the predicted one times the probability that it fits"
     tight = plan.tight
     if tight is None:
         return
-    first, verdict = plan.layouts[0], tight.verdict
-    gain = slower_because.loss(tight, first)
+    gain, verdict = slower_because.loss(tight, first), tight.verdict
     faster = "" if gain is None else f"{-gain:+.1%} tokens/s with "
     why = "" if gain is None else f"; what 1 loses to it: {slower_because.loss_text(first, tight)}"
     yield (
-        f"{faster}{wording.layout(tight.spec)}, which may run out of memory: it needs {gib(verdict.used_bytes or 0)} of"
-        f" {gib(verdict.capacity_bytes or 0)}, and fits within the error of that estimate alone{why}"
-    )
-
-
-def _crowded(plan: Plan) -> Iterator[str]:
-    """The meaning of an exclamation mark, and the first layout without one."""
-    if not any(each.speed is not None and each.speed.crowded for each in plan.layouts):
-        return
-    roomy = next((n for n, each in enumerate(plan.layouts, 1) if each.speed is not None and not each.speed.crowded), 0)
-    other = f"; the fastest with more room is {roomy}" if roomy > 1 else ""
-    yield (
-        f"{_FULL} more than {CROWDED:.0%} of the card: where its allocator has to free what it keeps and ask again,"
-        f" runs were measured at down to {RETRYING:.0%} of their speed{other}"
+        f"at the edge of the card: {faster}{wording.layout(tight.spec)}, which needs {gib(verdict.used_bytes or 0)} of"
+        f" {gib(verdict.capacity_bytes or 0)} and is {verdict.chance:.0%} likely to fit; {_REHEARSE}{why}"
     )
 
 
