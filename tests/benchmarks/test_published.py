@@ -40,6 +40,7 @@ RUN = {
     "compile": "false",
     "lora_rank": "",
     "quant": "",
+    "params_b": "1.1",
     "peak_mem_gib": "49.58",
     "oom": "false",
     "counter": "reserved",
@@ -80,8 +81,8 @@ def test_torchtitan_holds_a_shard_of_fp32_weights_and_moments_and_copies_keys_to
     [
         ({}, 12),
         ({"compile": "true"}, 12),
-        ({"compile": "true", "framework_version": "torchtitan e7c0cae (2025-06-13)"}, 4),
-        ({"notes": "with compiled/chunked cross-entropy loss"}, 4),
+        ({"compile": "true", "framework_version": "torchtitan e7c0cae (2025-06-13)"}, 6),
+        ({"notes": "with compiled/chunked cross-entropy loss"}, 6),
     ],
 )
 def test_torchtitan_compiles_its_loss_with_the_model_since_march_2025(
@@ -89,6 +90,33 @@ def test_torchtitan_compiles_its_loss_with_the_model_since_march_2025(
 ) -> None:
     found = rank(row(tmp_path, **changes))
     assert at(found, "loss_backward", "logits") == per_entry * 128256 * 8192
+
+
+@pytest.mark.parametrize(
+    ("changes", "gib"),
+    [
+        ({}, 49.58),
+        ({"notes": "reshard policy: never reshard (ZeRO-2-like)"}, 62.18),
+        ({"framework_version": "torchtitan d4844586 (2025-08)"}, 47.38),
+        ({"framework_version": "torchtitan 40f8fd00 (2024-06)"}, 59.48),
+    ],
+)
+def test_torchtitan_reserves_what_the_streams_beside_the_computing_one_held(
+    tmp_path: Path, changes: dict[str, str], gib: float
+) -> None:
+    found = row(tmp_path, **changes)
+    assert found.reserved is not None
+    assert found.reserved() / 2**30 == pytest.approx(gib, rel=0.05)
+
+
+def test_fsdp1_under_torchtitan_gathers_in_the_stream_of_its_own_alone(tmp_path: Path) -> None:
+    reserved = []
+    for stage in ("fsdp2", "fsdp"):
+        found = row(tmp_path, framework_version="torchtitan 40f8fd00 (2024-04)", zero_stage=stage)
+        assert found.reserved is not None
+        reserved.append(found.reserved())
+    root = 2 * (2 * 128256 * 4096 + 4096)
+    assert reserved[0] - reserved[1] == root
 
 
 def test_never_resharding_keeps_every_gathered_block(tmp_path: Path) -> None:
@@ -131,6 +159,43 @@ def test_litgpt_adapts_queries_keys_and_values_at_once(tmp_path: Path) -> None:
     assert [term for term in everything.terms if "the head's dropout" in term.formula]
 
 
+def test_litgpt_makes_the_logits_of_an_adapted_model_in_chunks_of_128_tokens(tmp_path: Path) -> None:
+    sizes = [at(rank(row(tmp_path, **ADAPTED | {"quant": quant})), "loss_backward", "logits") for quant in ("", "nf4")]
+    assert sizes == [10 * 128256 * 512, 7.5 * 128256 * 512]
+
+
+def test_litgpt_pretrains_on_labels_that_come_shifted_and_accumulates_as_the_notes_say(tmp_path: Path) -> None:
+    noted = "global batch 32 for FSDP runs via CLI, 512 default otherwise"
+    settings = LITGPT | {"framework_version": "torch 2.4.0", "notes": noted, "n_gpus": "8", "global_batch": ""}
+    copies, shards = (rank(row(tmp_path, **settings | {"zero_stage": stage})) for stage in ("0", "3"))
+    assert [found.model.spec.gradient_accumulation for found in (copies, shards)] == [64, 4]
+    assert at(copies, "loss_backward", "logits") == 12 * 128256 * 512
+    assert (shards.model.spec.checkpointing.mode, shards.model.spec.parallel.shard) == ("none", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_of_a_token"),
+    [
+        ({}, 2 * (4096 + 1024)),
+        ({"kv_heads": "32"}, 4 * (4096 + 4096)),
+        ({"quant": "nf4"}, 2 * (4096 + 1024) + 2 * (3 * 4096 + 14336)),
+        ({"kv_heads": "32", "activation_fn": "gelu", "model_name": "phi-2"}, 4 * (4096 + 4096) - 2 * 4096),
+    ],
+)
+def test_litgpts_blocks_save_joined_projections_padded_adapters_and_inputs_of_4_bit_products(
+    tmp_path: Path, changes: dict[str, str], bytes_of_a_token: int
+) -> None:
+    found = rank(row(tmp_path, **ADAPTED | changes))
+    more = [term for term in found.at("loss") if term.what.startswith("joined projections")]
+    assert [term.bytes for term in more] == [32 * bytes_of_a_token * 512]
+
+
+def test_litgpts_4_bit_products_hold_the_inputs_of_the_micro_batch_before(tmp_path: Path) -> None:
+    found = rank(row(tmp_path, **ADAPTED | {"quant": "nf4"}))
+    last = next(term for term in found.at("forward") if term.what == "inputs of products on the last graph")
+    assert last.bytes == 32 * 2 * (3 * 4096 + 14336) * 512
+
+
 def test_litgpt_without_a_gate_is_a_gpt_with_untied_weights(tmp_path: Path) -> None:
     found = row(tmp_path, **LITGPT | {"activation_fn": "gelu", "model_name": "phi-2", "tied_embeddings": "true"}).spec
     assert found is not None
@@ -138,7 +203,7 @@ def test_litgpt_without_a_gate_is_a_gpt_with_untied_weights(tmp_path: Path) -> N
 
 
 def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
-    settings = LITGPT | {"framework_version": "torch 2.4.0", "notes": "", "n_gpus": "8", "global_batch": ""}
+    settings = LITGPT | {"framework_version": "torch 2.4.0", "notes": "", "n_gpus": "8", "zero_stage": "0"}
     found = rank(row(tmp_path, **settings))
     assert at(found, "idle", "reduce_buffers") == 2 * found.model.elements.whole
 
@@ -160,7 +225,8 @@ def test_litgpt_under_ddp_has_buckets(tmp_path: Path) -> None:
         ({"notes": "SAC additionally saves abs/amax"}, "settings that differ from the defaults and are not stated"),
         (LITGPT | {"compile": "thunder"}, "a compiler that chooses what is saved"),
         (LITGPT | {"notes": "full; yaml devices=n/a"}, "no recipe states the run's settings"),
-        (LITGPT | {"quant": "nf4"}, "Fabric's bitsandbytes precision, whose saved tensors are not known"),
+        (LITGPT | {"quant": "nf4"}, "no recipe states the run's settings"),
+        (LITGPT | {"params_b": "3.821"}, "weights, gradients and moments as stated exceed the card"),
         ({"framework": "fsdp_qlora (FSDP1)", "offload": "params cpu"}, "parameters that FSDP1 offloads"),
         ({"framework": QWEN}, "the Trainer under DeepSpeed"),
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def _row(line: Line, catalog: Catalog) -> Row:
         backend=expressed.backend,
         measured=measured,
         stage=expressed.stage,
+        reserved=partial(expressed.reserved, spec) if expressed.reserved is not None else None,
         first_step=expressed.first_step,
         soft=line["soft"] == "True",
         oom=oom,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from launcher.estimate.memory.estimate import Backend
+from launcher.spec import RunSpec
 
 type Line = dict[str, str]
 
@@ -18,12 +20,14 @@ class Expressed:
         settings: Further overrides.
         stage: The pipeline stage that was measured; None is the worst.
         first_step: Whether the first step was measured.
+        reserved: Bytes that the allocator reserves of a run; None is the estimate's share of what is allocated.
     """
 
     backend: Backend | None = None
     settings: dict[str, object] = field(default_factory=dict)
     stage: int | None = None
     first_step: bool = False
+    reserved: Callable[[RunSpec], int] | None = None
 
 
 class LeftOutError(Exception):

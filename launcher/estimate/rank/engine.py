@@ -21,7 +21,7 @@ class LogitsBytes:
 
     output: int | Fraction  # When the output projection has made them.
     loss: int  # At the peak of the loss's forward pass.
-    backward: int  # At the peak of its backward pass.
+    backward: int | Fraction  # At the peak of its backward pass.
     source: str  # File or trace that shows it.
 
 
