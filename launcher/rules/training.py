@@ -70,7 +70,7 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("optimizer.warmup_ratio", optimizer.warmup_ratio, rule, way_out)
     end, warmup, decay = optimizer.schedule_steps(spec.steps), spec.warmup_steps, optimizer.wsd_decay_steps
     if optimizer.schedule == "wsd" and decay is not None and decay > end - warmup:
-        rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would begin before its end"
+        rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would begin within it"
         way_out = ["optimizer.wsd_decay_steps=null", f"optimizer.decay_steps={warmup + decay}"]
         yield ConfigError("optimizer.wsd_decay_steps", decay, rule, way_out)
 
@@ -152,7 +152,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     train, save, warmup = spec.train, spec.save, spec.warmup_steps
     if warmup >= spec.steps and warmup:
         rule = f"the learning rate is still rising when the run ends after {edit.length_text(spec)}"
-        way_out = [edit.warm_up_override(spec, spec.steps // 10), edit.length_override(spec, warmup * 10)]
+        longer = edit.length_override(spec, warmup * 10)
+        way_out = [edit.warm_up_override(spec, spec.steps // 10), *([longer] if spec.optimizer.warmup_steps else [])]
         yield ConfigError(*edit.warm_up(spec), rule, way_out)
     decay = spec.optimizer.decay_steps
     if decay is not None and spec.optimizer.schedule != "constant" and warmup >= decay:

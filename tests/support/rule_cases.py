@@ -391,6 +391,7 @@ WARNINGS = _cases(
     optimizer.warmup=log
     optimizer.warmup_lr=1e-5
     optimizer.wsd_decay=cosine
+    optimizer.wsd_decay_steps=5
     optimizer.warmup_ratio=1.0
     train.tokens=100000 optimizer.warmup_steps=1000
     train.gradient_accumulation=4
