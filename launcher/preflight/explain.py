@@ -13,7 +13,6 @@ from dataclasses import asdict
 from launcher.base.files import JsonObject
 from launcher.base.formula import names_in
 from launcher.base.frozen import dataclass
-from launcher.estimate.memory import device
 from launcher.estimate.memory.estimate import RankTerms, error_band, rank_terms, worst_rank
 from launcher.estimate.memory.moments import MOMENTS
 from launcher.estimate.memory.result import Band
@@ -70,7 +69,7 @@ def explained(spec: RunSpec, pile: Pile) -> Explanation:
 
 def _terms(rank: RankTerms, pile: Pile) -> Iterable[MemoryTerm]:
     if pile == "fragmentation":
-        return [term for term in (device.fragmentation(rank.model.spec, rank.peak[0]),) if term.bytes]
+        return [term for term in (rank.lost(rank.peak[0]),) if term.bytes]
     return [term for term in rank.terms if term.pile == pile and term.bytes]
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from math import ceil
 from pathlib import Path
 
 from launcher.base.frozen import dataclass
-from launcher.estimate.memory import device
 from launcher.estimate.memory.breakdown import allocated_piles
 from launcher.estimate.memory.estimate import RankTerms, rank_terms
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment
@@ -66,12 +64,12 @@ def _fullest(rank: RankTerms, phase: StepPhase) -> Moment:
 
 def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
     """The four counters at a moment; the allocator loses a share of the allocated bytes, as at the peak."""
-    spec, allocated = rank.model.spec, rank.allocated(moment)
-    reserved = allocated + device.fragmentation(spec, allocated).bytes
+    allocated = rank.allocated(moment)
+    reserved = allocated + rank.lost(allocated).bytes
     outside = sum(term.bytes for term in rank.at(moment) if term.pile in OUTSIDE_PILES and term.pile != _COMMUNICATORS)
     return Counters(
         allocated_bytes=allocated,
-        needed_bytes=ceil(allocated * (1 + device.allocator(spec).needed)),
+        needed_bytes=rank.needed(allocated),
         reserved_bytes=reserved,
         device_bytes=reserved + outside,
     )

@@ -36,6 +36,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         cpu=spec.hardware.device == "cpu",
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
+        states_in_buffers=True,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
         logits=_logits_in_place(size) if spec.backend.argument("cross-entropy-fusion-impl") == "te" else None,
@@ -43,13 +44,13 @@ def engine(spec: RunSpec) -> EngineTraits:
 
 
 def _attention_copy(spec: RunSpec) -> bool:
-    """True for flash-attn, whose layout differs for several sequences, and for heads that context ranks exchange.
+    """True for flash-attn, whose layout differs for several sequences, and for what context ranks exchange whole.
 
     With ``--cp-comm-type a2a`` the kernel's output is saved, and so is what the exchange back makes of it
     (Transformer Engine ``attention/dot_product_attention/context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
     """
     flash = implementation(spec).attention == "flash" and spec.micro_batch_size > 1
-    return flash or (spec.parallel.context > 1 and spec.backend.argument("cp-comm-type") == "a2a")
+    return flash or (spec.parallel.context > 1 and spec.backend.argument("cp-comm-type") in ("a2a", "all_gather"))
 
 
 def _logits_in_place(size: int) -> LogitsBytes | None:

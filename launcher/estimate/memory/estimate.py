@@ -101,6 +101,14 @@ class RankTerms:
         """The terms alive at one moment."""
         return [term for term in self.terms if moment in term.moments]
 
+    def needed(self, allocated: int) -> int:
+        """Bytes with which the caching allocator does not run out where so many are allocated."""
+        return device.needed(self.model, allocated, self.allocated("idle"))
+
+    def lost(self, allocated: int) -> MemoryTerm:
+        """What the caching allocator loses where so many bytes are allocated."""
+        return device.fragmentation(self.model, allocated, self.allocated("idle"))
+
     @cached_property
     def peak(self) -> tuple[int, Moment]:
         """The allocated peak and its moment; of equal ones the first."""
@@ -123,7 +131,7 @@ def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], b
         band=error,
         loses=needed.loses,
         phases=_phases(ranks),
-        piles=tuple(_piles([*worst.at(moment), device.fragmentation(spec, allocated)])),
+        piles=tuple(_piles([*worst.at(moment), worst.lost(allocated)])),
         ranks=tuple(_rank_peak(rank) for rank in ranks),
         host=needed.host,
         disk=needed.disk,
@@ -177,11 +185,10 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
     worst = worst_rank(ranks)
     model = worst.model.spec.model
     peak, outside = _peak(worst, error), worst.outside_bytes
-    lost = 1 + device.allocator(worst.model.spec).needed
     return Needs(
         peak=peak,
         outside_bytes=outside,
-        moments=tuple(ceil(size * lost) + outside for size in _at_moments(ranks)),
+        moments=tuple(worst.needed(size) + outside for size in _at_moments(ranks)),
         host=host.host_memory(tuple(rank.model for rank in ranks), peak.device_bytes),
         disk=host.checkpoint(worst.model, parameter_counts(worst.model.spec, family)[0], outside_blocks(family, model)),
         band=error,
@@ -253,10 +260,9 @@ def _terms(one: RankModel, backend: Backend) -> Iterator[MemoryTerm]:
 
 
 def _peak(worst: RankTerms, error: Band) -> Peak:
-    spec = worst.model.spec
     allocated, moment = worst.peak
-    needed = ceil(allocated * (1 + device.allocator(spec).needed))
-    reserved = allocated + device.fragmentation(spec, allocated).bytes
+    needed = worst.needed(allocated)
+    reserved = allocated + worst.lost(allocated).bytes
     return Peak(
         allocated_bytes=allocated,
         needed_bytes=needed,
@@ -275,7 +281,7 @@ def _rank_peak(rank: RankTerms) -> RankPeak:
         stage=rank.model.view.stage,
         static_bytes=rank.allocated("idle"),
         allocated_bytes=allocated,
-        reserved_bytes=allocated + device.fragmentation(rank.model.spec, allocated).bytes,
+        reserved_bytes=allocated + rank.lost(allocated).bytes,
     )
 
 

@@ -56,6 +56,8 @@ class EngineTraits(Hashed):
     vocabulary_multiple: int = 1  # The vocabulary is padded to a multiple of it.
     shard_rows: bool = False  # True if shards are cut by rows of each tensor (FSDP2), False if from one flat buffer.
     gradients_stay: bool = False  # True if gradient buffers live from the first step to the last.
+    # True if parameters, gradients and their shards are parts of a few buffers that live as long as the run.
+    states_in_buffers: bool = False
     gradients_last: bool = False  # True if there are shards of gradients after the last micro-batch alone.
     grouped_experts: bool = False  # True if routed experts run in grouped products, all at once; False if in a loop.
     # True if ranks that see different tokens share the experts, and the engine counts their exchange.
