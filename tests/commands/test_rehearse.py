@@ -65,7 +65,7 @@ def test_a_run_starts_by_its_rehearsal_alone_where_that_is_demanded(
     checked = _json(capsys, "rehearse", *small)
     assert (checked["check"]["verdict"], checked["rehearse"]["verdict"]) == ("does_not_fit", "fits")
     monkeypatch.setattr(submit, "submit", lambda directory, spec: "1")
-    monkeypatch.setattr("launcher.actions.follow.follow", lambda directory, spec, show: 0)
+    monkeypatch.setattr("launcher.actions.run.follow", lambda directory, spec, show: 0)
     assert cli.main(["run", *small, "run.name=a"]) == 3
     assert "`launch run --rehearsed` takes that verdict" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["run", *small, "run.name=a", "--rehearsed"]) == 0

@@ -68,7 +68,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         patch.setenv("XDG_STATE_HOME", str(found.folder / "state"))
         patch.chdir(found.folder)
         patch.setattr("launcher.submission.submit._start_here", start)
-        patch.setattr("launcher.actions.follow.follow", lambda *arguments, **options: 0)
+        patch.setattr("launcher.actions.run.follow", lambda *arguments, **options: 0)
         (found.folder / "theirs.py").write_text("print('theirs')")
         assert main([*OWN, "run.name=own"]) == 0
         assert main(["-m", *OWN, "train.seed=1,2", "run.name=sweep"]) == 0

@@ -67,7 +67,8 @@ def _start_by(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path, RunSpec], No
         return "1"
 
     monkeypatch.setattr("launcher.submission.submit._start_here", started)
-    monkeypatch.setattr("launcher.actions.follow.follow", lambda *arguments, **options: 0)
+    for module in ("run", "follow"):
+        monkeypatch.setattr(f"launcher.actions.{module}.follow", lambda *arguments, **options: 0)
 
 
 def _train(directory: Path, spec: RunSpec) -> None:
