@@ -55,7 +55,7 @@ TYPED: Sequence[tuple[str, Sequence[str]]] = (
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("STATE", "CACHE", "CONFIG"):
+    for name in ("STATE", "CONFIG"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     monkeypatch.chdir(tmp_path)
     return tmp_path
