@@ -8,6 +8,8 @@ looks for new ones.
 from __future__ import annotations
 
 import atexit
+import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -24,10 +26,13 @@ from tests.support import slurm_runs
 
 signals.hear_in_children()
 
-_CACHE = tempfile.mkdtemp(prefix="launch-cache-")
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
-os.environ["XDG_CACHE_HOME"] = _CACHE
-os.environ["XDG_STATE_HOME"] = f"{_CACHE}/state"
+_CACHES = "LAUNCH_TEST_CACHE"
+"""The variable by which pytest's workers, processes of their own, know the folder of the cache that they share."""
+if _CACHES not in os.environ:
+    os.environ[_CACHES] = tempfile.mkdtemp(prefix="launch-cache-")
+    atexit.register(shutil.rmtree, os.environ[_CACHES], ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = os.environ[_CACHES]
+os.environ["XDG_STATE_HOME"] = f"{os.environ[_CACHES]}/state{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -64,6 +69,7 @@ _LONGEST = (
 
 
 _THOROUGH = (
+    "backends/deepspeed/test_options",
     "backends/megatron/test_differential",
     "backends/megatron/test_lean_validator",
     "benchmarks",
@@ -79,6 +85,7 @@ _THOROUGH = (
     "worker/fsdp/test_context_parallel",
     "worker/fsdp/test_pipeline",
     "worker/fsdp/test_lora",
+    "worker/fsdp/test_optimizers",
     "worker/fsdp/test_qlora",
     "worker/megatron/test_same_maths",
     "worker/rehearse",
@@ -88,24 +95,44 @@ _THOROUGH = (
 """Whole matrices of equal maths, real Slurm, and tools that no user has: `make test-all` has them, `make test` not."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave unread what the selection leaves out as a whole: to import all of it takes 10 s of each worker."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    wanted, whole = config.getoption("markexpr"), _is_thorough(collection_path)
+    if wanted == "thorough" and not whole:
+        whole = "mark.thorough" in collection_path.read_text()
+    return True if (wanted == "thorough" and not whole) or (wanted == "not thorough" and whole) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is thorough, and start with what takes longest."""
     for item in items:
-        if not _names(item).isdisjoint(_THOROUGH):
+        if _is_thorough(item.path):
             item.add_marker(pytest.mark.thorough)
-    items.sort(key=_turn)
+    items.sort(key=lambda item: _turn(item.path))
 
 
-def _names(item: pytest.Item) -> set[str]:
-    """The test's file without its suffix, and the folders above it, below this one."""
-    place = item.path.relative_to(Path(__file__).parent).with_suffix("")
-    return {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look through the modules and tests again, which stay until the end."""
+    gc.freeze()
 
 
-def _turn(item: pytest.Item) -> int:
-    names = _names(item)
-    return next((turn for turn, name in enumerate(_LONGEST) if name in names), len(_LONGEST))
+@functools.cache
+def _names(path: Path) -> frozenset[str]:
+    """A test's file without its suffix, and the folders above it, below this one."""
+    place = path.relative_to(Path(__file__).parent).with_suffix("")
+    return frozenset((place.as_posix(), *(parent.as_posix() for parent in place.parents)))
+
+
+def _is_thorough(path: Path) -> bool:
+    return not _names(path).isdisjoint(_THOROUGH)
+
+
+@functools.cache
+def _turn(path: Path) -> int:
+    return next((turn for turn, name in enumerate(_LONGEST) if name in _names(path)), len(_LONGEST))
 
 
 def pytest_configure() -> None:

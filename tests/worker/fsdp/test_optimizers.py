@@ -16,8 +16,6 @@ from tests.support.adapters import first_rank
 pytest.importorskip("bitsandbytes", reason="lion and paged_adamw_8bit need the extra 'fsdp'")
 pytest.importorskip("torchao", reason="adamw_8bit needs the extra 'fsdp'")
 
-pytestmark = pytest.mark.thorough
-
 NOISE = {"adafactor": 1e-5, "lion": 1e-4, "muon": 1e-4, "adamw_8bit": 1e-4, "paged_adamw_8bit": 1e-4}
 """Relative, over six steps. Lion steps by signs, Muon multiplies in bf16, 8-bit states round in blocks of a shard."""
 
