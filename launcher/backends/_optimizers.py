@@ -1,7 +1,7 @@
 """Optimizers of the engines whose loop is our own: the library of each, and what it does not go with.
 
-torch has AdamW, SGD, Adafactor and Muon, torchao an 8-bit AdamW that knows FSDP2's shards, bitsandbytes Lion and a
-paged 8-bit AdamW (``launcher/worker/model/optimizers.py``).
+torch has AdamW, SGD, Adafactor and Muon, torchao an 8-bit AdamW that knows FSDP2's shards, bitsandbytes Lion and
+8-bit AdamW of its own, paged or not (``launcher/worker/model/optimizers.py``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ _IDLE: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Keys that an optimizer does not read, and why."""
 
+BITSANDBYTES = Need(
+    package="bitsandbytes",
+    since="0.50",
+    path="optimizer.name",
+    asked=lambda spec: spec.hardware.device == "cpu" and spec.optimizer.name in _of_bitsandbytes(spec),
+    because="has no optimizers for the CPU",
+    way_out="optimizer=adamw",
+)
+
 NEEDS = (
     Need(
         package="torch",
@@ -39,15 +48,13 @@ NEEDS = (
         because="has no torch.optim.Muon",
         way_out="optimizer=adamw",
     ),
-    Need(
-        package="bitsandbytes",
-        since="0.50",
-        path="optimizer.name",
-        asked=lambda spec: spec.optimizer.name in OF_BITSANDBYTES and spec.hardware.device == "cpu",
-        because="has no optimizers for the CPU",
-        way_out="optimizer=adamw",
-    ),
+    BITSANDBYTES,
 )
+
+
+def _of_bitsandbytes(spec: RunSpec) -> Sequence[str]:
+    """On ZeRO's flat partitions adamw_8bit is, too: torchao's has 8 bits for whole blocks of 256 values alone."""
+    return (*OF_BITSANDBYTES, "adamw_8bit") if spec.backend.name == "deepspeed" else OF_BITSANDBYTES
 
 
 def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:

@@ -128,7 +128,9 @@ def test_lora_plus_groups_as_peft_does() -> None:
     theirs = create_loraplus_optimizer(
         module, torch.optim.AdamW, lr=1.0, loraplus_lr_ratio=8.0, loraplus_weight_decay=0.1
     )
-    groups = rated(optimizers.parameter_groups(module, 0.1), module.named_parameters(), 8.0)
+    groups = rated(
+        optimizers.parameter_groups(module, make_spec("optimizer.weight_decay=0.1")), module.named_parameters(), 8.0
+    )
     ours = {id(each): (group.get("ratio", 1.0), group["weight_decay"]) for group in groups for each in group["params"]}
     assert len(ours) == 2 * 2 * len(LINEARS)
     assert ours == {

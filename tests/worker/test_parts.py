@@ -170,8 +170,9 @@ def test_rates_are_those_of_megatron(schedule: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_norms_and_biases_do_not_decay() -> None:
-    made = network.network(make_spec(*SMALL).model, torch.float32)
-    matrices, vectors = optimizers.parameter_groups(made, 0.1)
+    spec = make_spec(*SMALL, "optimizer.weight_decay=0.1")
+    made = network.network(spec.model, torch.float32)
+    matrices, vectors = optimizers.parameter_groups(made, spec)
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
     assert {parameter.dim() for parameter in matrices["params"]} == {2}
     assert {parameter.dim() for parameter in vectors["params"]} == {1}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2
 
-from launcher.backends import _models, _shared
+from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.deepspeed import extra, optimizer
 from launcher.backends.deepspeed.swapping import PARAMETER_BUFFERS, swapping
 from launcher.backends.deepspeed.traits import dtypes
@@ -64,6 +64,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     zero = spec.zero
     yield from _shared.over_one_rank(spec)
     yield from _shared.compiled_choice(spec)
+    if spec.script is None:
+        yield from _optimizers.idle_keys(spec)
     if zero.stage < 3:
         for path, neutral in _STAGE_3.items():
             if edit.value_at(spec, path) != neutral:
@@ -239,20 +241,41 @@ def _offload(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
-    name = spec.optimizer.name
-    if name not in optimizer.SUPPORTED:
-        rule = f"backend=deepspeed runs {' or '.join(optimizer.SUPPORTED)} in this version"
-        way_out = ["parallel=fsdp", *(f"optimizer={other}" for other in optimizer.SUPPORTED)]
-        yield ConfigError("optimizer.name", name, rule, way_out)
+    name, path = spec.optimizer.name, "optimizer.name"
+    if name in optimizer.REFUSED:
+        yield ConfigError(path, name, optimizer.REFUSED[name], ["parallel=fsdp", "optimizer=adamw", "optimizer=lion"])
+    else:
+        yield from _optimizers.check(spec, optimizer.SUPPORTED)
+    if name not in optimizer.OWN:
+        yield from _of_bitsandbytes(spec)
     if name != "adamw" and spec.zero.offload_optimizer != "none":
         rule = f"{name} would step on the CPU without a kernel of DeepSpeed's for it"
         path = "zero.offload_optimizer"
         yield ConfigError(path, spec.zero.offload_optimizer, rule, ["optimizer=adamw", f"{path}=none"])
     for key in ("fused", "foreach"):
-        if getattr(spec.optimizer, key) is not None and spec.zero.offload_optimizer == "nvme":
+        if name in optimizer.OWN and getattr(spec.optimizer, key) is not None and spec.zero.offload_optimizer == "nvme":
             rule = "NVMe offload swaps the state of DeepSpeedCPUAdam, which has no such choice"
             path = f"optimizer.{key}"
             yield ConfigError(path, edit.value_at(spec, path), rule, [f"{path}=null", "zero.offload_optimizer=cpu"])
+
+
+def _of_bitsandbytes(spec: RunSpec) -> Iterator[ConfigError]:
+    """Runs that would not meet the optimizer, or meet it with tensors that it was not tested with."""
+    name, path = spec.optimizer.name, "optimizer.name"
+    if name in optimizer.REFUSED:
+        return
+    if spec.script is not None:
+        rule = "the launcher's worker makes it, and ds_config.json has no word for it that a script would find"
+        yield ConfigError(path, name, rule, ["optimizer=adamw", "script=null"])
+    if spec.zero.stage == 0:
+        yield ConfigError(path, name, "it is tested beside ZeRO 1 to 3", ["zero=1", "parallel=ddp", "optimizer=adamw"])
+    if name != "lion" and spec.parallel.pipeline > 1:
+        rule = "stages would have other groups of weights, and DeepSpeed sums norms over the stages group by group"
+        yield ConfigError(path, name, rule, ["optimizer=lion", "optimizer=adamw", "parallel.pipeline=1"])
+    if dtypes(spec).optimizer_states != "fp32":
+        rule = "bitsandbytes keeps moments in fp32 or 8 bits"
+        found = spec.precision.optimizer_states
+        yield ConfigError("precision.optimizer_states", found, rule, ["precision.optimizer_states=null"])
 
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import log2
 from typing import Any
 
-from launcher.backends.deepspeed.optimizer import is_torch
+from launcher.backends.deepspeed.optimizer import OWN, is_torch
 from launcher.backends.deepspeed.swapping import swapping
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.files import JsonObject
@@ -34,7 +34,7 @@ def build(spec: RunSpec) -> JsonObject:
         "gradient_clipping": spec.optimizer.clip,
         "communication_data_type": formats.reduce,
         "data_types": {"grad_accum_dtype": formats.accumulate},
-        "optimizer": _optimizer(spec),
+        **({"optimizer": _optimizer(spec)} if spec.optimizer.name in OWN else {}),
         "zero_allow_untested_optimizer": spec.optimizer.name != "adamw",
         "zero_force_ds_cpu_optimizer": not is_torch(spec),
         "zero_optimization": _zero(spec),

@@ -12,8 +12,17 @@ from launcher.backends.deepspeed import optimizer
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec
 
-SUPPORTED = ("adamw", "sgd")
-"""Optimizers that this backend translates; the others have no tested counterpart in DeepSpeed."""
+OWN = ("adamw", "sgd")
+"""Optimizers that DeepSpeed makes, by their names in ``ds_config.json``; the worker hands it those of bitsandbytes."""
+
+SUPPORTED = (*OWN, "adamw_8bit", "paged_adamw_8bit", "lion")
+
+REFUSED = {
+    "adafactor": "ZeRO's optimizers step flat partitions, and Adafactor takes means of a matrix's rows and columns",
+    "muon": "DeepSpeed 0.19.8 clips the updates of its Muon and no gradients, so that optimizer.clip would decide the"
+    " size of each step (runtime/zero/stage3.py, stage_1_and_2.py)",
+}
+"""Why it does not run the others."""
 
 
 def is_torch(spec: RunSpec) -> bool:

@@ -18,18 +18,22 @@ from launcher.estimate.memory.activations import content, inside_mlp, running_bl
 from launcher.estimate.memory.moments import (
     BACKWARD_FROM_BLOCKS,
     BLOCK_BACKWARD,
+    GRADIENTS_COMPLETE,
     LATER_BLOCKS_BACKWARD,
     LOAD,
     PASSES,
     ROOT_BACKWARD,
+    STEPPING,
     TRAINING,
     Moment,
     Moments,
 )
-from launcher.estimate.memory.optimizer import list_copies, optimizer_states
+from launcher.estimate.memory.optimizer import flat_groups, list_copies, optimizer_states, stepped_at_once
 from launcher.estimate.memory.states import STATES_MADE
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
+
+_LARGEST_REDUCTION = 500_000_000  # Elements; MEMORY_OPT_ALLREDUCE_SIZE of DeepSpeed's runtime/engine.py.
 
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 
@@ -62,38 +66,43 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
 
 
 def start(rank: RankModel) -> Iterator[MemoryTerm]:
-    """While it starts: a flat copy of the parameters in stages 1 and 2, or later zeros for gradients, ``4 P / d``.
+    """While it starts: a flat copy of a group of weights in stages 1 and 2, or later zeros for gradients, ``4 P / d``.
 
-    In stage 3 a flat copy of one weight, or the fp32 copy of the shard from which the master copy is cloned, before
-    gradients and the bucket are made. DeepSpeed makes the first copy on the host where the device lacks the room, so it
-    never decides what fits. Each is an instant of loading, but for what stands beside all states.
+    In stage 3 a flat copy of one weight, or the fp32 copy of the shard beside zeros for the gradients of its largest
+    group (``initialize_optimizer_states``), before gradients and the bucket are made. DeepSpeed makes the first copy on
+    the host where the device lacks the room, so it never decides what fits. Each is an instant of loading, but for
+    what stands beside all states.
     """
     zero, z_par = rank.spec.zero, rank.dtypes.size("parameters")
     if not zero.stage:
         return
     shard = rank.elements.optimizer if zero.offload_optimizer == "none" else 0
-    w, capacity = rank.elements.largest if zero.stage == 3 else rank.elements.trained, rank.spec.rank_memory_bytes
+    groups, capacity = flat_groups(rank), rank.spec.rank_memory_bytes
+    whole = rank.elements.trained if len(groups) == 1 else max(sum(matrices) for matrices, _ in groups)
+    w = rank.elements.largest if zero.stage == 3 else whole
     fits = capacity is None or 2 * z_par * w <= capacity
     if zero.stage < 3:
         if fits:
-            yield _term("temporary", LOAD, "flat copy of the parameters", "z_par * trained", z_par=z_par, trained=w).at(
-                "flat copy"
-            )
-        yield _term("temporary", LOAD, "zeros for gradients", "4 * shard", shard=shard).at(STATES_MADE)
+            what = "flat copy of the parameters"
+            yield _term("temporary", LOAD, what, "z_par * trained", z_par=z_par, trained=w).at("flat copy")
+        if not flat_fp32_gradients(rank.spec):
+            yield _term("temporary", LOAD, "zeros for gradients", "4 * shard", shard=shard).at(STATES_MADE)
         return
     if fits:
         yield _term("temporary", LOAD, "flat copy of one weight", "z_par * w", z_par=z_par, w=w).at(STATES_MADE)
     if rank.dtypes.master:
-        what = "fp32 copy of the shard and its clone"
-        yield _term("master_weights", LOAD, what, "2 * 4 * shard", shard=shard).at("shard copy")
+        what, expression = "fp32 copy of the shard, and zeros for gradients of a group", "4 * (shard + group)"
+        group = stepped_at_once(rank) if shard else 0
+        yield _term("master_weights", LOAD, what, expression, shard=shard, group=group).at("zeros")
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     """While a checkpoint is loaded: optimizer states, and where the device is the host, the file that is read.
 
     Files are read on the host (``map_location`` in ``runtime/engine.py``): first the parameters, which stage 3 keeps
-    with the states; then this rank's states and fp32 weights. On the CPU the states read are those that stay. Stage 0
-    has all in one file. With a master copy it has stepped once while it started, which took more (:func:`first_step`).
+    with the states; then this rank's states and fp32 weights. On the CPU the states read are those that stay, but for
+    bitsandbytes, which copies them (``load_state_dict``, optim/optimizer.py). Stage 0 has all in one file. With a
+    master copy it has stepped once while it started, which took more (:func:`first_step`).
     """
     zero, dtypes = rank.spec.zero, rank.dtypes
     if rank.spec.save.load is None or (zero.stage == 0 and dtypes.master is not None):
@@ -102,6 +111,8 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     made = (*made, *(stage3_bucket(rank) if zero.stage == 3 else ()))
     kept = [each for each in made if each.moments == LOAD]
     read = [each._replace(moments=LOAD) for each in optimizer_states(rank)]
+    if rank.spec.optimizer.name not in optimizer.OWN and not rank.cuda:
+        read = [*read, *(each._replace(what="copy of the states read") for each in read)]
     z_par, w, shard = dtypes.size("parameters"), rank.elements.trained, rank.elements.optimizer
     model = _term("temporary", LOAD, "parameters of the file", "z_par * trained", z_par=z_par, trained=w)
     fp32 = _term("temporary", LOAD, "fp32 weights of the file", "4 * shard", shard=shard)
@@ -123,7 +134,7 @@ def whole_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
     It stays until the end of the backward pass; from stage 2 on each gradient is freed once it is in a bucket.
     """
-    if rank.engine.gradients_stay or rank.spec.zero.stage >= 2 or not rank.blocks:
+    if rank.spec.zero.stage >= 2 or not rank.blocks:
         return
     if rank.root.trained and rank.spec.gradient_accumulation == 1:
         tied = rank.view.head and rank.view.embedding and rank.spec.model.tie_word_embeddings
@@ -174,8 +185,7 @@ def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
         if block.expert:
             return "max(z * w, z * (w + w_next) - 2 * inside * tok)", {"z": z, "w": last, "w_next": largest}
         return "z * w", {"z": z, "w": last}
-    whole = zero.stage < 2 and not rank.engine.gradients_stay
-    return "z * w", {"z": z, "w": block.last_trained if whole else 0}
+    return "z * w", {"z": z, "w": block.last_trained if zero.stage < 2 else 0}
 
 
 def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
@@ -211,20 +221,39 @@ def bucket(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def whole_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 0: gradients flattened for the all-reduce, at most a bucket; BF16_Optimizer casts all of them at once.
+    """Stage 0: gradients flattened for the all-reduce, at most a bucket.
 
-    BF16_Optimizer also keeps the module's own bf16 gradients, zeroed and not freed.
+    BF16_Optimizer's fp32 ones are flattened likewise, in buckets of 500 million elements whatever
+    ``reduce_bucket_size`` is, and cast to the format that they travel in (``allreduce_bucket``, runtime/engine.py).
     """
-    z_grad, w = rank.dtypes.size("gradients"), rank.elements.trained
+    size, w = rank.spec.zero.reduce_bucket_size, rank.elements.trained
+    expression, values = "z_grad * min(trained, bucket)", {"z_grad": rank.dtypes.size("gradients")}
     if flat_fp32_gradients(rank.spec):
-        yield _term(
-            "reduce_buffers", ROOT_BACKWARD, "bf16 copy of the gradients", "z_grad * trained", z_grad=z_grad, trained=w
-        )
-        yield _term("gradients", TRAINING, "bf16 gradients of the module", "z_grad * trained", z_grad=z_grad, trained=w)
-    else:
-        expression, size = "z_grad * min(trained, bucket)", rank.spec.zero.reduce_bucket_size
-        what = "flattened gradients"
-        yield _term("reduce_buffers", ROOT_BACKWARD, what, expression, z_grad=z_grad, trained=w, bucket=size)
+        yield from module_gradients(rank)
+        size, travelling = _LARGEST_REDUCTION, rank.dtypes.size("reduce")
+        expression, values = "(4 + z_reduce) * min(trained, bucket)", {"z_reduce": travelling % 4}
+    yield _term("reduce_buffers", ROOT_BACKWARD, "flattened gradients", expression, trained=w, bucket=size, **values)
+
+
+def module_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Bf16 gradients that the backward pass makes beside BF16_Optimizer's fp32 ones, until the step is done.
+
+    It adds them up at the end (``update_hp_grads``); those of one micro-batch are zeroed, not freed, for the next.
+    """
+    z, what, expression = rank.engine.size, "bf16 gradients of the module", "z * w"
+
+    def made(moments: Moments, w: int) -> MemoryTerm:
+        return _term("gradients", moments, what, expression, z=z, w=w)
+
+    if rank.spec.gradient_accumulation > 1:
+        yield made(PASSES | STEPPING, rank.elements.trained)
+        return
+    block, blocks = rank.largest_block.trained, rank.all_blocks.trained
+    yield made(GRADIENTS_COMPLETE, rank.elements.trained)
+    yield made(frozenset(("second_layer_backward",)), max(0, blocks - 2 * block))
+    if rank.layers > 1:
+        yield made(frozenset(("next_block_backward",)), block)
+        yield made(frozenset(("first_layer_backward",)), blocks - block)
 
 
 def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -234,11 +263,9 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
     computed of one gradient at a time in fp64 (``complete_grad_norm_calculation_for_cpu_offload``,
     ``get_grad_norm_direct``). A flat copy in another format is gone before the step of torch begins.
     """
-    zero, shard = rank.spec.zero, rank.elements.optimizer
+    zero, shard = rank.spec.zero, stepped_at_once(rank)
     if zero.offload_optimizer != "none":
         return
-    if zero.stage == 3:
-        shard = min(shard, zero.sub_group_size or rank.elements.largest_shard)
     z_acc = rank.dtypes.size("accumulate")
     flattens = zero.stage > 0 and not flat_fp32_gradients(rank.spec)
     if z_acc < 4:
@@ -246,8 +273,9 @@ def step_copies(rank: RankModel) -> Iterator[MemoryTerm]:
     if flattens:
         flat = _term("temporary", ("step",), "flat gradients", "z_acc * shard", z_acc=z_acc, shard=shard)
         yield flat.at("flattening") if z_acc < 4 else flat
-        norm = rank.elements.largest_shard if zero.stage == 3 else min(rank.elements.largest_trained, shard)
-        yield _term("temporary", ("clip",), "fp64 copy of a gradient", "8 * w", w=norm)
+        norm = max(min(max(matrices, default=0), part) for matrices, part in flat_groups(rank))
+        w = rank.elements.largest_shard if zero.stage == 3 else norm
+        yield _term("temporary", ("clip",), "fp64 copy of a gradient", "8 * w", w=w)
     yield from (each.at("torch") for each in torch_temporaries(rank, shard, ("step",)))
 
 

@@ -19,6 +19,7 @@ from launcher.estimate.memory.moments import (
     Moment,
     Moments,
 )
+from launcher.estimate.memory.optimizer import flat_groups
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
 
@@ -64,14 +65,18 @@ def partition(rank: RankModel) -> int:
     """Elements of the parameters that a partition touches: in stage 1 the first rank's, in stage 2 the last one's.
 
     They are the worst, since they are reduced first; another rank's may be a weight's more. With
-    ``round_robin_gradients`` partitions take turns at the weights (``_round_robin_reorder``).
+    ``round_robin_gradients`` partitions take turns at the weights (``_round_robin_reorder``). Groups of weights with
+    rules of their own are partitioned one by one.
 
     Where 16-bit gradients are accumulated in fp32, the partition alone (``_build_compact_grad_partition_buffer``).
     """
-    shard, shards = rank.elements.optimizer, rank.spec.shard_degree
     if rank.dtypes.accumulate != rank.dtypes.gradients:
-        return shard
-    touched, matrices = 0, _matrices(rank)
+        return rank.elements.optimizer
+    return sum(_touched(rank, matrices, shard) for matrices, shard in flat_groups(rank))
+
+
+def _touched(rank: RankModel, matrices: tuple[int, ...], shard: int) -> int:
+    touched, shards = 0, rank.spec.shard_degree
     if options.read(rank.spec.backend.extra, "zero_optimization.round_robin_gradients"):
         matrices = tuple(each for first in range(shards) for each in matrices[first::shards])
     for matrix in matrices[:: -1 if rank.spec.zero.stage == 2 else 1]:

@@ -34,6 +34,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         grouped_experts=True,
         whole_embedding=True,
         partition_buffer=buffers_partition(spec),
+        flat_states=True,
         swapping=swapping(spec),
     )
 

@@ -7,11 +7,12 @@ says: Muon the matrices of the blocks, the 8-bit ones all matrices but embedding
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import TRAINING
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank.formats import MOMENTS_KEPT
+from launcher.estimate.rank.formats import EIGHT_BIT, MOMENTS_KEPT
 from launcher.estimate.rank.model import RankModel
 from launcher.spec import OptimizerSpec
 
@@ -79,7 +80,8 @@ def _of_bitsandbytes(rank: RankModel, z: int) -> MemoryTerm:
 def matrices_in_8_bits(rank: RankModel) -> Sequence[int]:
     """Elements of each tensor that an 8-bit optimizer steps by its own rule: of matrices that are no embedding."""
     head = () if rank.spec.model.tie_word_embeddings else rank.head.stepped
-    return (*rank.all_blocks.stepped, *head)
+    found = (*rank.all_blocks.stepped, *head)
+    return (sum(found),) if rank.engine.flat_states else found
 
 
 def paged_values(rank: RankModel) -> int:
@@ -115,11 +117,11 @@ def step_temporaries(rank: RankModel) -> Iterator[MemoryTerm]:
 def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
     """Temporaries of the largest tensor that is stepped by the optimizer's own rule, as an expression and its values.
 
-    Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors,
-    8-bit AdamW of bitsandbytes five, and torchao's, which compiles nothing there, 53 bytes a value: the parameter and
-    both moments in fp32, and what finds the codes. Muon has the update in the parameters' format and its bf16 copies
-    with two Gram matrices; of shards the whole matrix as gathered, transposed and joined. Adafactor has the update, and
-    of shards the whole parameter and gradient.
+    Kernels of bitsandbytes on a GPU, and torchao's compiled step, have none. On the CPU Lion has three fp32 tensors, as
+    AdamW of bitsandbytes with states of 32 bits, with those of 8 bits five, and torchao's, which compiles nothing
+    there, 53 bytes a value: the parameter and both moments in fp32, and what finds the codes. Muon has the update in
+    the parameters' format and its bf16 copies with two Gram matrices; of shards the whole matrix as gathered,
+    transposed and joined. Adafactor has the update, and of shards the whole parameter and gradient.
     """
     name, z, sharded = rank.spec.optimizer.name, rank.dtypes.size("parameters"), rank.view.states.optimizer < 1
     coded = max(matrices_in_8_bits(rank), default=0)
@@ -133,9 +135,38 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
         return "n * z * w", {"n": 3 if sharded else 1, "z": z, "w": w}
     if rank.cuda:
         return "", {}
+    if rank.engine.flat_states:
+        sizes = (_at_once(rank, shard) for _, shard in flat_groups(rank))
+        n, w = max(zip((3 if name == "lion" else 5, 3), sizes, strict=False), key=prod)
+        return "n * 4 * w", {"n": n, "w": w}
     if name == "lion":
         return "3 * 4 * w", {"w": rank.elements.largest_shard}
     return "k * w", {"k": 53 if name == "adamw_8bit" and rank.engine.whole_blocks else 5 * 4, "w": coded}
+
+
+def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Groups of weights that ZeRO makes flat: elements of the matrices of each, and of the rank's shard of it.
+
+    An 8-bit optimizer has a group for each of its rules; what it steps in 32 bits holds the vectors, too.
+    """
+    head, blocks, outside = rank.head.matrices, rank.all_blocks.matrices, rank.embedding.matrices
+    shard = rank.elements.optimizer
+    if rank.spec.optimizer.name not in EIGHT_BIT:
+        return (((*outside, *blocks, *head), shard),)
+    coded = sum(matrices_in_8_bits(rank))
+    if rank.spec.model.tie_word_embeddings:
+        return ((blocks, coded), ((*outside, *head), shard - coded))
+    return (((*blocks, *head), coded), (outside, shard - coded))
+
+
+def stepped_at_once(rank: RankModel) -> int:
+    """Elements of the largest flat tensor that ZeRO steps: of a group of weights, in stage 3 of one of its parts."""
+    return max(_at_once(rank, shard) for _, shard in flat_groups(rank))
+
+
+def _at_once(rank: RankModel, shard: int) -> int:
+    zero = rank.spec.zero
+    return min(shard, zero.sub_group_size or rank.elements.largest_shard) if zero.stage == 3 else shard
 
 
 def _of_torch(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -65,6 +65,7 @@ class EngineTraits(Hashed):
     # True if the gradients of a rank's shard are put into a buffer, which its backend counts.
     partition_buffer: bool = False
     whole_blocks: bool = False  # True if an 8-bit optimizer codes tensors of whole blocks alone (torchao).
+    flat_states: bool = False  # True if the optimizer steps one flat tensor of each group of weights (ZeRO).
     # How the step is computed: one kernel, or torch's lists or loop with their temporaries.
     optimizer: Literal["fused", "foreach", "loop"] = "fused"
     # True if every tensor parallel rank holds the whole token embedding, and a tied projection.

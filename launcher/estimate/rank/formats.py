@@ -82,13 +82,13 @@ MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}
 _INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 """Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two."""
 
-_EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
+EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
 
 
 def moment_bytes(optimizer: str, parameters: int, outside_blocks: int, size: int) -> int:
     """Bytes of the moments: ``size`` a value, of 8-bit ones inside the blocks a byte. Factored states are none."""
     if optimizer in MOMENTS_KEPT:
         return size * MOMENTS_KEPT[optimizer] * parameters
-    inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in _EIGHT_BIT else size)
+    inside = _INSIDE.get(optimizer, 0) * (1 if optimizer in EIGHT_BIT else size)
     outside = 2 * size if optimizer in _INSIDE else 0
     return inside * (parameters - outside_blocks) + outside * outside_blocks

@@ -27,7 +27,7 @@ from launcher.worker.deepspeed import checkpoint, model, ulysses
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.memory import MemoryTracker, live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
-from launcher.worker.model import LanguageModel, export, initial, network, optimizers
+from launcher.worker.model import LanguageModel, export, initial, network, optimizers, shards
 from launcher.worker.model.ulysses import connect
 
 _MASTERS = (
@@ -56,8 +56,11 @@ def build(context: Context) -> DeepSpeedTraining:
             block.forward = torch.compile(block.forward)
     whole = model.Stages(built, context) if spec.parallel.pipeline > 1 else built
     mpu = shared.mpu if shared else None
+    stepping = shards.of_flat(spec, groups)
     with _explained():
-        engine, *_ = deepspeed.initialize(model=whole, model_parameters=groups, config=config, mpu=mpu)
+        engine, *_ = deepspeed.initialize(
+            model=whole, optimizer=stepping, model_parameters=groups, config=config, mpu=mpu
+        )
     _follow_buckets(engine, context.memory)
     if spec.zero.stage == 0:
         _undo_first_step(engine)

@@ -54,7 +54,7 @@ def build(
         _cut_to_stage(made, context)
     adapters.inject(made, spec)
     cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
-    stepped = optimizers.parameter_groups(made, spec.optimizer.weight_decay)
+    stepped = optimizers.parameter_groups(made, spec)
     stepped = adapters.rated(stepped, made.named_parameters(), spec.adapter.lora_plus)
     real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:

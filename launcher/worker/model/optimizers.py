@@ -72,13 +72,24 @@ def set_rate(stepped: Iterable[Optimizer], spec: RunSpec, step: int) -> float:
     return rate
 
 
+_EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
+
 type Parameters = Sequence[torch.Tensor]
 type Groups = list[dict[str, Any]]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> Groups:
-    """The trainable parameters; biases and the scales of norms, vectors both, do not decay."""
-    return _groups([parameter for parameter in model.parameters() if parameter.requires_grad], weight_decay)
+def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
+    """The trainable parameters for one optimizer: those that it steps by its own rule, then the rest.
+
+    Biases and the scales of norms, vectors both, do not decay.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decay = spec.optimizer.weight_decay
+    if spec.optimizer.name not in _EIGHT_BIT:
+        return _groups(trained, decay)
+    ruled = _with_own_rule(spec, model, [model])
+    own, rest = [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
+    return [*_groups(own, decay, optim_bits=8), *_groups(rest, decay)]
 
 
 def _groups(parameters: Parameters, weight_decay: float, **settings: object) -> Groups:

@@ -47,6 +47,35 @@ def optimizer(spec: RunSpec, groups: Groups) -> Optimizer:
     return made
 
 
+def of_flat(spec: RunSpec, groups: Groups) -> Optimizer | None:
+    """The optimizer of bitsandbytes over groups that ZeRO makes flat tensors of; None where DeepSpeed has its own.
+
+    torchao would keep a flat tensor that is not of whole blocks in full.
+    """
+    wanted = spec.optimizer
+    if wanted.name in ("adamw", "sgd"):
+        return None
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    from bitsandbytes import optim
+
+    betas = (wanted.beta1, wanted.beta2)
+    if wanted.name == "lion":
+        made: Optimizer = optim.Lion(groups, wanted.lr, betas)
+    else:
+        base = optim.PagedAdamW8bit if wanted.name == "paged_adamw_8bit" else optim.AdamW8bit
+        made = type(base.__name__, (_BitsOfGroup, base), {})(groups, wanted.lr, betas, wanted.epsilon)
+    return made
+
+
+class _BitsOfGroup:
+    """An optimizer of bitsandbytes with states of 32 bits but for groups that say otherwise."""
+
+    def get_config(self, group_index: int, index: int, group: dict[str, Any]) -> dict[str, Any]:
+        """The settings of one tensor's step."""
+        settings: dict[str, Any] = super().get_config(group_index, index, group)  # type: ignore[misc]
+        return {**settings, "optim_bits": group.get("optim_bits", 32)}
+
+
 class _Uncompiled:
     """A step without ``torch.compile``, which takes the CPU's compiler half a minute."""
 

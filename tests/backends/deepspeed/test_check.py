@@ -190,8 +190,39 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
         (
             ("parallel=zero2", "optimizer=adafactor"),
             "optimizer.name",
-            "backend=deepspeed runs adamw or sgd in this version",
-            ("parallel=fsdp", "optimizer=adamw", "optimizer=sgd"),
+            "ZeRO's optimizers step flat partitions, and Adafactor takes means of a matrix's rows and columns",
+            ("parallel=fsdp", "optimizer=adamw", "optimizer=lion"),
+        ),
+        (
+            ("parallel=zero2", "optimizer=muon"),
+            "optimizer.name",
+            "DeepSpeed 0.19.8 clips the updates of its Muon and no gradients, so that optimizer.clip would decide the "
+            "size of each step (runtime/zero/stage3.py, stage_1_and_2.py)",
+            ("parallel=fsdp", "optimizer=adamw", "optimizer=lion"),
+        ),
+        (
+            ("parallel=zero0", "optimizer=lion"),
+            "optimizer.name",
+            "it is tested beside ZeRO 1 to 3",
+            ("zero=1", "parallel=ddp", "optimizer=adamw"),
+        ),
+        (
+            ("parallel=zero1", "parallel.pipeline=2", "optimizer=adamw_8bit"),
+            "optimizer.name",
+            "stages would have other groups of weights, and DeepSpeed sums norms over the stages group by group",
+            ("optimizer=lion", "optimizer=adamw", "parallel.pipeline=1"),
+        ),
+        (
+            ("parallel=zero2", "precision.master=bf16", "precision.optimizer_states=bf16", "optimizer=lion"),
+            "precision.optimizer_states",
+            "bitsandbytes keeps moments in fp32 or 8 bits",
+            ("precision.optimizer_states=null",),
+        ),
+        (
+            ("parallel=zero2", "script=train.py", "optimizer=lion"),
+            "optimizer.name",
+            "the launcher's worker makes it, and ds_config.json has no word for it that a script would find",
+            ("optimizer=adamw", "script=null"),
         ),
         (
             ("parallel=zero2", "optimizer=sgd", "zero.offload_optimizer=cpu"),

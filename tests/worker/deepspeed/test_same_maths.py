@@ -34,6 +34,8 @@ UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
 HEADS = ("model.qk_norm=true", "model.tie_word_embeddings=true")
 STAGES = ("parallel.pipeline=2", "train.micro_batch_size=2")
 TENSOR = ("parallel.tensor=2", "train.micro_batch_size=8")
+LION = ("optimizer=lion", "optimizer.lr=2e-3")
+CODED = ("optimizer=adamw_8bit", "model.hidden_size=128", "model.head_dim=32")  # Tensors of at least 4,096 values.
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
     "evaluated": ("parallel=ddp", *EVALUATED),
@@ -41,6 +43,8 @@ REFERENCE = {
     "moe": ("parallel=ddp", *MOE),
     "lora": ("parallel=ddp", "adapter=lora"),
     "heads": ("parallel=ddp", *HEADS),
+    "lion": ("parallel=ddp", *LION),
+    "coded": ("parallel=ddp", *CODED),
     "chat": ("parallel=ddp", *TRAINED),
     "adapted": ("parallel=ddp", *TRAINED, "adapter=lora"),
 }
@@ -62,6 +66,10 @@ FP32 = {
     "zero3_gpt": ("parallel=zero3", "zero.param_persistence_threshold=0", *UNGROUPED_GPT),
     "zero3_moe": ("parallel=zero3", *MOE),
     "zero3_offloaded": ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
+    "zero1_coded": ("parallel=zero1", *CODED),
+    "zero2_lion": ("parallel=zero2", *LION),
+    "zero3_lion": ("parallel=zero3", *LION, "train.micro_batch_size=2", "zero.sub_group_size=10000"),
+    "zero3_coded": ("parallel=zero3", *CODED, *SAVED),
 }
 PARTS = {
     "zero0_evaluated": ("parallel=zero0", *TENSOR, *EVALUATED),
@@ -335,8 +343,9 @@ def test_a_resumed_run_loses_what_it_would_have_lost(
         "zero3_offloaded": (folder / "fp32" / "zero3", FP32["zero3_offloaded"]),
         "zero1_from_zero2": (folder / "fp32" / "zero2", ("parallel=zero1",)),
         "lora": (folder / "lora" / "zero3", ("parallel=zero3", "adapter=lora")),
+        "coded": (folder / "fp32" / "zero3_coded", ("parallel=zero3", *CODED)),
     }
-    expected = dict.fromkeys(runs, fp32["zero2"]) | {"lora": lora["zero3"]}
+    expected = dict.fromkeys(runs, fp32["zero2"]) | {"lora": lora["zero3"], "coded": fp32["zero3_coded"]}
     for name, (source, _) in runs.items():
         _resumable(source, folder / "resumed" / name)
     found = _trained(folder / "resumed", {name: overrides for name, (_, overrides) in runs.items()}, ranks=2)

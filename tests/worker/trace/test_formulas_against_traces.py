@@ -170,6 +170,11 @@ _DEEPSPEED = (
     "llama/zero3/bf16/none/4/precision.reduce=fp32",
     "llama/zero3/bf16/full/4/zero.quantized_weights=true",  # With a stand-in for DeepSpeed's CUDA kernel.
     "llama/zero2/bf16/full/4/+backend.extra.zero_optimization.round_robin_gradients=true",
+    *(f"llama/zero1/bf16/{cell}/precision.accumulate=fp32" for cell in ("none/4", "full/2/train.global_batch_size=24")),
+    "llama/zero3/bf16/full/2/optimizer=adamw_8bit",
+    "llama/zero2/bf16/full/4/optimizer=adamw_8bit/train.global_batch_size=24",
+    "gpt/zero1/fp32/full/4/optimizer=adamw_8bit/model.tie_word_embeddings=true",
+    "llama/zero1/fp32/full/2/optimizer=lion",
 )
 """One process traces them all, each in a world of its own."""
 
