@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.speed import calibrating, publishing
+from benchmarks.speed.checking import checked, unseen
 from benchmarks.speed.entries import Entry, entries
 from benchmarks.speed.estimating import Judged, all_judged
 from benchmarks.speed.families import Family, families, not_counted
@@ -90,7 +91,10 @@ def _rows(found: Sequence[Family]) -> Iterator[dict[str, object]]:
                 "measured": row.measured,
                 "predicted_raw": item.raw,
                 "predicted": item.predicted,
-                "constant": item.whose,
+                "constant": item.constant.whose,
+                "band": (item.constant.low, item.constant.high),
+                "checked": item.raw * checked(item).value,
+                "unseen": item.raw * unseen(item).value,
                 "crowding": item.crowding,
                 "parts": item.parts,
                 "others": item.others,
@@ -98,12 +102,17 @@ def _rows(found: Sequence[Family]) -> Iterator[dict[str, object]]:
 
 
 def _table(answer: Sequence[Entry]) -> Iterator[str]:
-    heads = ("median", "p90", "raw", "raw p90", "problems", "pick", "worst", "spearman")
+    heads = (
+        *("median", "p90", "raw", "raw p90", "problems", "pick", "worst", "spearman", "in band"),
+        *("checked", "p90", "in band", "unseen", "p90", "in band"),
+    )
     yield f"{'family':<26} {'rows':>5} {' '.join(f'{head:>8}' for head in heads)}"
     for entry in answer:
         errors = (entry.median, entry.p90, entry.median_uncalibrated, entry.p90_uncalibrated)
         shares = (entry.pick, entry.pick_worst, entry.spearman)
+        stated = (number for one in (entry.checked, entry.unseen) for number in (one.median, one.p90, one.within))
         cells = [*map(percent, errors), str(entry.problems), *map(share, shares)]
+        cells += map(percent, (entry.within, *stated))
         yield f"{entry.family:<26} {entry.rows:>5} {' '.join(f'{cell:>8}' for cell in cells)}"
     yield from _baselines(next(entry for entry in answer if entry.family == "all"))
     for entry in answer:

@@ -7,14 +7,16 @@ than five of these, on its soft and fine-tuning ones too. None rests on rows who
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from benchmarks.speed.estimating import Judged
+from benchmarks.speed.estimating import Judged, constant_of
 from benchmarks.speed.families import Family, not_counted
 from launcher.estimate.speed import calibration
 from launcher.rundir.provenance import versions
@@ -27,11 +29,19 @@ SHARED = frozenset({"bigsci", "bigscience_logs"})
 
 _BAND = (0.05, 0.95)
 
+_MODELS = 3
+"""Models that the width of all frameworks counts as beside a framework's own: of fewer its own runs say little."""
+
+_POINTS = 20
+"""Order statistics by which each pair or framework is in a band over them, however many runs it has."""
+
 _WHAT = (
     "measured / predicted tokens a second: the median of the runs of a framework on a GPU (pairs), of a framework on"
-    " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured / corrected"
-    " prediction, of the framework's own runs with its constants, or of all runs with the constant of all; experts: the"
-    " same of runs of models with experts"
+    " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured speed over what"
+    " is predicted without the runs of the same model, three models of all frameworks counted in; elsewhere: over what"
+    " is predicted without a pair, each with one vote; all: without a framework, each source's runs of one with one"
+    " vote; experts: the same of runs of models"
+    " with experts"
 )
 
 
@@ -39,15 +49,15 @@ def write(found: Sequence[Family]) -> None:
     """Write ``calibration.json`` of the package."""
     calibration.CALIBRATION.write_text(json.dumps(content(found), indent=1) + "\n")
     calibration.constant.cache_clear()
-    calibration._calibration.cache_clear()
+    calibration.shipped.cache_clear()
 
 
 def again(family: Family) -> Family:
     """The family with the constants that the package has now."""
 
     def corrected(item: Judged) -> Judged:
-        factor = calibration.constant(item.row.framework, item.row.gpu, experts=item.row.moe)
-        return replace(item, predicted=item.raw * factor.value, whose=factor.whose)
+        factor = constant_of(item)
+        return replace(item, predicted=item.raw * factor.value, constant=factor)
 
     return replace(family, items=tuple(map(corrected, family.items)))
 
@@ -72,57 +82,137 @@ def _with_experts(found: Iterable[Family]) -> list[Judged]:
     return [item for item in rows if not item.row.soft and item.row.family not in NOT_OURS | SHARED]
 
 
-def _framework(item: Judged) -> str:
-    return item.row.framework
-
-
 def content(found: Iterable[Family]) -> dict[str, object]:
     """The file's content from the rows that it may rest on."""
     found = list(found)
     items = fitted(found)
-    every = statistics.median(map(_middle, _grouped(items, _framework).values()))
     return {
         "what": _WHAT,
         "command": "python -m benchmarks.speed --data DIR --write-calibration",
         "date": time.strftime("%Y-%m-%d"),
         "commit": versions()["git"],
         **_tables(items),
-        "all": _constant("all frameworks", every, _residuals(items, every), len(items)),
+        "all": {
+            "constant": round(_of_all(items), 4),
+            **_band(_points(_of_new_stacks(found))),
+            "rows": len(items),
+            "whose": "all frameworks",
+        },
         "experts": _tables(_with_experts(found), of=", models with experts"),
     }
 
 
+def _of_all(items: Iterable[Judged]) -> float:
+    groups = _grouped(items, _framework).values()
+    return statistics.median(_middle(rows) for rows in groups if len(rows) >= calibration.LEAST_ROWS)
+
+
+def _of_new_stacks(found: Iterable[Family]) -> Iterator[list[float]]:
+    """Measured over predicted speed of each source's runs of a framework, uncertain ones too, by all other frameworks.
+
+    A framework on a machine that nobody has measured may be as far off as the worst of these.
+    """
+    items = [item for family in found for item in family.items if _may_serve(item)]
+    for (_, name), rows in _grouped(items, lambda item: (item.row.family, item.row.framework)).items():
+        if len(rows) >= calibration.LEAST_ROWS:
+            yield _residuals(rows, _of_all(item for item in items if item.row.framework != name))
+
+
 def _tables(items: Sequence[Judged], of: str = "") -> dict[str, object]:
-    """The constants of pairs of a framework and a GPU, and of frameworks on any."""
-    pairs = _grouped(items, lambda item: f"{item.row.framework} on {item.row.gpu}")
-    pairs = {name: rows for name, rows in pairs.items() if len(rows) >= calibration.LEAST_ROWS}
+    """The constants of pairs and of frameworks, with the bands of what is not among them."""
+    pairs = {name: rows for name, rows in _grouped(items, _pair).items() if len(rows) >= calibration.LEAST_ROWS}
     frameworks = _grouped(items, _framework)
-    own = {name: _own_residuals(rows, pairs) for name, rows in frameworks.items()}
-    return {
+    unseen = {name: _of_new_models(rows) for name, rows in frameworks.items()}
+    wide = _widths([unseen[name] for name, rows in frameworks.items() if len(set(map(_model, rows))) >= _MODELS])
+    bands = {name: _blended(rows, unseen[name], wide) for name, rows in frameworks.items()}
+    tables: dict[str, Any] = {
+        "of": of,
         "pairs": {
-            name: _constant(f"{name}{of}", _middle(rows), own[rows[0].row.framework], len(rows))
+            name: {
+                **_entry(f"{name}{of}", rows, bands[_framework(rows[0])]),
+                "generation": rows[0].row.card.generation,
+            }
             for name, rows in pairs.items()
         },
-        "frameworks": {
-            name: _constant(f"{name} on any GPU{of}", _middle(rows), _residuals(rows, _middle(rows)), len(rows))
-            for name, rows in frameworks.items()
-        },
+        "frameworks": {name: _entry(f"{name} on any GPU{of}", rows, bands[name]) for name, rows in frameworks.items()},
+    }
+    return {**tables, "elsewhere": _band(_points(_by_others(tables, name, rows) for name, rows in pairs.items()))}
+
+
+def _entry(whose: str, rows: Sequence[Judged], band: Mapping[str, float]) -> dict[str, object]:
+    certain = any(not_counted(item.row) is None for item in rows) or rows[0].row.moe
+    return {"constant": round(_middle(rows), 4), **band, "rows": len(rows), "whose": whose, "certain": certain}
+
+
+def _by_others(tables: Mapping[str, Any], name: str, rows: Sequence[Judged]) -> list[float]:
+    """Measured over predicted speed of a pair by the constant that it would have if nobody had measured it."""
+    framework, card, others = _framework(rows[0]), rows[0].row.card, dict(tables["pairs"])
+    del others[name]
+    frameworks = {one: row for one, row in tables["frameworks"].items() if one != framework}
+    backend = rows[0].row.backend
+    related = backend.executes.related if backend is not None else ()
+    every = statistics.median(row["constant"] for row in others.values()) if others else _middle(rows)
+    rest = {"pairs": others, "frameworks": frameworks, "all": {"constant": every, "low": 1, "high": 1, "rows": 1}}
+    rest["all"]["whose"] = ""
+    return _residuals(rows, calibration.chosen(rest, framework, card, related).value)
+
+
+def _of_new_models(rows: Sequence[Judged]) -> list[float]:
+    """Measured over predicted speed of each run by the constant of the runs of other models: of its pair, else of any.
+
+    Empty where all are of one model.
+    """
+    pairs, found = _grouped(rows, _pair), []
+    for (pair, model), own in _grouped(rows, lambda item: (_pair(item), _model(item))).items():
+        here = [item for item in pairs[pair] if _model(item) != model]
+        others = here if len(here) >= calibration.LEAST_ROWS else [item for item in rows if _model(item) != model]
+        found += _residuals(own, _middle(others)) if others else []
+    return found
+
+
+def _widths(each: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The median widths of bands, as logarithms."""
+    bands = [_quantiles(values) for values in each if values]
+    low, high = zip(*bands, strict=True) if bands else ((1.0,), (1.0,))
+    return math.log(statistics.median(low)), math.log(statistics.median(high))
+
+
+def _blended(rows: Sequence[Judged], values: Sequence[float], wide: tuple[float, float]) -> dict[str, float]:
+    """The band ``w^2 = (k a^2 + m s^2) / (k + m)`` on each side, of ``m`` models ``s`` wide and of ``k`` ``a`` wide.
+
+    No less than ``s``, which of one model is that of its runs.
+    """
+    models = len(set(map(_model, rows))) if values else 0
+    own = _quantiles(values or _residuals(rows, _middle(rows)))
+
+    def width(end: float, others: float) -> float:
+        size = abs(math.log(end))
+        return max(size, math.sqrt((_MODELS * others**2 + models * size**2) / (_MODELS + models)))
+
+    return {
+        "low": round(math.exp(-width(min(1.0, own[0]), wide[0])), 4),
+        "high": round(math.exp(width(max(1.0, own[1]), wide[1])), 4),
     }
 
 
-def _constant(whose: str, value: float, residuals: Sequence[float], rows: int) -> dict[str, object]:
-    ordered, last = sorted(residuals), len(residuals) - 1
-    low, high = (round(ordered[round(share * last)], 4) for share in _BAND)
-    return {"constant": round(value, 4), "low": min(low, 1.0), "high": max(high, 1.0), "rows": rows, "whose": whose}
-
-
-def _own_residuals(rows: Sequence[Judged], pairs: Mapping[str, Sequence[Judged]]) -> list[float]:
-    """Measured over corrected prediction, each row with its pair's constant, else the framework's."""
+def _points(each: Iterable[Sequence[float]]) -> list[float]:
+    """As many order statistics of each group, so that none outweighs another by its runs."""
     found = []
-    for item in rows:
-        pair = pairs.get(f"{item.row.framework} on {item.row.gpu}", rows)
-        found += _residuals([item], _middle(pair))
+    for values in each:
+        ordered = sorted(values)
+        found += [ordered[round((number + 0.5) / _POINTS * (len(ordered) - 1))] for number in range(_POINTS)]
     return found
+
+
+def _band(values: Sequence[float]) -> dict[str, float]:
+    low, high = _quantiles(values) if values else (1.0, 1.0)
+    return {"low": round(min(low, 1.0), 4), "high": round(max(high, 1.0), 4)}
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in _BAND)
+    return low, high
 
 
 def _residuals(rows: Iterable[Judged], value: float) -> list[float]:
@@ -137,8 +227,22 @@ def _ratio(item: Judged) -> float:
     return item.row.measured / item.raw
 
 
-def _grouped(items: Iterable[Judged], key: Callable[[Judged], str]) -> dict[str, list[Judged]]:
-    groups = defaultdict[str, list[Judged]](list)
+def _framework(item: Judged) -> str:
+    return item.row.framework
+
+
+def _pair(item: Judged) -> str:
+    return f"{item.row.framework} on {item.row.gpu}"
+
+
+def _model(item: Judged) -> str:
+    """The model of a run, by its source's name."""
+    line = item.row.line
+    return f"{item.row.family} {line.get('model') or line.get('model_name') or item.row.problem}"
+
+
+def _grouped[K: Hashable](items: Iterable[Judged], key: Callable[[Judged], K]) -> dict[K, list[Judged]]:
+    groups = defaultdict[K, list[Judged]](list)
     for item in items:
         groups[key(item)].append(item)
     return dict(sorted(groups.items()))

@@ -49,7 +49,6 @@ _NETWORKS = (
     (r"NVLink \+ one 100 Gb/s InfiniBand per node", 1.5625e9),
     (r"4 x 100 Gb RoCE", 6.25e9),
     (r"4 x 200 Gb/s RDMA", 12.5e9),
-    (r"Jean Zay", 12.5e9),
     (r"Alps Clariden, Slingshot 200 Gb/s a GPU", 25.0e9),
     (r"GCP A3 \(GPUDirect-TCPX", 25.0e9),
     (r"4x ConnectX-7 IB NDR 400 Gb/s", 50.0e9),
@@ -59,6 +58,13 @@ _NETWORKS = (
 """Bytes a second of one GPU's share, one way, by the beginning of a row's own words."""
 
 
-def network_bandwidth(words: str) -> float | None:
+_JEAN_ZAY = 50e9
+"""Bytes a second of a node of Jean Zay, of four V100 or of eight A100: four Omni-Path links of 100 Gb/s
+(huggingface.co/bigscience/bloom, hardware; the wiki of IDRIS)."""
+
+
+def network_bandwidth(words: str, gpus_per_node: int) -> float | None:
     """The network that a row states; None where it states none, or that of the card's usual machine."""
+    if words.startswith("Jean Zay"):
+        return _JEAN_ZAY / gpus_per_node
     return next((rate for pattern, rate in _NETWORKS if re.match(pattern, words)), None)

@@ -8,14 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from benchmarks.speed import ratios
+from benchmarks.speed.checking import checked, unseen
 from benchmarks.speed.estimating import Judged
 from benchmarks.speed.families import NANOTRON, Family, not_counted
 from benchmarks.speed.others import Other, others
-from benchmarks.speed.scoring import choices, errors, geometric_mean, mean, median, ninetieth
-from launcher.estimate.speed.calibration import constant
+from benchmarks.speed.scoring import choices, errors, errors_of, geometric_mean, mean, median, ninetieth, within
+from launcher.estimate.speed.calibration import Constant, constant
 
 LEAST_ROWS = 10
 """Rows from which on a family counts in ``all``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Predictions with other constants than the package's for a run's own framework and GPU."""
+
+    median: float | None = None
+    p90: float | None = None
+    within: float | None = None  # The share of runs in the band that is stated around the prediction.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,9 @@ class Entry:
     pick: float | None = None
     pick_worst: float | None = None
     spearman: float | None = None
+    within: float | None = None  # The share of runs in the band around their prediction.
+    checked: Stated = Stated()  # As ``launch check`` says it, whose engine is the nearest of ours.
+    unseen: Stated = Stated()  # As if nobody had measured the framework of a run.
     baselines: Mapping[str, Other] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
@@ -76,8 +89,8 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
 
 def _as_dense(item: Judged) -> Judged:
     """With the constant that a model without experts has, in place of the second set's."""
-    factor = constant(item.row.framework, item.row.gpu)
-    return replace(item, predicted=item.raw * factor.value, whose=factor.whose)
+    factor = constant(item.row.framework, item.row.card)
+    return replace(item, predicted=item.raw * factor.value, constant=factor)
 
 
 def _apart(family: Family) -> Iterator[Entry]:
@@ -114,7 +127,23 @@ def _entry(file: str, name: str, items: Sequence[Judged], reasons: Iterable[str]
         pick=chosen.pick,
         pick_worst=chosen.pick_worst,
         spearman=chosen.spearman,
+        within=within(items, [item.constant for item in items]),
+        checked=_stated(items, list(map(checked, items))),
+        unseen=_stated(items, list(map(unseen, items))),
         baselines=others(items),
+    )
+
+
+def _stated(items: Sequence[Judged], constants: Sequence[Constant]) -> Stated:
+    found = errors_of(items, constants)
+    return Stated(median=median(found), p90=ninetieth(found), within=within(items, constants))
+
+
+def _mean(each: Sequence[Stated]) -> Stated:
+    return Stated(
+        median=mean(one.median for one in each),
+        p90=mean(one.p90 for one in each),
+        within=mean(one.within for one in each),
     )
 
 
@@ -128,6 +157,9 @@ def _all(counted: Mapping[str, Sequence[Judged]]) -> Entry:
         p90=mean(one.p90 for one in each),
         median_uncalibrated=mean(one.median_uncalibrated for one in each),
         p90_uncalibrated=mean(one.p90_uncalibrated for one in each),
+        within=mean(one.within for one in each),
+        checked=_mean([one.checked for one in each]),
+        unseen=_mean([one.unseen for one in each]),
         pick=geometric_mean([one.pick for one in each if one.pick is not None]),
         baselines={
             name: Other(

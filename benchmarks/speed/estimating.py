@@ -9,6 +9,8 @@ from benchmarks.speed import baselines
 from benchmarks.speed.row import Row
 from launcher.base import registry
 from launcher.estimate.memory.estimate import estimate as memory
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import estimate, unknown
 
 
@@ -20,7 +22,7 @@ class Judged:
         row: The measured run.
         raw: No constant applied.
         predicted: With the package's constant for its framework and GPU.
-        whose: The runs of which that constant is.
+        constant: That constant, with its band.
         memory_bytes: The worst rank needs so many by our estimate: of two equal predictions the smaller is picked.
         crowding: That as a share of the card's memory; None where its size is not known.
         parts: Exposed seconds of a step by part, no constant applied.
@@ -30,7 +32,7 @@ class Judged:
     row: Row
     raw: float
     predicted: float
-    whose: str
+    constant: Constant
     memory_bytes: int
     crowding: float | None
     parts: dict[str, float]
@@ -57,12 +59,19 @@ def judged(row: Row) -> Judged | str:
         row=row,
         raw=speed / factor.value,
         predicted=speed,
-        whose=factor.whose,
+        constant=factor,
         memory_bytes=peak.needed_bytes,
         crowding=crowding,
         parts={part: factor.value * sum(term.exposed_seconds for term in terms) for part, terms in found.parts()},
         others=dict(_others(row)),
     )
+
+
+def constant_of(item: Judged) -> Constant:
+    """The constant that the package has now for a row's framework and GPU."""
+    row = item.row
+    related = row.backend.executes.related if row.backend is not None else ()
+    return calibration.constant(row.framework, row.card, related, experts=row.moe)
 
 
 def _others(row: Row) -> Iterator[tuple[str, float]]:

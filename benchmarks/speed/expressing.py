@@ -136,7 +136,7 @@ def _overrides(line: Line, framework: Framework, catalog: Catalog) -> list[str]:
     }
     settings |= sharding(line["zero"], int(line["dp"]))
     settings |= recompute(line["act_ckpt"], int(line["pp"]))
-    if (bandwidth := network_bandwidth(line["interconnect"])) is not None:
+    if (bandwidth := network_bandwidth(line["interconnect"], min(gpus, node))) is not None:
         settings["cluster.network_bandwidth"] = bandwidth
     settings |= framework.settings
     chosen = [f"model={preset}", f"parallel={_PRESETS[framework.engine]}", f"hardware={hardware}", *_adapter(line)]

@@ -75,6 +75,7 @@ def named(name: str) -> Framework:
 
 
 def _framework(entry: Mapping[str, Any]) -> Framework:
-    features = Execution(framework=entry["name"], **entry["execution"])
+    related = tuple(entry["execution"].get("related", ()))
+    features = Execution(framework=entry["name"], **{**entry["execution"], "related": related})
     sources = {name: text for names, text in entry["sources"].items() for name in names.split()}
     return Framework(**{**entry, "execution": features, "sources": sources, "fitted": tuple(entry.get("fitted", ()))})

@@ -26,6 +26,11 @@ are on lines of their own; models with experts have a second set of constants, o
 constants` is what the first set makes of the same rows. `scaling` is the speed on more GPUs relative to the fewest of
 a series, the mean over sources; `fp8 ratio` that of fp8 over bf16 with the same layout."""
 
+_CHECKED = """\
+The same rows with other constants, and the share of them in the error band that is stated with each: `check` is what
+`launch check` says, whose engine is the nearest of ours and takes the constant of that engine and its relatives;
+`unseen` what it would say if nobody had measured the framework of the row."""
+
 _FITTED = """\
 Some numbers of `benchmarks/speed/frameworks.yaml` are no formulas and are read in no source: the host's time to start a
 kernel and to send a message (`launch_seconds`, `message_seconds`) of Megatron-DeepSpeed were chosen on the rows of
@@ -61,6 +66,13 @@ def document(entries: Sequence[Entry], plain: Sequence[Entry] = ()) -> Iterator[
     yield from _head("runs of, rows, median, 90 % within, raw median, raw 90 %, problems, pick, worst pick, Spearman")
     yield from (_line(entry) for entry in entries if entry.rows)
     yield ""
+    yield "## As a check says it, and of a stack that nobody has measured"
+    yield ""
+    yield _CHECKED
+    yield ""
+    yield from _head("runs of, rows, in band, check, 90 %, in band, unseen, 90 %, in band")
+    yield from (_checked_line(entry) for entry in entries if entry.within is not None)
+    yield ""
     yield "## Without constants of the host"
     yield ""
     yield _FITTED
@@ -95,6 +107,12 @@ def _line(entry: Entry) -> str:
     errors = (entry.median, entry.p90, entry.median_uncalibrated, entry.p90_uncalibrated)
     choices = (entry.pick, entry.pick_worst, entry.spearman)
     cells = [entry.family, str(entry.rows), *map(percent, errors), str(entry.problems or "-"), *map(share, choices)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _checked_line(entry: Entry) -> str:
+    stated = (number for one in (entry.checked, entry.unseen) for number in (one.median, one.p90, one.within))
+    cells = [entry.family, str(entry.rows), percent(entry.within), *map(percent, stated)]
     return f"| {' | '.join(cells)} |"
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from benchmarks.speed.estimating import Judged
 from benchmarks.speed.row import LAYOUT
-from launcher.spec import RunSpec
 
 _RECIPE = ("framework", "framework_version", "gpu", "gpus_per_node", "model", "seq", "task")
 _SPLIT = tuple(column for column in LAYOUT if column != "dp")
@@ -46,10 +45,10 @@ def of_scaling(items: Iterable[Judged]) -> list[Ratio]:
     """
 
     def weak(item: Judged) -> Hashable:
-        return *_settings(item), "weak", _spec(item).global_batch_size / _gpus(item)
+        return *_settings(item), "weak", item.row.run.global_batch_size / _gpus(item)
 
     def strong(item: Judged) -> Hashable:
-        return *_settings(item), "strong", _spec(item).global_batch_size
+        return *_settings(item), "strong", item.row.run.global_batch_size
 
     rows = [item for item in items if {*_SPLIT, *_RECIPE, "gpus", "notes"} <= item.row.line.keys()]
     found = []
@@ -68,13 +67,7 @@ def _kernel(item: Judged) -> str:
 
 
 def _gpus(item: Judged) -> int:
-    return _spec(item).gpus
-
-
-def _spec(item: Judged) -> RunSpec:
-    if item.row.spec is None:
-        raise AssertionError("a row without a specification has no prediction")
-    return item.row.spec
+    return item.row.run.gpus
 
 
 def _columns(item: Judged, names: Sequence[str]) -> tuple[str, ...]:

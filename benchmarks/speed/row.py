@@ -11,6 +11,7 @@ from types import ModuleType
 from benchmarks.memory.row import Row as MemoryRow
 from benchmarks.speed.stand_in import StandIn
 from launcher.estimate.memory.estimate import Backend
+from launcher.estimate.speed.card import Card, card_of
 from launcher.spec import RunSpec
 
 type Line = Mapping[str, str]
@@ -67,6 +68,21 @@ class Row:
     precision: str = ""
     flags: frozenset[str] = frozenset()
     line: Line = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunSpec:
+        """The run of a row that is scored."""
+        if self.spec is None:
+            raise AssertionError("a row without a specification has no prediction")
+        return self.spec
+
+    @property
+    def card(self) -> Card:
+        """Its card, of a row that is scored."""
+        found = card_of(self.run.hardware)
+        if found is None:
+            raise AssertionError("a row without figures of its card has no prediction")
+        return found
 
 
 def paired(path: Path, adapter: ModuleType) -> Iterator[tuple[Line, MemoryRow]]:

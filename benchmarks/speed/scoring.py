@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.speed.estimating import Judged
+from launcher.estimate.speed.calibration import Constant
 
 type Speed = Callable[[Judged], float]
 """A prediction of one row, in tokens a second and GPU."""
@@ -37,6 +38,18 @@ class Choices:
 def errors(items: Iterable[Judged], speed: Speed) -> list[float]:
     """|predicted / measured - 1|, ascending."""
     return sorted(abs(speed(item) / item.row.measured - 1) for item in items)
+
+
+def errors_of(items: Sequence[Judged], constants: Sequence[Constant]) -> list[float]:
+    """The same of predictions with other constants, one for each run."""
+    pairs = zip(items, constants, strict=True)
+    return sorted(abs(item.raw * factor.value / item.row.measured - 1) for item, factor in pairs)
+
+
+def within(items: Sequence[Judged], constants: Sequence[Constant]) -> float | None:
+    """The share of runs whose measured speed lies in the band around the prediction with their constant."""
+    pairs = [(item.row.measured / (item.raw * one.value), one) for item, one in zip(items, constants, strict=True)]
+    return mean(float(one.low <= ratio <= one.high) for ratio, one in pairs)
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -18,6 +18,7 @@ from benchmarks.speed.ratios import of_fp8, of_scaling
 from benchmarks.speed.row import Row
 from benchmarks.speed.scoring import choices, ninetieth, picked
 from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from tests.support.helpers import make_spec
 from tests.support.measured_speed import LINE, write_lines
 
@@ -30,7 +31,7 @@ def item(measured: float, predicted: float, **change: object) -> Judged:
     memory = change.pop("memory_bytes", 1)
     row = Row(measured=measured, **(fields | change))  # type: ignore[arg-type]
     return Judged(
-        row=row, raw=predicted, predicted=predicted, whose="", memory_bytes=memory,  # type: ignore[arg-type]
+        row=row, raw=predicted, predicted=predicted, constant=UNCALIBRATED, memory_bytes=memory,  # type: ignore[arg-type]
         crowding=None, parts={}, others={},
     )  # fmt: skip
 
@@ -132,7 +133,17 @@ def family_of(items: Sequence[Judged]) -> Family:
 def test_a_constant_is_the_median_of_measured_over_predicted() -> None:
     rows = [item(speed, 100) for speed in (80, 90, 100, 110, 300)] + [item(50, 100, gpu="other")]
     found = calibrating.content([family_of(rows)])
-    assert found["pairs"] == {"F on g": {"constant": 1.0, "low": 0.5263, "high": 3.0, "rows": 5, "whose": "F on g"}}
+    assert found["pairs"] == {
+        "F on g": {
+            "constant": 1.0,
+            "low": 0.5263,
+            "high": 3.1579,
+            "rows": 5,
+            "whose": "F on g",
+            "certain": True,
+            "generation": 9,
+        }
+    }
     assert calibration.LEAST_ROWS == 5
     frameworks = found["frameworks"]
     assert isinstance(frameworks, dict)

@@ -95,9 +95,14 @@ def test_a_model_whose_blocks_are_not_known_leaves_a_row_out(change: dict[str, s
 
 
 def test_a_stated_network_is_the_share_of_one_gpu() -> None:
-    assert network_bandwidth("1600 Gb/s per node RoCE") == 1600e9 / 8 / 8
-    assert network_bandwidth("4 x 100 Gb RoCE") == 4 * 100e9 / 8 / 8
-    assert network_bandwidth("NVLink, one node") is None
+    assert network_bandwidth("1600 Gb/s per node RoCE", 8) == 1600e9 / 8 / 8
+    assert network_bandwidth("4 x 100 Gb RoCE", 8) == 4 * 100e9 / 8 / 8
+    assert network_bandwidth("NVLink, one node", 8) is None
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(4, 12.5e9), (8, 6.25e9)])
+def test_the_four_links_of_a_node_of_jean_zay_are_shared_by_its_gpus(gpus: int, share: float) -> None:
+    assert network_bandwidth("Jean Zay: Omni-Path", gpus) == share
 
 
 def test_a_framework_is_a_name_without_its_release() -> None:
@@ -128,7 +133,7 @@ def test_every_feature_and_every_meaning_of_a_blank_has_a_source() -> None:
     assert frameworks.table()
     default = Execution(framework="")
     for framework in frameworks.table():
-        said = {one.name for one in fields(Execution) if one.name != "framework"}
+        said = {one.name for one in fields(Execution) if one.name not in ("framework", "related")}
         unlike = {name for name in said if getattr(framework.execution, name) != getattr(default, name)}
         needed = unlike | set(framework.blank) | set(framework.settings)
         assert needed <= set(framework.sources), (framework.name, framework.matches)

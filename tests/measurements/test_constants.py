@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.estimate.speed.calibration import Constant, constant
+from launcher.estimate.speed.card import card_of
 from launcher.estimate.speed.estimate import estimate
 from launcher.preflight import assess
 from launcher.preflight.measured.constants import Own, banded, of_rows, why_not
@@ -21,6 +22,7 @@ from launcher.spec import edit
 from tests.support.helpers import composed_once
 from tests.support.measured_rows import RUN, row, written
 
+CARD = card_of(composed_once("hardware=h100_80g").hardware)
 RELATED = ("torchtitan", "LitGPT", "llm-foundry")
 THREE = (row(0, 0.8), row(1, 0.9), row(2, 0.95))
 
@@ -92,7 +94,8 @@ def test_another_run_of_the_cluster_is_corrected_and_one_of_another_network_is_n
 
 def test_on_more_nodes_than_were_measured_the_band_is_no_narrower_than_the_shipped_one(tmp_path: Path) -> None:
     here, beyond = (found(tmp_path / "a.jsonl", THREE, ("cluster.nodes", nodes)) for nodes in (1, 4))
-    shipped = constant("PyTorch FSDP", "h100_80g", RELATED)
+    assert CARD is not None
+    shipped = constant("PyTorch FSDP", CARD, RELATED)
     assert here is not None
     assert beyond is not None
     assert beyond.value == here.value

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from launcher.estimate.rank.engine import UNEVEN, Dispatcher, Execution
 from launcher.estimate.speed import collectives, experts
 from launcher.estimate.speed.calibration import constant
+from launcher.estimate.speed.card import card_of
 from launcher.estimate.speed.card import MEMORY_SHARE
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.network import Group, Network
@@ -120,11 +121,12 @@ def test_even_routing_is_faster_and_the_term_says_what_uneven_routing_costs() ->
 
 
 def test_a_model_with_experts_takes_the_constant_of_runs_with_experts_and_else_that_of_dense_ones() -> None:
-    assert constant("Megatron-Bridge", "h100_80g", experts=True).whose == (
-        "Megatron-Bridge on h100_80g, models with experts"
-    )
-    assert constant("Megatron-Bridge", "h100_80g").whose == "Megatron-Bridge on h100_80g"
-    dense, found = constant("InternEvo", "a800"), constant("InternEvo", "a800", experts=True)
+    h100, a800 = (card_of(make_spec(f"hardware={name}").hardware) for name in ("h100_80g", "a800"))
+    assert h100 is not None
+    assert a800 is not None
+    assert constant("Megatron-Bridge", h100, experts=True).whose == ("Megatron-Bridge on h100_80g, models with experts")
+    assert constant("Megatron-Bridge", h100).whose == "Megatron-Bridge on h100_80g"
+    dense, found = constant("InternEvo", a800), constant("InternEvo", a800, experts=True)
     assert found.value == dense.value
     assert found.whose == f"{dense.whose}, models without experts"
 

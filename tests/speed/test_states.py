@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from launcher.estimate.speed.estimate import estimate
+from launcher.estimate.speed.states import chunk_by_chunk
 from launcher.preflight.assess import parts
+from launcher.spec import ParallelSpec
 from tests.support.helpers import make_spec
 
 
@@ -17,3 +21,34 @@ def test_replicas_average_the_gradients_of_their_shard_alone() -> None:
     assert found is not None
     averaged = next(term for term in found.terms if term.group == "data parallel, replicas")
     assert averaged.values["k"] == pytest.approx(4 * 8.03e9 / 8, rel=0.01)
+
+
+def test_deepspeed_all_reduces_gradients_whole_below_stage_3_and_scatters_them_in_it() -> None:
+    """An all-reduce takes about two reduce-scatters' time; the bytes that a rank hands over are the same."""
+    words = ("model=llama3_8b", "hardware=h100_80g", "cluster=slurm", "cluster.nodes=4")
+    spec = make_spec(*words, "parallel=zero2")
+    found = parts(spec)
+    engine = found["backend"].execution(spec)
+    assert engine.reduces_whole
+    assert not found["backend"].execution(make_spec(*words, "parallel=zero3")).reduces_whole
+
+    class Scattering:
+        def __getattr__(self, name: str) -> object:
+            return getattr(found["backend"], name)
+
+        def execution(self, _: object) -> object:
+            return replace(engine, reduces_whole=False)
+
+    def seconds(backend: object) -> float:
+        speed = estimate(spec, **{**found, "backend": backend})  # type: ignore[arg-type]
+        assert speed is not None
+        return next(term.seconds for term in speed.terms if term.what == "gradients reduced")
+
+    assert 1.5 < seconds(found["backend"]) / seconds(Scattering()) < 2.1
+
+
+def test_the_states_of_interleaved_chunks_travel_while_micro_batches_pass_the_other_chunks() -> None:
+    """One of 8 chunks is left for the last pass: of 4 stages and 8 chunks 29 eighths of a pass hide what travels."""
+    assert chunk_by_chunk(ParallelSpec(pipeline=4, virtual_pipeline=8), 16) == 29 / 8
+    assert chunk_by_chunk(ParallelSpec(pipeline=4, virtual_pipeline=8), 2) == 15 / 8
+    assert chunk_by_chunk(ParallelSpec(pipeline=4), 16) == chunk_by_chunk(ParallelSpec(), 1) == 1

@@ -72,6 +72,6 @@ def translated(line: Line) -> Line:
         "experts": "",
         "topk": "",
         "moe_ffn": "",
-        "interconnect": "",
+        "interconnect": "Jean Zay" if line["id"].startswith("bigsci") else "",
         "measured": "OOM" if line["oom"] == "true" else "",
     }

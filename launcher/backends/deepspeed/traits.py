@@ -56,7 +56,9 @@ def execution(spec: RunSpec) -> Execution:
     """Eager transformers; ZeRO's hooks run in Python around each module.
 
     Below stage 3 nothing overlaps unless it is asked for (``deepspeed/runtime/zero/config.py``, ``overlap_comm``), and
-    without ZeRO and in a pipeline gradients are reduced after the backward pass (``runtime/engine.py``).
+    without ZeRO and in a pipeline gradients are reduced after the backward pass (``runtime/engine.py``). Stages 1 and 2
+    all-reduce each bucket whole (``use_multi_rank_bucket_allreduce``, ``runtime/zero/stage_1_and_2.py``), and so does
+    BF16_Optimizer (``buffered_allreduce_fallback``).
     """
     zero = spec.zero
     overlaps = zero.stage == 3 if zero.overlap_comm is None else zero.overlap_comm
@@ -65,6 +67,7 @@ def execution(spec: RunSpec) -> Execution:
         related=("Hugging Face Trainer", "llm-foundry"),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         reduces_each=zero.stage >= 2,
+        reduces_whole=zero.stage in (1, 2),
         gathered_size=1 + _SCALE if zero.quantized_weights else None,
         exchanged_size=0.5 + _SCALE if zero.quantized_gradients else None,
         fused_loss=spec.train.loss == "fused",

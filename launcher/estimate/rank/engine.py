@@ -140,6 +140,8 @@ class Execution(Hashed):
     exchanged_size: float | None = None
     # True if gradients are reduced after each micro-batch, not only after the last of a step.
     reduces_each: bool = False
+    # True if gradients are reduced by all-reduces of all of them, though each rank keeps its shard alone.
+    reduces_whole: bool = False
     pipeline_overlap: bool = False  # True if stages send while they compute.
     # True if the weights' gradients are added up in fp32 by the product that makes them.
     fused_accumulation: bool = False
@@ -170,6 +172,7 @@ _OF_STATES = (
     "parameter_overlap",
     "regathers",
     "reduces_each",
+    "reduces_whole",
     "gathered_size",
     "exchanged_size",
     "pipeline_overlap",

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.estimate.speed.card import Card
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
+
+type Tables = Mapping[str, Any]  # Tables of pairs and frameworks, of one kind of models or of both.
 
 LEAST_ROWS = 5  # Measured runs below which a constant would be that of one or two configurations.
 
@@ -38,58 +41,89 @@ UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured
 
 
 @cache
-def constant(framework: str, gpu: str, related: tuple[str, ...] = (), *, experts: bool = False) -> Constant:
-    """The constant of a framework on a GPU; of the framework on any, where there is none; else the median of all.
+def constant(framework: str, card: Card, related: tuple[str, ...] = (), *, experts: bool = False) -> Constant:
+    """The constant of a framework on a GPU, by the shipped calibration (:func:`chosen`)."""
+    return chosen(shipped(), framework, card, related, experts=experts)
 
-    Where related frameworks are named, it is the median of the pairs of all of these on the GPU, else of those on other
-    GPUs, so that a card of which nothing was measured does not stand behind a weaker one for that.
-    A model with experts takes those of runs of such models, where there are enough of these frameworks'.
+
+def chosen(
+    tables: Tables, framework: str, card: Card, related: tuple[str, ...] = (), *, experts: bool = False
+) -> Constant:
+    """The constant of a framework's own certain runs; else the median of votes; else that of all frameworks.
+
+    Its own are those on the GPU, else on others of its generation. The framework and each related one has a vote, by
+    what was measured of it on the GPU, else on its generation, else on any. What is taken from another GPU has the band
+    in which pairs lie around what is said of them without their own runs, the constant of all that of frameworks. A
+    model with experts takes the constants of runs of such models, where there are enough of these frameworks'.
     """
-    calibration, names = _calibration(), (framework, *related)
-    if experts and (found := _of(calibration.get("experts", {}), names, gpu)) is not None:
+    names, of_experts = (framework, *related), tables.get("experts", {})
+    if experts and (found := _of(of_experts, names, card)) is not None:
         return found
-    found = _of(calibration, names, gpu)
+    found = _of(tables, names, card)
     if found is None:
-        found = _read(calibration["all"]) if "all" in calibration else UNCALIBRATED
-    return _without_experts(found, calibration.get("experts", {})) if experts and found.rows else found
+        found = _read(tables["all"]) if "all" in tables else UNCALIBRATED
+    return _without_experts(found, of_experts) if experts and found.rows else found
 
 
-def _of(tables: Mapping[str, Any], names: tuple[str, ...], gpu: str) -> Constant | None:
+def _of(tables: Tables, names: tuple[str, ...], card: Card) -> Constant | None:
     """The constant by the tables of one kind of models; None where too little was measured of these frameworks."""
-    pairs, alone = tables.get("pairs", {}), len(names) == 1
-    here = _enough(pairs.get(f"{name} on {gpu}") for name in names)
-    there = [] if alone else _enough(pairs[pair] for name in names for pair in pairs if pair.startswith(f"{name} on "))
-    if here or there:
-        return _middle(here or there, f"on {gpu}" if here else "on other GPUs")
-    rows = _enough(tables.get("frameworks", {}).get(name) for name in names)
-    return _read(rows[0]) if rows else None
+    own, pair = _vote(tables, names[0], card), tables.get("pairs", {}).get(f"{names[0]} on {card.name}")
+    if own is not None and own.near and (own.certain or len(names) == 1):
+        here = pair is not None and pair["rows"] >= LEAST_ROWS
+        return _read(pair) if here else _middle([own], tables)
+    votes = [vote for name in names if (vote := _vote(tables, name, card)) is not None]
+    return _middle(votes, tables) if votes else None
+
+
+_FAR = "other GPUs"
+
+
+class _Vote(NamedTuple):
+    """What was measured of one framework."""
+
+    constant: float  # The median of its pairs.
+    rows: int  # Their runs.
+    whose: str  # The framework, and the GPU where it is the one that is asked about.
+    near: bool  # True if they are of the GPU that is asked about or of its generation.
+    certain: bool  # True if the layouts of such runs are stated in full.
+
+
+def _vote(tables: Tables, name: str, card: Card) -> _Vote | None:
+    from statistics import median  # Late, because it takes a while to import.
+
+    pairs = {pair: row for pair, row in tables.get("pairs", {}).items() if pair.startswith(f"{name} on ")}
+    generation = card.generation
+    for where, found in (
+        (card.name, _enough([pairs.get(f"{name} on {card.name}")])),
+        ("GPUs of its generation", _enough(row for row in pairs.values() if generation == row.get("generation", -1))),
+        (_FAR, _enough(pairs.values()) or _enough([tables.get("frameworks", {}).get(name)])),
+    ):
+        if found:
+            rows = sum(row["rows"] for row in found)
+            certain = all(row.get("certain", True) for row in found)
+            return _Vote(median(row["constant"] for row in found), rows, f"{name} on {where}", where != _FAR, certain)
+    return None
 
 
 def _enough(rows: Iterable[JsonObject | None]) -> list[JsonObject]:
     return [row for row in rows if row is not None and row["rows"] >= LEAST_ROWS]
 
 
-def _middle(pairs: Sequence[JsonObject], where: str) -> Constant:
-    """The median of pairs, one vote each; the band is their own, as wide again as their constants differ."""
-    if len(pairs) == 1:
-        return _read(pairs[0])
-    from statistics import median  # Late, because it takes a while to import.
+def _middle(votes: Sequence[_Vote], tables: Tables) -> Constant:
+    """The median of votes."""
+    from statistics import median  # Late, as above.
 
-    constants = [pair["constant"] for pair in pairs]
-    value = median(constants)
-    names = list(dict.fromkeys(pair["whose"].partition(" on ")[0] for pair in pairs))
-    _, comma, kind = pairs[0]["whose"].partition(", ")
-    words = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    value, band = median(vote.constant for vote in votes), tables.get("elsewhere", {"low": 1.0, "high": 1.0})
     return Constant(
         value=value,
-        low=min(constants) / value * median(pair["low"] for pair in pairs),
-        high=max(constants) / value * median(pair["high"] for pair in pairs),
-        rows=sum(pair["rows"] for pair in pairs),
-        whose=f"{len(pairs)} pairs of {words} {where}{comma}{kind}",
+        low=band["low"],
+        high=band["high"],
+        rows=sum(vote.rows for vote in votes),
+        whose=f"{', '.join(vote.whose for vote in votes)}{tables.get('of', '')}",
     )
 
 
-def _without_experts(found: Constant, experts: Mapping[str, Any]) -> Constant:
+def _without_experts(found: Constant, experts: Tables) -> Constant:
     """The constant of other models for one with experts: the band reaches as far as runs of such models lay."""
     rows = _enough(experts.get("frameworks", {}).values())
     return replace(
@@ -103,14 +137,15 @@ def _without_experts(found: Constant, experts: Mapping[str, Any]) -> Constant:
 @cache
 def version() -> str | None:
     """The day and commit of the figures: a ratio of measured and predicted speed holds beside them as long as they."""
-    content = _calibration()
+    content = shipped()
     commit = (content.get("commit") or {}).get("commit")
     return f"{content['date']} {commit[:7]}" if commit and "date" in content else None
 
 
 @cache
-def _calibration() -> JsonObject:
-    content: JsonObject = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
+def shipped() -> Tables:
+    """The content of ``calibration.json``; empty where there is none."""
+    content: Tables = json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else {}
     return content
 
 

@@ -25,6 +25,7 @@ class Card:
     fp8: float | None  # That in fp8; None without that format.
     memory_bandwidth: float  # Bytes a second of its memory.
     pcie_bandwidth: float  # Bytes a second from the host, one way.
+    generation: int | None = None  # NVIDIA's, the whole number of its compute capability; None of any other card.
 
     def peak(self, dtype: Dtype) -> float:
         """Dense peak of a format, in FLOP/s; fp8 where the card has it, else bf16's."""
@@ -47,12 +48,17 @@ def lacking(hardware: HardwareSpec) -> tuple[str, ...]:
     return tuple(f"hardware.{key}" for key in (*_NEEDED, *formats) if getattr(hardware, key) is None)
 
 
+def is_amd(title: str) -> bool:
+    """True for AMD's Instinct cards, whose capabilities torch counts as if they were NVIDIA's."""
+    return "AMD" in title or "Instinct" in title
+
+
 @lru_cache(maxsize=64)
 def card_of(hardware: HardwareSpec) -> Card | None:
     """The card's figures; None where one of them is unknown, or on the CPU."""
     if hardware.device != "cuda" or lacking(hardware):
         return None
-    fp32 = float(hardware.flops_fp32 or 0)
+    fp32, capability = float(hardware.flops_fp32 or 0), hardware.compute_capability
     return _card(
         name=hardware.card or hardware.name,
         capability=hardware.effective_capability,
@@ -63,6 +69,7 @@ def card_of(hardware: HardwareSpec) -> Card | None:
         fp8=hardware.flops_fp8,
         memory_bandwidth=float(hardware.memory_bandwidth or 0),
         pcie_bandwidth=float(hardware.pcie_bandwidth or 0),
+        generation=None if capability is None or is_amd(hardware.title) else int(capability),
     )
 
 

@@ -224,7 +224,7 @@ def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrate
     if not calibrated:
         return UNCALIBRATED
     execution, experts_ = timed.execution, spec.model.num_experts > 0
-    return constant(execution.framework, timed.card.name, execution.related, experts=experts_)
+    return constant(execution.framework, timed.card, execution.related, experts=experts_)
 
 
 def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from launcher.estimate.speed.card import is_amd
 from launcher.spec import HardwareSpec, RunSpec
 
 _PCIE = 100e9
@@ -79,7 +80,7 @@ def _network(
 
 def _links(title: str, link_bandwidth: float, capability: float | None) -> str:
     """The table that stands for a card's links: of its own generation, and over PCIe the one without NVLink SHARP."""
-    if "AMD" in title or "Instinct" in title:
+    if is_amd(title):
         return "xgmi"
     if link_bandwidth < _PCIE:
         return "nvlink3"

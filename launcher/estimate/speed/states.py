@@ -19,6 +19,7 @@ from launcher.estimate.speed.card import MEMORY_SHARE, Card
 from launcher.estimate.speed.collectives import Group, group_of
 from launcher.estimate.speed.network import Network
 from launcher.estimate.speed.terms import SpeedTerm, term
+from launcher.spec import ParallelSpec
 
 SLOWED = 1.13
 """Time of a kernel beside a collective, and of the collective, over that of each alone.
@@ -59,7 +60,8 @@ def data_parallel(
         return
     sharded = rank.view.states.optimizer < 1
     reduced = [one for part in parts for one in _reductions(part, rank, execution, network, sharded=sharded)]
-    window = _USABLE * compute.backward if execution.gradient_overlap else 0.0
+    longer = chunk_by_chunk(rank.spec.parallel, steps)
+    window = _USABLE * longer * compute.backward if execution.gradient_overlap else 0.0
     yield from _hidden("gradients reduced", reduced, times, window)
     if sharded:
         gathered = [
@@ -67,8 +69,19 @@ def data_parallel(
             for part in parts
             if (size := part.trained * rank.engine.size) and part.group.ranks > 1
         ]
-        window = _USABLE * compute.forward if execution.parameter_overlap else 0.0
+        window = _USABLE * longer * compute.forward if execution.parameter_overlap else 0.0
         yield from _hidden("parameters gathered", gathered, 1, window)
+
+
+def chunk_by_chunk(parallel: ParallelSpec, steps: int) -> float:
+    """Passes of a micro-batch beside which the states of a stage's model chunks travel, ``(v - 1) / v * p + 1 / v``.
+
+    Interleaved, ``p`` micro-batches pass one chunk before any passes the next, so that all but one of the ``v`` chunks
+    travel while these pass the others (``forward_backward_pipelining_with_interleaving`` of Megatron-core, which lets
+    gradients go after the last micro-batch of each chunk). Otherwise it is the last pass alone.
+    """
+    chunks = parallel.virtual_pipeline
+    return ((chunks - 1) * min(steps, parallel.pipeline) + 1) / chunks
 
 
 class _Part(NamedTuple):
@@ -115,7 +128,7 @@ def _reductions(
     if execution.exchanged_size is not None and part.group.domains > 1:
         yield from _exchanges(part, execution.exchanged_size, network)
         return
-    kind: collectives.Kind = "reduce_scatter" if sharded else "all_reduce"
+    kind: collectives.Kind = "reduce_scatter" if sharded and not execution.reduces_whole else "all_reduce"
     if part.group.ranks > 1 and size:
         yield _Traffic(part.words, part.group, size, _in_buckets(kind, size, part.group, network, execution))
     if part.copies.ranks > 1 and size:

@@ -104,7 +104,7 @@ def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
     own = table.get(key_of(spec, card.name, execution.framework))
     if own is None:
         return None
-    shipped = calibration.constant(execution.framework, card.name, execution.related, experts=experts)
+    shipped = calibration.constant(execution.framework, card, execution.related, experts=experts)
     kind = ", models with experts" if experts else ""
     found = banded(own, shipped, f"{execution.framework} on {card.name}{kind}, this cluster")
     if spec.cluster.nodes <= own.nodes or not shipped.rows:

@@ -200,8 +200,10 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
         return "no measured run corrects this prediction, and its error band is not known"
     if constant.here:
         return _own(spec, constant)
-    others = constant.whose.endswith("models without experts")
-    band = "from runs of models with experts" if others else "from the same runs"
+    if constant.whose.endswith("models without experts"):
+        band = "from runs of models with experts"
+    else:
+        band = "as far as others lie from what is said of them" if _votes(constant) else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
         f" {_runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction,"
@@ -219,11 +221,16 @@ def _own(spec: RunSpec, constant: Constant) -> str:
     )
 
 
+def _votes(constant: Constant) -> bool:
+    """True if the run's own framework was not measured on its card."""
+    return constant.whose.startswith("all ") or " GPUs" in constant.whose or constant.whose.count(" on ") > 1
+
+
 def _runs_of(spec: RunSpec, constant: Constant) -> str:
     """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
-    if " pairs of " in constant.whose:
-        runs = f"the constants of {constant.whose}, {constant.rows} runs, each pair with one vote"
+    if constant.whose.count(" on ") > 1:
+        runs = f"the constants of {constant.whose}, {constant.rows} runs, each framework with one vote"
     execution = backends.of(spec).execution(spec)
     if execution is None or execution.framework in constant.whose:
         return runs

@@ -1,0 +1,44 @@
+"""What ``launch check`` says of a row: with the constant of our engine, and where nothing was measured of its stack."""
+
+from __future__ import annotations
+
+import statistics
+from functools import cache
+
+from benchmarks.speed.estimating import Judged, constant_of
+from launcher import backends
+from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import Constant
+from launcher.estimate.speed.card import Card
+
+
+def checked(item: Judged) -> Constant:
+    """The constant that a check of the same run takes, whose engine is the nearest of ours, and its relatives."""
+    row = item.row
+    execution = backends.of(row.run).execution(row.run)
+    if execution is None:
+        return constant_of(item)
+    return calibration.constant(execution.framework, row.card, execution.related, experts=row.moe)
+
+
+def unseen(item: Judged) -> Constant:
+    """The constant of a row by the runs of all other frameworks."""
+    row = item.row
+    related = row.backend.executes.related if row.backend is not None else ()
+    return _without(row.framework, row.card, related, row.moe)
+
+
+@cache
+def _without(framework: str, card: Card, related: tuple[str, ...], experts: bool) -> Constant:
+    tables = calibration.shipped()
+    rest = {**_less(tables, framework), "experts": _less(tables["experts"], framework)}
+    every = [row["constant"] for row in rest["frameworks"].values() if row["rows"] >= calibration.LEAST_ROWS]
+    rest["all"] = {**tables["all"], "constant": statistics.median(every)}
+    return calibration.chosen(rest, framework, card, related, experts=experts)
+
+
+def _less(tables: calibration.Tables, framework: str) -> calibration.Tables:
+    """The tables of one kind of models without one framework."""
+    kept = {name: row for name, row in tables["pairs"].items() if not name.startswith(f"{framework} on ")}
+    frameworks = {name: row for name, row in tables["frameworks"].items() if name != framework}
+    return {**tables, "pairs": kept, "frameworks": frameworks}
