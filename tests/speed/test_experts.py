@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from launcher.estimate.rank.engine import UNEVEN, Dispatcher, Execution
 from launcher.estimate.speed import collectives, experts
 from launcher.estimate.speed.calibration import constant
-from launcher.estimate.speed.card import card_of
-from launcher.estimate.speed.card import MEMORY_SHARE
+from launcher.estimate.speed.card import MEMORY_SHARE, card_of
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.network import Group, Network
 from launcher.estimate.speed.result import SpeedEstimate

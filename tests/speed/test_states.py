@@ -9,7 +9,6 @@ import pytest
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.states import chunk_by_chunk
 from launcher.preflight.assess import parts
-from launcher.spec import ParallelSpec
 from tests.support.helpers import make_spec
 
 
@@ -49,6 +48,7 @@ def test_deepspeed_all_reduces_gradients_whole_below_stage_3_and_scatters_them_i
 
 def test_the_states_of_interleaved_chunks_travel_while_micro_batches_pass_the_other_chunks() -> None:
     """One of 8 chunks is left for the last pass: of 4 stages and 8 chunks 29 eighths of a pass hide what travels."""
-    assert chunk_by_chunk(ParallelSpec(pipeline=4, virtual_pipeline=8), 16) == 29 / 8
-    assert chunk_by_chunk(ParallelSpec(pipeline=4, virtual_pipeline=8), 2) == 15 / 8
-    assert chunk_by_chunk(ParallelSpec(pipeline=4), 16) == chunk_by_chunk(ParallelSpec(), 1) == 1
+    plain = make_spec().parallel
+    chunked = replace(plain, pipeline=4, virtual_pipeline=8)
+    assert [chunk_by_chunk(chunked, steps) for steps in (16, 2)] == [29 / 8, 15 / 8]
+    assert [chunk_by_chunk(replace(plain, pipeline=pipeline), 16) for pipeline in (1, 4)] == [1, 1]
