@@ -96,7 +96,7 @@ def _vote(tables: Tables, name: str, card: Card) -> _Vote | None:
     for where, found in (
         (card.name, _enough([pairs.get(f"{name} on {card.name}")])),
         ("GPUs of its generation", _enough(row for row in pairs.values() if generation == row.get("generation", -1))),
-        (_FAR, _enough(pairs.values()) or _enough([tables.get("frameworks", {}).get(name)])),
+        (_FAR, _enough([tables.get("frameworks", {}).get(name)]) or _enough(pairs.values())),
     ):
         if found:
             rows = sum(row["rows"] for row in found)
