@@ -115,6 +115,7 @@ def _document(files: Sequence[Rows], table: str) -> Iterator[str]:
         yield f"## {name} on its own runs"
         yield ""
         yield "Its own published predictions, of each run's fullest rank; bytes that repeat are scored once."
+        yield "What the runs do not state of their settings, their adapter reads off these rows."
         yield ""
         yield from _beside(files, name)
         yield ""

@@ -121,4 +121,4 @@ def _overrides(run: dict[str, Any], dense: int) -> Iterator[str]:
     yield f"model.moe_intermediate_size={run['moe_ffn']}"
     yield f"model.num_shared_experts={2 if run['model'].startswith('DeepSeek-V2') else 1}"
     yield f"model.first_dense_layers={dense}"
-    yield f"parallel.expert={run['ep']}"
+    yield from (f"parallel.expert={run['ep']}", "parallel.expert_tensor=1")
