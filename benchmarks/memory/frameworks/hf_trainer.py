@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+from launcher.backends.fsdp.overheads import constants
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -97,6 +98,8 @@ class HfTrainer(Backend):
         if self.gptq:
             yield from gptq_scales(rank)
         if self.fsdp:
+            if not self.gptq:
+                yield from constants(rank)
             yield from gathered(rank)
             yield from unsharded_gradients(rank)
             yield from retained_inputs(rank)

@@ -137,7 +137,7 @@ def _shard_rule(
         expert_tensor=expert_tensor,
         states=states,
         expert_states=expert_states,
-        joined=engine.library == "transformers",
+        joined=engine.library == "transformers" and engine.grouped_experts,
         rows=engine.shard_rows,
         inside=engine.shared_experts,
     )
