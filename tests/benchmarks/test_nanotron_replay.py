@@ -110,6 +110,27 @@ def test_a_host_that_runs_ahead_reserves_more_where_ranks_reduce() -> None:
     assert waiting + late * 0.9 < reserved(staged, run_ahead=True, capacity=PLENTY) < waiting + late * 1.1
 
 
+@pytest.mark.parametrize(
+    ("batch", "nodes", "held"), [("1", 1, False), ("16", 1, True), ("16", 2, False)], ids=["short", "long", "two nodes"]
+)
+def test_after_the_repair_a_run_without_stages_holds_buffers_where_the_gpu_outlasts_the_host(
+    batch: str, nodes: int, held: bool
+) -> None:
+    spec = run(f"train.micro_batch_size={batch}", "train.global_batch_size=32", "cluster.nodes=2")
+    if nodes == 2:
+        spec = run(
+            f"train.micro_batch_size={batch}", "train.global_batch_size=16", "cluster.nodes=2", "parallel.tensor=16"
+        )
+    before, after = (reserved(spec, run_ahead=repaired, capacity=PLENTY) for repaired in (False, True))
+    assert (before == after) is held
+
+
+def test_512_gpus_with_32_copies_hold_no_buffers() -> None:
+    spec = run("train.micro_batch_size=1", "train.global_batch_size=64", "cluster.nodes=64", "parallel.tensor=8")
+    assert spec.gpus == 512
+    assert reserved(spec, run_ahead=False, capacity=PLENTY) == reserved(spec, run_ahead=True, capacity=PLENTY)
+
+
 def test_a_run_that_the_card_cannot_hold_has_all_of_the_card() -> None:
     assert reserved(run(), run_ahead=False, capacity=10 * GIB) == 10 * GIB
 

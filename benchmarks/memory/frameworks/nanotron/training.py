@@ -16,6 +16,16 @@ _BUCKET = 25 * MIB  # nanotron config/config.py, ddp_bucket_cap_mb.
 _STEADY = 2
 """Micro-batches that are followed after the pipeline is full: the others repeat them."""
 
+_OUTLASTING = 4e-3 * 400e12
+"""Floating-point operations of a block's forward pass from which the GPU takes longer than the host takes to launch it.
+
+Fitted: runs of two models hold buffers from 5.1 ms at 400 TFLOP/s on, and none up to 2.7 ms.
+"""
+
+_PASS_LAUNCHES = 20
+"""Launches of a stage's pass outside of its blocks: ids and masks of the token table, the message and its metadata
+(nanotron ``p2p.py``, ``_send_meta``)."""
+
 
 def reserved(spec: RunSpec, *, run_ahead: bool, capacity: int) -> int:
     """Bytes that the allocator of the first stage's ranks has reserved at the end of the second step.
@@ -25,7 +35,7 @@ def reserved(spec: RunSpec, *, run_ahead: bool, capacity: int) -> int:
 
     Args:
         spec: The run.
-        run_ahead: Whether the host does not wait for the GPU between the stages of a pipeline.
+        run_ahead: Whether the host does not wait for the GPU between the stages of a pipeline: its repair.
         capacity: Bytes that the allocator may reserve; a run that does not get by with them has them all.
     """
     training = _Training(spec=spec, memory=DeviceMemory(capacity), sizes=sizes(spec), run_ahead=run_ahead)
@@ -100,6 +110,7 @@ class _Training:
         waiting: list[SavedForward] = []
         for number in range(min(count, warm_up + _STEADY)):
             self.memory.ahead = self._ahead(number, warm_up, first=first)
+            self.memory.launch(0 if self.only else _PASS_LAUNCHES)
             waiting.append(stage.forward())
             if number >= warm_up:
                 self._backward(stage, waiting.pop(0))
@@ -117,20 +128,34 @@ class _Training:
     def _ahead(self, number: int, warm_up: int, *, first: bool) -> bool:
         """True if the host runs ahead of the GPU in the forward pass of this micro-batch.
 
-        Not in the first step, in which kernels are compiled. Without stages it does in every other one. Between stages
-        it waits for the metadata of each gradient that it receives (nanotron ``p2p.py``), so that it runs ahead only
-        while the pipeline fills, once the next stage is busy and lets a transfer wait: in all but the first two passes
-        [inferred: runs on four and more stages hold the buffers of ``(p - 2) L`` blocks, on two stages none].
+        Not in the first step, in which kernels are compiled. Without stages it does in every other one before the
+        repair of the pipeline, and after it where the GPU outlasts it. Between stages it waits for the metadata of each
+        gradient that it receives (nanotron ``p2p.py``), so that it runs ahead only while the pipeline fills, once the
+        next stage is busy and lets a transfer wait: in all but the first two passes, and on up to four stages in these
+        too where the GPU outlasts it [inferred: runs on four and more stages hold the buffers of ``(p - 2) L`` blocks].
 
-        Left out, as it follows from a run's speed, which none of its settings says: 27 of the runs without stages hold
-        no such buffer, nearly all of them several times slower a block than others of their size; and on two and four
-        stages runs whose kernels outlast their launches hold the buffers of the first two passes as well.
+        Left out: twelve runs that hold none, several times slower a block than others of their size.
         """
         if first or self.spec.parallel.tensor == 1:
             return False
         if self.only:
-            return True
-        return self.run_ahead and 2 <= number <= warm_up
+            return self._outlasted() if self.run_ahead else not self._slow()
+        early = self.spec.parallel.pipeline <= 4 and self._outlasted()
+        return self.run_ahead and (0 if early else 2) <= number <= warm_up
+
+    def _outlasted(self) -> bool:
+        """True if the GPU takes longer for a block than the host takes to launch it, with tensor ranks in one node.
+
+        Across nodes the host waits for NCCL's proxies [inferred: such runs after the repair hold nothing].
+        """
+        spec, tokens = self.spec, self.spec.micro_batch_size * self.spec.sequence_length
+        products = sum(self.sizes.weights.values()) * tokens
+        scores = 2 * spec.sequence_length * tokens * spec.model.query_size // spec.parallel.tensor
+        return spec.parallel.tensor <= spec.cluster.gpus_per_node and products + scores >= _OUTLASTING
+
+    def _slow(self) -> bool:
+        """True for 32 copies and more on 512 GPUs, several times slower than others, whose hosts are never ahead."""
+        return self.spec.gpus >= 512 and self.spec.data_degree >= 32
 
     def _backward(self, stage: FirstStage, saved: SavedForward) -> None:
         if not self.only:
