@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory.frameworks import litgpt, torchtitan
-from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line
+from benchmarks.memory.frameworks.expressed import Expressed, LeftOutError, Line, within_card
 from benchmarks.memory.frameworks.hf_trainer import HfTrainer
 from benchmarks.memory.frameworks.megatron_2021 import Megatron2021
 from benchmarks.memory.row import Counter, Oom, Row, rows_of_csv
@@ -134,7 +134,8 @@ def _framework(name: str) -> Callable[[Line], Expressed]:
     for prefix, express in _FRAMEWORKS.items():
         if name.startswith(prefix):
             return express
-    raise LeftOutError("a framework that is not modelled")
+    lacks = next((reason for prefix, reason in _NOT_JUDGED.items() if name.startswith(prefix)), None)
+    raise LeftOutError(lacks or "a framework that is not modelled")
 
 
 def _fsdp_qlora(line: Line) -> Expressed:
@@ -149,7 +150,8 @@ def _fsdp_qlora(line: Line) -> Expressed:
         "adapter.targets": "[k_proj,q_proj,v_proj,up_proj,down_proj,gate_proj]",
         "adapter.dropout": 0.1,
     }
-    return Expressed(backend=HfTrainer(version=(4, 38), fsdp=True, low_adapters=True), settings=settings)
+    backend = HfTrainer(version=(4, 38), fsdp=True, low_adapters=True)
+    return Expressed(backend=backend, settings=settings, reserved=partial(within_card, backend))
 
 
 def _qwen(line: Line) -> Expressed:
@@ -203,3 +205,12 @@ _FRAMEWORKS: dict[str, Callable[[Line], Expressed]] = {
     "fsdp_qlora": _fsdp_qlora,
     "HF Trainer (+PEFT/DeepSpeed), Qwen": _qwen,
 }
+_NOT_JUDGED = {
+    "ms-swift": "samples of varying length, whose order the allocator's cache depends on",
+    "Megatron-DeepSpeed": "DeepSpeed's pipeline of 2022, by nvidia-smi in whole GB or of a stage that is not stated",
+    "Megatron-Bridge": "a recipe whose kernels, dispatcher and offloading are not stated",
+    "lightning-thunder": "a compiler that chooses what is saved",
+    "torchtune": "what is recomputed and which of torchtune's counters is not stated",
+    "NeMo Automodel": "the baseline's number of GPUs is not stated",
+}
+"""What the rows of a framework lack; those that come so far state their model, batch and GPUs."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from launcher.estimate.memory.estimate import Backend
+from launcher.base import registry
+from launcher.estimate.memory.estimate import Backend, estimate
 from launcher.spec import RunSpec
 
 type Line = dict[str, str]
@@ -28,6 +29,18 @@ class Expressed:
     stage: int | None = None
     first_step: bool = False
     reserved: Callable[[RunSpec], int] | None = None
+
+
+def within_card(backend: Backend, spec: RunSpec) -> int:
+    """Bytes that the allocator reserves: the estimate's share of what is allocated, as far as the card has them.
+
+    An allocator that finds no more gives back what it caches (``release_cached_blocks``).
+    """
+    family = registry.load("families", spec.model.family)
+    strategies = [registry.load("strategies", name) for name in registry.names("strategies")]
+    peak = estimate(spec, family=family, strategies=strategies, backend=backend).peak
+    outside, capacity = peak.device_bytes - peak.reserved_bytes, spec.rank_memory_bytes or peak.device_bytes
+    return max(min(peak.reserved_bytes, capacity - outside), peak.allocated_bytes)
 
 
 class LeftOutError(Exception):

@@ -40,12 +40,21 @@ PRETRAINED = LogitsBytes(output=6, loss=8, backward=12, source=_LOSS)
 def chunked(spec: RunSpec) -> LogitsBytes:
     """The output projection works in chunks beside an adapter: fp32 logits and log-softmax.
 
-    In backward the first chunk's log-softmax and two gradients beside the other chunks'. In QLoRA the projection's
-    weight in 16 bits comes later, with a chunk's gradient in 16 bits.
+    In backward the first chunk's two gradients beside all that and the other chunks' log-softmax; or later, with the
+    gradients of all chunks in 16 bits, the projection's weight where it is unpacked for its product.
     """
-    part = Fraction(_CHUNK, max(spec.sequence_length, _CHUNK))
-    backward = 8 - 2 * part if spec.adapter.name == "qlora" else 8 + 8 * part
+    backward = 6 if _unpacks(spec) else 8 + 8 * _part(spec)
     return LogitsBytes(output=6, loss=8, backward=backward, source=_LOSS)
+
+
+def _part(spec: RunSpec) -> Fraction:
+    return Fraction(_CHUNK, max(spec.sequence_length, _CHUNK))
+
+
+def _unpacks(spec: RunSpec) -> bool:
+    """True if a 4-bit projection's two copies in 16 bits take more than the loss's gradients before them."""
+    tokens = spec.micro_batch_size * spec.sequence_length
+    return spec.adapter.name == "qlora" and 4 * spec.model.hidden_size >= (2 + 8 * _part(spec)) * tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +170,11 @@ def quantised_head(rank: RankModel) -> Iterator[MemoryTerm]:
     Weights are quantised from fp16, so that they come back in fp16 and are cast (lightning
     ``fabric/plugins/precision/bitsandbytes.py``, ``quantize``; bitsandbytes ``MatMul4Bit``).
     """
+    if not _unpacks(rank.spec):
+        return
     w, source = rank.head.largest, "lightning/fabric/plugins/precision/bitsandbytes.py; bitsandbytes MatMul4Bit"
     what, bits = "4-bit output projection beside its copies", NF4_BITS[False]
-    yield term("parameters", LOSS, what, "(bits + 16) * w / 8", source, bits=bits, w=w)
+    yield term("parameters", ("loss_backward",), what, "(bits + 16) * w / 8", source, bits=bits, w=w)
 
 
 def inputs_of_the_last_pass(rank: RankModel, *, parallel: bool) -> Iterator[MemoryTerm]:
