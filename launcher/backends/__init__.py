@@ -19,7 +19,7 @@ from launcher.base.frozen import dataclass
 from launcher.estimate.memory import estimate
 from launcher.estimate.rank.engine import Execution
 from launcher.job.job import Job
-from launcher.job.versions import Need
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
@@ -41,10 +41,7 @@ class Profile:
     packages: tuple[str, ...] = ()  # The modules that its worker imports in every run.
     framework: str | None = None  # The package that a checkout at ``backend.path`` stands in for.
     needs: tuple[Need, ...] = ()  # Settings that only newer versions of these honour.
-    # Packages that do the work of a setting, by the word that asks for it.
-    borrowed: Mapping[str, str] = field(default_factory=dict)
-    exchange: str | None = None  # The package of its ``parallel.ulysses``; None where the engine has its own.
-    kernels: str | None = None  # The package of its ``train.loss=fused``; None where the engine has its own.
+    borrowed: tuple[Borrowed, ...] = ()  # Settings whose work other packages do.
     install: str = ""  # The command that installs what it needs.
     # The keys that it reads and not every engine does, and the words that choose the engine with which each is read.
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher.base import package
 from launcher.base.errors import ConfigError
-from launcher.job.versions import Need
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 
 _EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
@@ -49,6 +50,24 @@ NEEDS = (
         way_out="optimizer=adamw",
     ),
     BITSANDBYTES,
+)
+
+
+BORROWED = (
+    Borrowed(
+        path="optimizer.name",
+        asked=lambda spec: spec.optimizer.name in _of_bitsandbytes(spec),
+        packages=("bitsandbytes",),
+        extra=package.TRAINING,
+        way_out="optimizer=adamw",
+    ),
+    Borrowed(
+        path="optimizer.name",
+        asked=lambda spec: spec.optimizer.name == "adamw_8bit" and "adamw_8bit" not in _of_bitsandbytes(spec),
+        packages=("torchao",),
+        extra=package.TRAINING,
+        way_out="optimizer=adamw",
+    ),
 )
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from math import lcm
 
 from launcher.backends import Judgement
+from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
-from launcher.job.versions import Need
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 
 EXPERTS = Need(
@@ -26,6 +27,31 @@ EXPERTS = Need(
 
 With 4.56 two ranks of FSDP abort after some steps.
 """
+
+BORROWED = (
+    Borrowed(
+        path="adapter.name",
+        asked=lambda spec: spec.adapter.name in ("lora", "qlora"),
+        packages=("peft",),
+        extra=package.TRAINING,
+        way_out="adapter=none",
+    ),
+    Borrowed(
+        path="adapter.name",
+        asked=lambda spec: spec.adapter.name == "qlora",
+        packages=("bitsandbytes",),
+        extra=package.TRAINING,
+        way_out="adapter=lora",
+    ),
+    Borrowed(
+        path="train.loss",
+        asked=lambda spec: spec.train.loss == "fused",
+        packages=("liger-kernel",),
+        extra="kernels",
+        way_out="train.loss=chunked",
+    ),
+)
+"""What the engines on models of ``transformers`` take from other packages."""
 
 MEGATRON_MODULES = {
     "core_attn": "attention", "mla_up_proj": "attention", "moe_act": "experts", "moe": "experts",

@@ -1,8 +1,8 @@
 """Versions of the frameworks: which are driven, and what an older one of these lacks.
 
 The ranges are those of ``pyproject.toml`` (a test compares them). Workers ask the frameworks themselves
-(``launcher.worker.*.versions``); what no worker can make up for is a :class:`Need` of its backend's profile, so that it
-is said before the job starts.
+(``launcher.worker.*.versions``); what no worker can make up for is a :class:`Need` of its backend's profile, and what a
+setting imports is :class:`Borrowed` in it, so that both are said before the job starts.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ class Need:
     asked: Callable[[RunSpec], bool]  # True where a run asks for it.
     because: str  # What older versions lack; it completes "torch 2.9 ...".
     way_out: str  # Words with which the run does without it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrowed:
+    """A setting whose work is done by packages that no other run imports."""
+
+    path: str  # The key of the setting.
+    asked: Callable[[RunSpec], bool]  # True where a run asks for it.
+    packages: tuple[str, ...]  # The packages.
+    extra: str  # The extra of this program that brings them.
+    way_out: str  # Words with which the run does without them.
 
 
 def unusable(

@@ -76,7 +76,8 @@ class Space:
     ) -> Space:
         """The layouts of an engine: the fused loss where it has one, else the whole one, and the one in pieces."""
         # A package that only some machines have is for the words to ask for.
-        known = LOSSES if backends.of(base).profile.kernels is None else [each for each in LOSSES if each != "fused"]
+        borrowed = any(each.path == "train.loss" for each in backends.of(base).profile.borrowed)
+        known = [each for each in LOSSES if each != "fused"] if borrowed else LOSSES
         losses = _valid(base, "train.loss", known, refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
         return cls(

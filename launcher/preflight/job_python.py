@@ -18,12 +18,11 @@ from launcher.base import cache, files, package, registry
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.job import versions
-from launcher.job.versions import Environment
-from launcher.spec import ClusterSpec, RunSpec, edit
+from launcher.job.versions import Borrowed, Environment
+from launcher.spec import ClusterSpec, RunSpec
 
 type Asking = Callable[[RunSpec], Environment | None]
 
-_ADAPTERS: Mapping[str, tuple[str, ...]] = {"lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
 _KIND, _ON_NODES = "python", "python-of-nodes"
 _TIMEOUT_S = 20  # Seconds for a Python's answer; on a cold network file system the start of one takes most of them.
 _OLDEST_PYTHON = (3, 12)  # As ``requires-python`` of ``pyproject.toml`` has it.
@@ -53,21 +52,14 @@ def needed(spec: RunSpec) -> list[str]:
     """The packages that a run imports."""
     profile = backends.of(spec).profile
     framework = [profile.framework] if profile.framework is not None and spec.backend.path is None else []
-    kernels = [profile.kernels] if profile.kernels is not None and spec.train.loss == "fused" else []
-    return [*profile.packages, *framework, *kernels, *of_techniques(spec)]
+    return [
+        *dict.fromkeys((*profile.packages, *framework, *(name for each in borrowed(spec) for name in each.packages)))
+    ]
 
 
-def of_techniques(spec: RunSpec) -> tuple[str, ...]:
-    """The packages of its adapter, optimizer, number format and Ulysses ranks, each once."""
-    profile = backends.of(spec).profile
-    found = list(_ADAPTERS.get(spec.adapter.name, ()))
-    if spec.parallel.ulysses > 1 and profile.exchange is not None:
-        found.append(profile.exchange)
-    for word, name in profile.borrowed.items():
-        path, _, value = word.partition("=")
-        if edit.value_at(spec, path) == value:
-            found.append(name)
-    return tuple(dict.fromkeys(found))
+def borrowed(spec: RunSpec) -> list[Borrowed]:
+    """Settings of a run that need packages beside its engine's; a script of the user's own asks nothing of them."""
+    return [each for each in backends.of(spec).profile.borrowed if spec.script is None and each.asked(spec)]
 
 
 def kept(spec: RunSpec) -> Environment | None:
@@ -154,8 +146,10 @@ def _missing(spec: RunSpec, there: Environment, key: str) -> Iterator[ConfigErro
     lacks = [name for name in (package.NAME, *own) if name not in there.packages]
     if lacks:
         rule = f"{', '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} not installed{there.where}"
-        install = backends.of(spec).profile.install.partition(" -m pip ")[2]
-        yield ConfigError(key, named, rule, [f"{there.pip} {install}"])
+        extras = {name: package.install(each.extra) for each in borrowed(spec) for name in each.packages}
+        installs = dict.fromkeys(extras.get(name, backends.of(spec).profile.install) for name in lacks)
+        commands = [f"{there.pip} {install.partition(' -m pip ')[2]}" for install in installs]
+        yield ConfigError(key, named, rule, [" && ".join(commands)])
 
 
 def _named(cluster: ClusterSpec) -> str | None:

@@ -7,7 +7,7 @@ Packages are looked for without being imported. A Slurm job runs elsewhere, so f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from launcher.data.unusable import Unusable
 from launcher.job import versions
 from launcher.preflight import job_python
 from launcher.rules.cluster import readers_beyond
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
@@ -76,24 +76,29 @@ def _compiler(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     profile = backends.of(spec).profile
-    needed = [*profile.packages, *job_python.of_techniques(spec)]
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in profile.packages if find_spec(name) is None]
     if missing:
-        rule = f"needs {', '.join(missing)}, not installed for this Python"
-        yield ConfigError("backend.name", spec.backend.name, rule, [profile.install])
+        yield ConfigError("backend.name", spec.backend.name, _not_installed(missing), [profile.install])
     if spec.script is not None:
         return
-    yield from versions.unusable(spec, needed, profile.needs)
-    if spec.train.loss == "fused" and profile.kernels and find_spec(profile.kernels.replace("-", "_")) is None:
-        rule = f"needs {profile.kernels}, not installed for this Python"
-        yield ConfigError("train.loss", "fused", rule, [package.install("kernels"), "train.loss=chunked"])
+    borrowed = job_python.borrowed(spec)
+    for each in borrowed:
+        if missing := [name for name in each.packages if find_spec(name.replace("-", "_")) is None]:
+            ways = [package.install(each.extra), each.way_out]
+            yield ConfigError(each.path, edit.value_at(spec, each.path), _not_installed(missing), ways)
+    imported = dict.fromkeys((*profile.packages, *(name for each in borrowed for name in each.packages)))
+    yield from versions.unusable(spec, [*imported], profile.needs)
     kind = spec.tracking.kind
     if kind != "none" and find_spec(kind) is None:  # Each kind is the name of its package.
         rule = "its package is not installed for this Python"
         yield ConfigError("tracking.kind", kind, rule, [package.install("tracking"), "tracking=none"])
     if _asks_the_hub(spec) and find_spec("datasets") is None:
-        rule = "needs datasets, not installed for this Python"
+        rule = _not_installed(["datasets"])
         yield ConfigError("data.source", spec.data.source, rule, [package.install(package.TRAINING), "data=synthetic"])
+
+
+def _not_installed(packages: Sequence[str]) -> str:
+    return f"needs {', '.join(packages)}, not installed for this Python"
 
 
 def _asks_the_hub(spec: RunSpec) -> bool:

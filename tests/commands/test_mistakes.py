@@ -187,12 +187,30 @@ def test_nothing_is_written_over_by_an_import_or_a_saved_recipe(capsys: pytest.C
             "needs datasets, not installed for this Python",
             (f"{sys.executable} -m pip install 'llm-launch[fsdp]'", "data=synthetic"),
         ),
+        (
+            ("parallel=fsdp", "parallel.ulysses=2", "cluster.gpus_per_node=2"),
+            "parallel.ulysses",
+            "needs deepspeed, not installed for this Python",
+            (f"{sys.executable} -m pip install 'llm-launch[deepspeed]'", "parallel.ulysses=1"),
+        ),
+        (
+            ("parallel=ddp", "train.loss=fused"),
+            "train.loss",
+            "needs liger-kernel, not installed for this Python",
+            (f"{sys.executable} -m pip install 'llm-launch[kernels]'", "train.loss=chunked"),
+        ),
+        (
+            ("parallel=ddp", "adapter=qlora"),
+            "adapter.name",
+            "needs bitsandbytes, not installed for this Python",
+            (f"{sys.executable} -m pip install 'llm-launch[fsdp]'", "adapter=lora"),
+        ),
     ],
 )
 def test_what_a_run_lacks_is_said_before_it_starts(
     words: tuple[str, ...], path: str, rule: str, ways: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package in ("mlflow", "datasets"):
+    for package in ("mlflow", "datasets", "deepspeed", "liger_kernel", "bitsandbytes"):
         monkeypatch.setitem(sys.modules, package, None)  # To Python such a module cannot be found.
     (error,) = this_machine.obstacles(make_spec("model=tiny", *words), CPU_HOST)
     assert (error.path, error.rule, error.way_out) == (path, rule, ways)

@@ -87,6 +87,16 @@ def test_a_python_that_is_too_old_or_lacks_packages_is_named(folder: Path, capsy
     assert f"{path} -m pip install 'llm-launch[fsdp]'" in lacks
 
 
+def test_what_only_some_runs_import_is_installed_by_the_extra_that_brings_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = interpreter(folder)
+    words = (f"cluster.python={path}", "parallel.ulysses=2", "adapter=lora", "cluster.gpus_per_node=2")
+    [lacks] = [text for text in warned(capsys, *words) if "not installed" in text]
+    assert f"peft, deepspeed are not installed for {path}" in lacks
+    assert lacks.endswith(f"{path} -m pip install 'llm-launch[fsdp]' && {path} -m pip install 'llm-launch[deepspeed]'")
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from launcher.backends import Profile, _shared
+from launcher.backends import Profile, _optimizers, _shared
 from launcher.backends._changes import (
     SHARDED,
     higher_stages,
@@ -17,13 +17,12 @@ from launcher.backends._changes import (
     sequence_ranks,
     tensor_ranks,
 )
-from launcher.backends._optimizers import BITSANDBYTES
-from launcher.backends._shared import EXPERTS
+from launcher.backends._shared import BORROWED, EXPERTS
 from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.deepspeed.check import check, warnings
 from launcher.backends.deepspeed.checkpoints import unreadable
-from launcher.backends.deepspeed.optimizer import OWN, SUPPORTED, obstacles
+from launcher.backends.deepspeed.optimizer import obstacles
 from launcher.backends.deepspeed.overheads import overheads
 from launcher.backends.deepspeed.traits import dtypes, engine, execution
 from launcher.base import package
@@ -68,10 +67,9 @@ profile = Profile(
             way_out="parallel.tensor=1",
         ),
         EXPERTS,
-        BITSANDBYTES,
+        _optimizers.BITSANDBYTES,
     ),
-    borrowed={f"optimizer.name={name}": "bitsandbytes" for name in SUPPORTED if name not in OWN},
-    kernels="liger-kernel",
+    borrowed=(*BORROWED, *_optimizers.BORROWED),
     install=package.install("deepspeed"),
     settings=dict.fromkeys(_SETTINGS, "parallel=zero3"),
     shards_instead=("zero.stage=1", "zero.stage=3"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from launcher.backends import Profile, _optimizers, _shared
 from launcher.backends._changes import SHARDED, is_preset, recomputed_modules, sequence_ranks, tensor_ranks
 from launcher.backends._optimizers import cut_unreadable as unreadable
-from launcher.backends._shared import EXPERTS
+from launcher.backends._shared import BORROWED, EXPERTS
 from launcher.backends._shared import no_obstacles as obstacles
 from launcher.backends._shared import no_validator as native
 from launcher.backends.fsdp import expert_ranks
@@ -19,7 +19,7 @@ from launcher.backends.fsdp.overheads import overheads
 from launcher.backends.fsdp.traits import dtypes, engine, execution
 from launcher.base import package
 from launcher.job.job import Job
-from launcher.job.versions import Need
+from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
@@ -64,14 +64,24 @@ profile = Profile(
             way_out="precision=bf16",
         ),
     ),
-    borrowed={
-        "optimizer.name=adamw_8bit": "torchao",
-        "optimizer.name=lion": "bitsandbytes",
-        "optimizer.name=paged_adamw_8bit": "bitsandbytes",
-        "precision.compute=fp8": "torchao",
-    },
-    exchange="deepspeed",
-    kernels="liger-kernel",
+    borrowed=(
+        *BORROWED,
+        *_optimizers.BORROWED,
+        Borrowed(
+            path="precision.compute",
+            asked=lambda spec: spec.precision.compute == "fp8",
+            packages=("torchao",),
+            extra=package.TRAINING,
+            way_out="precision=bf16",
+        ),
+        Borrowed(
+            path="parallel.ulysses",
+            asked=lambda spec: spec.parallel.ulysses > 1,
+            packages=("deepspeed",),
+            extra="deepspeed",
+            way_out="parallel.ulysses=1",
+        ),
+    ),
     install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",
