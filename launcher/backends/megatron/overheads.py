@@ -13,7 +13,7 @@ from math import ceil, prod
 from launcher.backends.megatron import sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
-from launcher.estimate.memory import optimizer
+from launcher.estimate.memory import activations, optimizer
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BEFORE_BLOCKS_BACKWARD,
@@ -95,13 +95,21 @@ def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
 def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Sequence parallelism gathers the whole sequence before a linear, and again for its weight's gradient: ``size h``.
 
-    arXiv:2205.05198, section 4.2.2: the gathered input is not saved. Megatron-core's own linears gather into the
-    permanent buffer.
+    arXiv:2205.05198, section 4.2.2: the gathered input is not saved. The backward pass of the MLP's second linear has
+    the gradient of the activation alone beside it, half of what a gated one's own backward pass has, at which the
+    gathered tensor is gone. Megatron-core's own linears gather into the permanent buffer.
     """
     if rank.spec.parallel.sequence and rank.spec.parallel.tensor > 1 and how.transformer_engine:
         source = "arXiv:2205.05198, section 4.2.2"
-        z, h, tok = rank.engine.size, rank.spec.model.hidden_size, rank.tokens
-        yield term("gather_buffers", _BLOCK, "gathered input of a linear", "z * h * tok", source, z=z, h=h, tok=tok)
+        what, model = "gathered input of a linear", rank.spec.model
+        z, h, tok = rank.engine.size, model.hidden_size, rank.tokens
+        yield term("gather_buffers", _BLOCK & FORWARD, what, "z * h * tok", source, z=z, h=h, tok=tok)
+        for moments, kind in activations.running_blocks(rank):
+            gated = model.gated and not kind.elements.expert
+            half = ceil(model.intermediate_size * rank.view.tensor) if gated else 0
+            values = {"z": z, "h": h, "outputs": half, "tok": tok}
+            expression = "z * (h - outputs) * tok"
+            yield term("gather_buffers", moments & (_BLOCK - FORWARD), what, expression, source, **values)
 
 
 def attention_mask(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:

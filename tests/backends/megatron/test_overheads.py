@@ -250,6 +250,14 @@ def test_a_layer_with_experts_ends_with_copies_of_the_routed_tokens(overrides: t
     assert not megabytes(terms, "routed tokens", "loss")
 
 
+@pytest.mark.parametrize(("width", "more"), [(512, 512 - 512 // 2), (2048, 0)])
+def test_a_gated_mlps_own_backward_pass_comes_after_the_gathered_one(width: int, more: int) -> None:
+    split = ("hardware=h100_80g", "parallel.tensor=2", "parallel.sequence=true", f"model.intermediate_size={width}")
+    terms, tokens = terms_of(*split), 4 * 1024
+    assert megabytes(terms, "gathered input", "forward") == 2 * 512 * tokens / MIB
+    assert megabytes(terms, "gathered input", "block_backward") == 2 * more * tokens / MIB
+
+
 def test_unread_gradients_are_of_each_shape_that_some_layer_has() -> None:
     alike, mixed = (
         megabytes(terms_of("hardware=h100_80g", *EXPERTS, f"model.first_dense_layers={dense}"), "unread", "loss")
