@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import residuals
+from benchmarks.memory.frameworks.torchtitan import Torchtitan
 from benchmarks.memory.row import Row
 from benchmarks.memory.scoring import judged
 from launcher.estimate.memory import result as module
@@ -93,3 +94,16 @@ def test_the_residuals_are_measured_over_predicted_by_framework(
     quantiles = {"low": 0.92, "median": 1.0, "high": 1.08}
     assert row == {"rows": 21, **quantiles, "counter": "allocated", "files": ["runs.csv"], "engine": None}
     assert module.RESIDUALS.parent == Path(module.__file__).parent
+
+
+def test_a_band_that_a_worker_of_ours_shares_is_of_the_estimate_and_not_of_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titan = Torchtitan(compiled_loss=False, repeats_keys=True)
+    spec = make_spec("parallel=fsdp", *WORDS)
+    item = judged(Row(name="one", spec=spec, backend=titan, measured={"reserved": 10**10}, reserved=lambda: 1))
+    target = tmp_path / "residuals.json"
+    monkeypatch.setattr(residuals, "RESIDUALS", target)
+    residuals.write({"runs.csv": [item]})
+    row = json.loads(target.read_text())["measured"]["Torchtitan"]
+    assert row["median"] == round(10**10 / item.estimate.peak.reserved_bytes, 4)
