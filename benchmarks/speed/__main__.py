@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.speed import calibrating, publishing
+from benchmarks.speed import calibrating, publishing, simumax
 from benchmarks.speed.checking import checked, unseen
 from benchmarks.speed.entries import Entry, entries
 from benchmarks.speed.estimating import Judged, all_judged
@@ -50,7 +50,8 @@ def main() -> int:
         print("\n".join(_table(answer)))
     if arguments.publish:
         plain = families(dict(_all(arguments.data, arguments.only, host_constants=False)))
-        publishing.publish(answer, [entry for entry in entries(_fitted(plain)) if entry.file])
+        beside = list(simumax.table((item for family in found for item in family.items), arguments.data))
+        publishing.publish(answer, [entry for entry in entries(_fitted(plain)) if entry.file], beside)
     return 0 if any(entry.rows for entry in answer) else 1
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.speed.anchoring import by_one_node
 from benchmarks.speed.estimating import Judged, constant_of
 from benchmarks.speed.families import Family, not_counted
 from launcher.estimate.speed import calibration
@@ -40,7 +41,8 @@ _WHAT = (
     " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured speed over what"
     " is predicted without the runs of the same model, three models of all frameworks counted in; elsewhere: over what"
     " is predicted without a pair, each with one vote; all: without a framework, each source's runs of one with one"
-    " vote; experts: the same of runs of models"
+    " vote; anchored: of runs on several nodes over what one of one node says of them, of the same layout or of others,"
+    " each source with one vote; experts: the same of runs of models"
     " with experts"
 )
 
@@ -98,13 +100,17 @@ def content(found: Iterable[Family]) -> dict[str, object]:
             "rows": len(items),
             "whose": "all frameworks",
         },
+        "anchored": {
+            name: _band(_points(_anchored(items, alike=alike))) for name, alike in (("same", True), ("others", False))
+        },
         "experts": _tables(_with_experts(found), of=", models with experts"),
     }
 
 
-def _of_all(items: Iterable[Judged]) -> float:
-    groups = _grouped(items, _framework).values()
-    return statistics.median(_middle(rows) for rows in groups if len(rows) >= calibration.LEAST_ROWS)
+def _of_all(items: Sequence[Judged]) -> float:
+    """The median of the frameworks' constants; 1 where nothing was measured of any."""
+    groups = [rows for rows in _grouped(items, _framework).values() if len(rows) >= calibration.LEAST_ROWS]
+    return statistics.median(map(_middle, groups)) if groups else 1.0
 
 
 def _of_new_stacks(found: Iterable[Family]) -> Iterator[list[float]]:
@@ -115,7 +121,13 @@ def _of_new_stacks(found: Iterable[Family]) -> Iterator[list[float]]:
     items = [item for family in found for item in family.items if _may_serve(item)]
     for (_, name), rows in _grouped(items, lambda item: (item.row.family, item.row.framework)).items():
         if len(rows) >= calibration.LEAST_ROWS:
-            yield _residuals(rows, _of_all(item for item in items if item.row.framework != name))
+            yield _residuals(rows, _of_all([item for item in items if item.row.framework != name]))
+
+
+def _anchored(items: Iterable[Judged], *, alike: bool) -> Iterator[list[float]]:
+    """Measured over predicted speed of each source's runs on several nodes, by one of one node."""
+    for rows in _grouped(by_one_node(items, alike=alike), lambda item: item.row.family).values():
+        yield [item.row.measured / item.predicted for item in rows]
 
 
 def _tables(items: Sequence[Judged], of: str = "") -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from benchmarks.speed import ratios
+from benchmarks.speed.anchoring import by_one_node
 from benchmarks.speed.checking import checked, unseen
 from benchmarks.speed.estimating import Judged
 from benchmarks.speed.families import NANOTRON, Family, not_counted
@@ -85,6 +86,8 @@ def entries(found: Sequence[Family]) -> Iterator[Entry]:
     dense = [item for item in everything if not_counted(item.row) is None]
     yield _of_ratios("fp8 ratio", ratios.of_fp8(dense))
     yield _scaling(dense)
+    for alike, name in ((True, "anchored"), (False, "anchored, other layouts")):
+        yield _over_sources(name, by_one_node(dense, alike=alike))
 
 
 def _as_dense(item: Judged) -> Judged:
@@ -186,6 +189,15 @@ def _scaling(items: Sequence[Judged]) -> Entry:
         median_uncalibrated=mean(one.median_uncalibrated for one in each),
         p90_uncalibrated=mean(one.p90_uncalibrated for one in each),
     )
+
+
+def _over_sources(name: str, items: Sequence[Judged]) -> Entry:
+    """Means of the sources' errors, as in ``all``."""
+    groups = defaultdict[str, list[Judged]](list)
+    for item in items:
+        groups[item.row.family].append(item)
+    each = [errors(rows, calibrated) for rows in groups.values()]
+    return Entry(file="", family=name, rows=len(items), median=mean(map(median, each)), p90=mean(map(ninetieth, each)))
 
 
 def _of_ratios(name: str, found: Sequence[ratios.Ratio]) -> Entry:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.reporting import RESULTS
-from benchmarks.speed import baselines
+from benchmarks.speed import baselines, simumax
 from benchmarks.speed.entries import Entry
 from benchmarks.speed.others import Other
 from launcher.rundir.provenance import versions
@@ -43,17 +43,18 @@ The same rows, each predictor after one constant for a framework and GPU that is
 those that it covers."""
 
 
-def publish(entries: Sequence[Entry], plain: Sequence[Entry]) -> None:
+def publish(entries: Sequence[Entry], plain: Sequence[Entry], beside: Sequence[str]) -> None:
     """Write the document.
 
     Args:
         entries: The scores.
         plain: Those of the sources whose frameworks have fitted features, without these.
+        beside: The table of SimuMax's own predictions.
     """
-    DOCUMENT.write_text("\n".join(document(entries, plain)) + "\n")
+    DOCUMENT.write_text("\n".join(document(entries, plain, beside)) + "\n")
 
 
-def document(entries: Sequence[Entry], plain: Sequence[Entry] = ()) -> Iterator[str]:
+def document(entries: Sequence[Entry], plain: Sequence[Entry] = (), beside: Sequence[str] = ()) -> Iterator[str]:
     """Its lines."""
     git = versions()["git"]
     commit = git["commit"][:12] if git else "unknown"
@@ -80,6 +81,8 @@ def document(entries: Sequence[Entry], plain: Sequence[Entry] = ()) -> Iterator[
     yield from _head("runs of, rows, raw median, raw 90 %, problems, pick, Spearman")
     yield from (_plain_line(entry) for entry in plain if entry.rows)
     yield ""
+    if beside:
+        yield from ("## Beside SimuMax, on its own runs", "", simumax.WORDS, "", *beside, "")
     yield "## Other predictors"
     yield ""
     yield _OTHERS

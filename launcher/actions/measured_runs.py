@@ -6,15 +6,19 @@ import difflib
 import shlex
 from collections.abc import Iterator, Sequence
 
+from launcher.actions import find_runs
 from launcher.actions.requests import Output, folder
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.units import gib, rounded
 from launcher.config.request import request
+from launcher.estimate.speed.estimate import estimate
+from launcher.preflight.assess import parts
 from launcher.preflight.measured import constants, file
-from launcher.preflight.measured.constants import Key
+from launcher.preflight.measured.constants import Anchor, Key
 from launcher.preflight.measured.file import Content, Row
-from launcher.preflight.measured.known import place
+from launcher.preflight.measured.known import Anchored, place
+from launcher.rundir import contents, measured_run
 from launcher.spec import ClusterSpec
 
 
@@ -38,6 +42,23 @@ def forget(words: Sequence[str], run: str) -> Output:
         document={"schema": 1, "measurements": {"file": str(content.path), "forgotten": lost.as_dict()}},
         text=f"{lost.id} is taken out of {content.path}",
     )
+
+
+def anchored(word: str, *, others: bool) -> Anchored:
+    """The constant of the measured run that ``--anchor`` names, by the model of speed as it is now.
+
+    Raises ConfigErrors where the word is no run, or too little was measured of it. ``others`` is true to predict runs
+    that are unlike it by the user's measured ones.
+    """
+    [run, *_] = find_runs.find([word])
+    spec = contents.spec_of(run)
+    row = next((row for row in _read(spec.cluster).rows if row.directory == str(run.absolute())), None)
+    row = row or measured_run.row_of(run, spec)
+    raw, speed = estimate(spec, **parts(spec), calibrated=False), row.measured.tokens_per_second_per_gpu
+    if raw is None or speed is None or row.left_out is not None:
+        rule = f"its speed anchors nothing: {row.left_out or 'it was not measured, or not predicted'}"
+        raise ConfigErrors([ConfigError("--anchor", word, rule, ["launch plan --measurements"])])
+    return Anchored(Anchor(row.id, spec, speed / raw.tokens_per_second_per_gpu), others=others)
 
 
 def _read(cluster: ClusterSpec) -> Content:

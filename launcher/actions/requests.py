@@ -45,6 +45,7 @@ class JudgeRequest:
     plot: Path | None = None  # Draw memory and time into this file.
     native: bool = True  # Ask the engine's own validator, too.
     measured: bool = True  # Predict with what was measured of the cluster.
+    anchor: str | None = None  # Predict runs that are like this measured one by what was measured of it.
     partial: bool = False  # Go on although words of foreign files that matter are left out.
     trust: bool = False  # Let what is from elsewhere do what needs the user's word.
 

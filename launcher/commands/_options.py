@@ -40,6 +40,8 @@ _SHARED: Mapping[str, JsonObject] = {
                     "help": "do not ask the engine's own validator (megatron)"},
     "--no-measurements": {"dest": "measured", "action": "store_false",
                           "help": "predict speed as shipped, without what was measured of this cluster"},
+    "--anchor": {"metavar": "RUN",
+                 "help": "a measured run, of one node or more: its engine's runs on its card are predicted by it"},
     "--partial": {"action": "store_true",
                   "help": "go on although words of another program's file that matter are left out"},
     "--set": {"dest": "variables", "action": "append", "default": [], "metavar": "NAME=VALUE",

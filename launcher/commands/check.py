@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "explain a pile: its terms with symbols, numbers, bytes, moments, source, and where the error band is from"
     parser.add_argument("--explain", choices=PILES, metavar="PILE", help=f"{words} ({', '.join(PILES)})")
     parser.add_argument("--speed", action="store_true", help="the parts of a step, with formulas, numbers and sources")
-    add_shared(parser, "--engine", "--plot", "--no-measurements")
+    add_shared(parser, "--engine", "--plot", "--no-measurements", "--anchor")
 
 
 def run(options: argparse.Namespace) -> int:

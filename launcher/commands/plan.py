@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
-    add_shared(parser, "--no-measurements")
+    add_shared(parser, "--no-measurements", "--anchor")
     parser.add_argument("--measurements", action="store_true", help="show the measured runs, and the constants of them")
     words = "take a run out of the measured ones, by its name or directory"
     parser.add_argument("--forget", metavar="RUN", help=words)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import calibrating, publishing
+from benchmarks.speed import calibrating, publishing, simumax
+from benchmarks.speed.anchoring import by_one_node
+from benchmarks.speed.checking import checked
 from benchmarks.speed.entries import Entry, entries
 from benchmarks.speed.estimating import Judged, all_judged, judged
 from benchmarks.speed.families import Family, families, not_counted
@@ -27,7 +29,7 @@ def item(measured: float, predicted: float, **change: object) -> Judged:
     """A scored row: predicted and measured tokens a second."""
     line = dict(LINE)
     fields: dict[str, object] = {"name": "one", "family": "mine", "problem": "p", "framework": "F", "gpu": "g"}
-    fields |= {"layout": (str(measured),), "line": line, "precision": "bf16", "spec": make_spec()}
+    fields |= {"layout": (str(measured),), "line": line, "precision": "bf16", "spec": make_spec("hardware=h100_80g")}
     memory = change.pop("memory_bytes", 1)
     row = Row(measured=measured, **(fields | change))  # type: ignore[arg-type]
     return Judged(
@@ -229,3 +231,26 @@ def test_the_document_has_each_entry_with_rows_and_each_reason() -> None:
     assert "| mine | 1 | 10.0% | 10.0% | 10.0% | 10.0% | - | - | - | - |" in lines
     assert "| mine | 1 | no tokens a second |" in lines
     assert not any(line.startswith("| moe |") for line in lines)
+
+
+def test_a_run_on_several_nodes_is_predicted_by_each_of_one_node_alike_or_unlike_it() -> None:
+    one, two, other = (
+        make_spec("hardware=h100_80g", "cluster=slurm", "cluster.gpus_per_node=8", *words)
+        for words in ((), ("cluster.nodes=2",), ("train.micro_batch_size=2",))
+    )
+    rows = [item(80, 100, spec=one), item(60, 100, spec=other), item(90, 100, spec=two)]
+    assert [found.predicted for found in by_one_node(rows, alike=True)] == [80.0]
+    assert [found.predicted for found in by_one_node(rows, alike=False)] == [60.0]
+    assert by_one_node([*rows[:2], replace(rows[2], row=replace(rows[2].row, precision="fp8"))], alike=True) == []
+
+
+def test_simumax_stands_beside_us_on_its_own_runs_whoever_wins(tmp_path: Path) -> None:
+    theirs = {"id": "one", "step_time_s": 2.0, "theirs": {"step_time_s": 1.9}}
+    (tmp_path / simumax.FILE).write_text(json.dumps(theirs))
+    rows = [item(90, 100), item(90, 100, name="unknown")]
+    factor = checked(rows[0]).value
+    *_, line = simumax.table(rows, tmp_path)
+    error = f"{100 * abs(0.9 / factor - 1):.1f}%"
+    assert line.startswith(f"| dense | 1 | 5.0% | 5.0% | {error} | {error} |")
+    assert list(simumax.table(rows, tmp_path / "elsewhere")) == []
+    assert "## Beside SimuMax, on its own runs" in list(publishing.document([], (), [line]))

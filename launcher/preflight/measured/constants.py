@@ -52,6 +52,14 @@ class Key(NamedTuple):
         return cls(*(getattr(row, name) for name in cls._fields))
 
 
+class Anchor(NamedTuple):
+    """One measured run, whose constant is that of the runs that are like it."""
+
+    name: str  # Its name, as ``launch status`` shows it.
+    spec: RunSpec  # The run.
+    ratio: float  # Measured / uncorrected predicted speed.
+
+
 class Own(NamedTuple):
     """The measured runs of one key."""
 
@@ -110,6 +118,32 @@ def constant_of(spec: RunSpec, table: Mapping[Key, Own]) -> Constant | None:
     if spec.cluster.nodes <= own.nodes or not shipped.rows:
         return found
     return replace(found, low=min(found.low, shipped.low), high=max(found.high, shipped.high))
+
+
+def anchored(spec: RunSpec, anchor: Anchor) -> Constant | None:
+    """The constant of an anchor for a run by its engine on its card, with or without experts as it; None for another.
+
+    The band is that in which measured runs on several nodes lay around what such a run of one node says of them, of the
+    same layout but for copies, or of others (``anchored`` of ``calibration.json``).
+    """
+    if _stack(spec) != _stack(anchor.spec):
+        return None
+    alike = layout_of(spec) == layout_of(anchor.spec)
+    band = calibration.shipped()["anchored"]["same" if alike else "others"]
+    of = f"{anchor.name} on {anchor.spec.gpus} GPUs"
+    return Constant(value=anchor.ratio, low=band["low"], high=band["high"], rows=1, whose=of, here=True)
+
+
+def _stack(spec: RunSpec) -> tuple[object, ...]:
+    card, execution = card_of(spec.hardware), backends.of(spec).execution(spec)
+    return card, execution and execution.framework, spec.model.num_experts > 0
+
+
+def layout_of(spec: RunSpec) -> tuple[object, ...]:
+    """The model and all of a run's layout but its copies: equal of runs that differ in nodes and batch alone."""
+    parallel = replace(spec.parallel, replicate=1)
+    batch = (spec.micro_batch_size, spec.sequence_length)
+    return spec.model, parallel, spec.zero, spec.precision, spec.checkpointing, spec.adapter, batch
 
 
 def key_of(spec: RunSpec, hardware: str, framework: str) -> Key:

@@ -13,7 +13,7 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.spec import ClusterSpec, RunSpec
 
 if TYPE_CHECKING:
-    from launcher.preflight.measured.constants import Key, Own, Storage
+    from launcher.preflight.measured.constants import Anchor, Key, Own, Storage
     from launcher.preflight.measured.file import Row
 
 NAME = "measurements.jsonl"
@@ -95,3 +95,19 @@ class Measured:
             lines = "1 line is no measured run" if count == 1 else f"{count} lines are no measured runs"
             self._told.append(f"{path}: {lines} and left out: {found.unreadable[0]}")
         return found.rows
+
+
+class Anchored(Measured):
+    """Gives the constant of one measured run to runs that are like it, and to others those of the user's runs."""
+
+    def __init__(self, anchor: Anchor, *, others: bool) -> None:
+        """Take the anchor; without ``others`` what is not like it has the shipped constant."""
+        super().__init__()
+        self._anchor, self._others = anchor, others
+
+    def __call__(self, spec: RunSpec) -> Constant | None:
+        """The constant of a run; None where the shipped one is taken."""
+        from launcher.preflight.measured.constants import anchored
+
+        own = anchored(spec, self._anchor)
+        return super().__call__(spec) if own is None and self._others else own

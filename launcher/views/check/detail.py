@@ -213,6 +213,13 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
 
 def _own(spec: RunSpec, constant: Constant) -> str:
     """The same of a constant of the user's own runs."""
+    if constant.rows == 1:
+        return (
+            f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: measured / predicted"
+            f" speed of {constant.whose} (--anchor); error band {constant.low:.2f} to {constant.high:.2f} times the"
+            " prediction, in which runs on several nodes lay around what one of one node says of them"
+            " (launcher/estimate/speed/calibration.json)"
+        )
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of measured /"
         f" predicted speed in {constant.rows} runs of {constant.whose}, one of each layout; error band"

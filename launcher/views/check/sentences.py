@@ -128,7 +128,8 @@ def speed(assessment: Assessment) -> list[str]:
 def _speed(spec: RunSpec, speed: SpeedEstimate) -> str:
     """Tokens a second with the band and whose runs it is from, the share of the peak, and seconds of a step."""
     constant = speed.constant
-    here = f", from {constant.rows} runs on this cluster" if constant.here else ""
+    runs = f"{constant.rows} runs on this cluster" if constant.rows > 1 else f"the run {constant.whose}"
+    here = f", from {runs}" if constant.here else ""
     band = f" ({rounded(speed.low)} to {rounded(speed.high)}{here})" if constant.rows else ""
     peak = f"{speed.mfu:.0%} of the card's {backends.of(spec).dtypes(spec).compute} peak"
     return (
