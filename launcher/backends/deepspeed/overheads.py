@@ -47,6 +47,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from step_copies(rank)
     yield from first_step(rank)
     yield from fp32_partition(rank)
+    yield from offloading(rank)
     yield from partition.stage_buffers(rank)
     for moments, kind in running_blocks(rank):
         yield from block_instants(rank, kind, moments)
@@ -191,15 +192,20 @@ def waiting_gradient(rank: RankModel) -> tuple[str, dict[str, Value]]:
 def bucket_copy(rank: RankModel, moments: Moments) -> MemoryTerm:
     """The copy of a bucket that is reduced: of ``reduce_bucket_size``, at most the model's size.
 
-    In stage 3 a bucket has the format that gradients travel in. Those that travel in 4 bits (qgZ) are not concatenated:
-    one after the other is quantized, sent within a node of ``n`` ranks, reduced, sent between nodes, and made fp16
-    again (``all_to_all_quant_reduce``, coalesced_collectives.py).
+    In stage 3 a bucket has the format that gradients travel in; of offloaded ones the shard of a bucket is added up on
+    the device before it goes back to the host (``partition_grads``, stage3.py). Those that travel in 4 bits (qgZ) are
+    not concatenated: one after the other is quantized, sent within a node of ``n`` ranks, reduced, sent between nodes,
+    and made fp16 again (``all_to_all_quant_reduce``, coalesced_collectives.py).
     """
     zero, dtypes = rank.spec.zero, rank.dtypes
     if zero.quantized_gradients:
         w, n = rank.elements.largest, rank.spec.cluster.gpus_per_node
         return _term("reduce_buffers", moments, "a weight's gradient in 4 bits", "w * (1 + 3 / n)", w=w, n=n)
     size, z = min(zero.reduce_bucket_size, rank.elements.trained), dtypes.size(_bucket_format(rank))
+    if zero.stage == 3 and rank.engine.gradients_leave and rank.cuda:
+        what, expression = "copy of a bucket, and its shard on the way to the host", "z_grad * bucket + z_acc * shard"
+        shard, z_acc = -(-size // rank.spec.shard_degree), dtypes.size("accumulate")
+        return _term("reduce_buffers", moments, what, expression, z_grad=z, bucket=size, z_acc=z_acc, shard=shard)
     return _term("reduce_buffers", moments, "copy of a bucket", "z_grad * bucket", z_grad=z, bucket=size)
 
 
@@ -310,22 +316,42 @@ def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def stage3_window(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 3: gathered parameters, ``z min(P, max_reuse_distance + current + prefetch)``.
+    """Stage 3: gathered parameters, ``z min(P, max(live, reuse / 2) + w)``.
 
-    The current module is a leaf, so the largest weight; parameters below the persistence threshold stay gathered. What
-    one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes weights
-    until they are no fewer than the bucket (``numel_prefetching``, partitioned_param_coordinator.py).
+    Each module's call, a parent's too, prefetches a bucket, until ``max_live_parameters`` are gathered, and what the
+    prefetcher has met again on its way is not released (``fetch_sub_module``). A weight whose next use lies within
+    ``max_reuse_distance`` stays: before backward begins, of the last ones of half of it (``__params_to_release``,
+    partitioned_param_coordinator.py). The weight that exceeds the bound, a block's, comes on top.
+
+    What one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes
+    weights until they are no fewer than the bucket (``numel_prefetching``).
     """
     zero, z, whole = rank.spec.zero, rank.engine.size, rank.elements.whole
     ahead = zero.prefetch_bucket_size + rank.elements.largest
-    what, expression = "gathered parameters (stage3_max_reuse_distance and prefetch)", "z * min(P, window)"
-    window = zero.max_reuse_distance + ahead
+    what, expression = "gathered parameters (stage3_max_live_parameters, max_reuse_distance)", "z * min(P, window)"
+    ahead_only = not zero.prefetch_bucket_size or zero.offload_parameters == "nvme"  # It stops at weights on NVMe.
+    live = zero.prefetch_bucket_size if ahead_only else zero.max_live_parameters
+    w = rank.largest_block.largest
+    window = max(max(live, -(-zero.max_reuse_distance // 2)) + w, rank.elements.largest)
+    window = whole if _held_by_autograd(rank) else window
     yield _term("gather_buffers", PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=window)
     if zero.quantized_weights:
         yield quantized_ahead(rank, ahead)
         return
     what = "output of the all-gather ahead"
     yield _term("gather_buffers", ("forward",), what, expression, z=z, P=whole, window=ahead)
+
+
+def _held_by_autograd(rank: RankModel) -> bool:
+    """True if autograd keeps views of gathered weights until the backward pass, whatever DeepSpeed releases.
+
+    The worker's linears keep the parameter itself (``LinearFunctionForZeroStage3``); those of adapters and AutoTP, and
+    products of experts, keep views. What is recomputed keeps nothing.
+    """
+    spec = rank.spec
+    if spec.checkpointing.mode == "full" and spec.checkpointing.layers is None:
+        return False
+    return spec.adapter.name != "none" or spec.model.num_experts > 0 or spec.parallel.tensor > 1
 
 
 def quantized_ahead(rank: RankModel, ahead: int) -> MemoryTerm:
@@ -354,6 +380,18 @@ def fp32_partition(rank: RankModel) -> Iterator[MemoryTerm]:
     zero = rank.spec.zero
     if zero.stage and rank.dtypes.master is None and zero.offload_optimizer == "none":
         made = _term("master_weights", LOAD, "fp32 clone of the shard", "4 * shard", shard=rank.elements.optimizer)
+        yield made._replace(moments=TRAINING)
+        yield made.at(STATES_MADE)
+
+
+def offloading(rank: RankModel) -> Iterator[MemoryTerm]:
+    """ZeRO 1 and 2: a buffer of the largest weight, kept, through which gradients go to the host and back.
+
+    ``temp_grad_buffer_for_gpu_offload`` in ``stage_1_and_2.py``.
+    """
+    zero, z, w = rank.spec.zero, rank.dtypes.size("parameters"), rank.elements.largest_trained
+    if zero.stage in (1, 2) and zero.offload_optimizer != "none":
+        made = _term("reduce_buffers", LOAD, "buffer for gradients of the host", "z_par * w", z_par=z, w=w)
         yield made._replace(moments=TRAINING)
         yield made.at(STATES_MADE)
 

@@ -30,6 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         cpu=spec.hardware.device == "cpu",
         attention_copy=spec.parallel.ulysses > 1,
         key_heads=ulysses_key_heads(spec),
+        gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         grouped_experts=True,
         whole_embedding=True,

@@ -56,8 +56,11 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
 
     They live always (buffers), from one micro-batch to the next, or from the backward pass of a block to the step.
     Shards that have a buffer of their own are the backend's account, and whole gradients are gone before the step.
+    Those that leave for the host are counted there (``memory.host``).
     """
     after = GRADIENTS_COMPLETE
+    if rank.engine.gradients_leave:
+        return
     if rank.engine.partition_buffer:
         if rank.view.states.gradients < 1:
             return

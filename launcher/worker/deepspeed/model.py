@@ -25,16 +25,19 @@ from deepspeed.module_inject.auto_tp import AutoTP
 from deepspeed.module_inject.layers import DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+from deepspeed.runtime.zero.linear import zero3_linear_wrap
 from deepspeed.utils import groups
 from torch import nn
 
 from launcher.base.files import JsonObject
 from launcher.estimate.rank.stages import stage_layers
+from launcher.spec import RunSpec
 from launcher.worker.deepspeed.ulysses import Grouped
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
 
 _TABLE = "embedding"
+_LINEAR = nn.functional.linear
 AUTOTP_NOTE: str = getattr(constants, "DS_AUTOTP_UC_META", "ds_autotp_universal_checkpoint_meta")
 """AutoTP's note on a parameter that it has split; no parameter has one before DeepSpeed 0.18.9."""
 _NOTES = (AUTOTP_NOTE, DS_IS_REPLACED_MODULE, DS_TENSOR_MODEL_PARALLEL, "gather_params", "_tp_partition")
@@ -49,6 +52,7 @@ def build(
     ``config`` is the content of ``ds_config.json``, ``shared`` the ranks that share sequences with this one.
     """
     spec = context.spec
+    _release_weights(spec)
     made = network.network(spec.model, network.DTYPES[spec.precision.compute], shared.attention if shared else None)
     if spec.parallel.pipeline > 1:
         _cut_to_stage(made, context)
@@ -69,6 +73,15 @@ def build(
     if cutter is not None:
         _finish(model, cutter)
     return model, stepped
+
+
+def _release_weights(spec: RunSpec) -> None:
+    """Let ZeRO 3 free a linear's weight after its call, as inside ``zero.Init``: torch's own keeps a view of it.
+
+    Not beside frozen weights, with which DeepSpeed's function would keep inputs that nobody needs.
+    """
+    freed = spec.zero.stage == 3 and spec.adapter.name == "none"
+    nn.functional.linear = zero3_linear_wrap if freed else _LINEAR
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ from launcher.backends.deepspeed import partition
 from launcher.backends.deepspeed.overheads import (
     block_instants,
     bucket,
+    bucket_copy,
     first_step,
     fp32_partition,
+    offloading,
     secondary_partition,
     stage3_window,
     start,
@@ -18,7 +20,9 @@ from launcher.backends.deepspeed.overheads import (
     whole_gradients,
     whole_reduction,
 )
+from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
+from launcher.estimate.memory.moments import ROOT_BACKWARD
 from tests.support.overheads import at, rank
 
 BLOCK, LAYERS, TOKENS, HIDDEN, WIDTH = 218_112_000, 32, 2048, 4096, 14336
@@ -39,6 +43,17 @@ def test_zero_3_copies_one_weight_or_makes_zeros_beside_its_shard() -> None:
     found = list(start(rank("parallel=zero3")))
     assert at(found, "load", "states") == 2 * TABLE
     assert at(found, "load", "zeros") == 4 * (WHOLE // 8 + 10**9), "a sub-group has at most 10^9 elements"
+
+
+def test_gradients_of_offloaded_states_are_the_hosts_but_for_a_bucket_and_a_buffer() -> None:
+    offloaded = rank("parallel=zero3", "zero.offload_optimizer=cpu")
+    assert not list(states.gradients(offloaded))
+    assert bucket_copy(offloaded, ROOT_BACKWARD).bytes == 2 * BUCKET + 2 * BUCKET // 8
+    assert bucket_copy(rank("parallel=zero3"), ROOT_BACKWARD).bytes == 2 * BUCKET
+    second = rank("parallel=zero2", "zero.offload_optimizer=cpu")
+    assert not list(states.gradients(second))
+    assert at(offloading(second), "idle") == 2 * TABLE
+    assert not list(offloading(offloaded))
 
 
 def test_below_stage_2_the_output_projections_gradient_stays_whole() -> None:
@@ -83,10 +98,19 @@ def test_the_step_of_a_shard_has_flat_gradients_their_fp32_copy_and_an_fp64_norm
     assert at(found, "clip") == 8 * TABLE
 
 
-def test_zero_3_gathers_what_may_be_reused_and_a_prefetch_ahead() -> None:
-    model = rank("parallel=zero3", "zero.max_reuse_distance=100_000_000", "zero.prefetch_bucket_size=50_000_000")
-    found = list(stage3_window(model))
-    assert at(found, "loss") == 2 * (100_000_000 + TABLE + 50_000_000)
+def test_zero_3_prefetches_until_the_bound_of_live_parameters_or_keeps_what_is_reused() -> None:
+    def gathered(*words: str) -> int:
+        return at(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000", *words)), "loss")
+
+    weight = HIDDEN * WIDTH
+    assert gathered("zero.max_reuse_distance=100_000_000") == 2 * (10**9 + weight)
+    assert gathered("zero.max_live_parameters=700_000_000") == 2 * (700_000_000 + weight)
+    assert gathered("zero.max_reuse_distance=1_600_000_000") == 2 * (10**9 + weight)
+    without = ("zero.prefetch_bucket_size=0", "zero.max_reuse_distance=1_600_000_000")
+    assert gathered(*without) == 2 * (800_000_000 + weight)
+    adapted = 2 * rank("parallel=zero3", "adapter=lora").elements.whole
+    assert gathered("adapter=lora") == adapted, "autograd keeps views of what an adapter's linears multiply by"
+    found = list(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000")))
     assert at(found, "forward") - at(found, "loss") == 2 * (TABLE + 50_000_000)
 
 

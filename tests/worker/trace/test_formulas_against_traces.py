@@ -88,6 +88,13 @@ _HEAVY = "/".join((
 ))
 """So few tokens and so large experts that gathered and reduced parameters decide."""
 
+_RELEASED = "/".join((
+    "zero.max_live_parameters=2000000",
+    "zero.max_reuse_distance=1000000",
+    "zero.prefetch_bucket_size=200000",
+))
+"""So few gathered parameters that ZeRO 3 frees most of the model between two uses."""
+
 _BOUND = 0.02
 _MODES = ("none", "selective", "full")
 
@@ -172,6 +179,7 @@ _DEEPSPEED = (
     "llama/zero2/bf16/full/4/+backend.extra.zero_optimization.round_robin_gradients=true",
     *(f"llama/zero1/bf16/{cell}/precision.accumulate=fp32" for cell in ("none/4", "full/2/train.global_batch_size=24")),
     "llama/zero3/bf16/full/2/optimizer=adamw_8bit",
+    *(f"llama/zero3/bf16/{mode}/2/{_RELEASED}" for mode in ("none", "full")),
     "llama/zero2/bf16/full/4/optimizer=adamw_8bit/train.global_batch_size=24",
     "gpt/zero1/fp32/full/4/optimizer=adamw_8bit/model.tie_word_embeddings=true",
     "llama/zero1/fp32/full/2/optimizer=lion",
