@@ -102,12 +102,20 @@ def check(
         return Check(assessment=None, errors=error.errors, warnings=())
 
 
-def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None = None, quiet: bool = True) -> Plan:
+def plan(
+    overrides: Words = (),
+    *,
+    vary: Sequence[Vary] = (),
+    unmeasured: bool = False,
+    save: str | None = None,
+    quiet: bool = True,
+) -> Plan:
     """Search the layouts that the words leave open, as ``launch plan`` does.
 
     Args:
         overrides: The words of the run without a layout, several values of a layout's key in the grammar of Hydra.
         vary: Groups whose options are searched, too.
+        unmeasured: Rank layouts whose mode nothing measured backs like the others.
         save: Write the first layout as the recipe of this name.
         quiet: False shows messages and progress.
 
@@ -124,7 +132,7 @@ def plan(overrides: Words = (), *, vary: Sequence[Vary] = (), save: str | None =
         raise ConfigErrors(ConfigError("vary", group, rule, list(VARIED)) for group in unknown)
     began = _plan.clock()
     name = None if save is None else _save_layout.free_name(save)
-    request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), save=name)
+    request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), unmeasured=unmeasured, save=name)
     with _heard(quiet=quiet):
         answer = _plan.Search(request, _plan.question_of(request), began=began, quiet=quiet).answer()
         _save_layout.save(request, answer.question, answer.plan)

@@ -22,10 +22,13 @@ from launcher.spec import RunSpec
 _PEAKS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 """The counters of a peak; of a row the first that was measured."""
 
+_SHARES = 50  # Equal shares of the rows whose middles are kept: errors have longer tails than a normal distribution.
+
 _WHAT = (
     "measured / predicted peak of measured runs, by the framework that ran them: quantiles 0.1, 0.5 and 0.9 over all"
     " rows of the files, soft ones included, each by the first of the counters allocated, reserved and device that it"
-    " has; counter: the one of most rows; engine: what a worker of ours without enough rows of its own runs on as well;"
+    " has; quantiles: at the middles of 50 equal shares; counter: the one of most rows;"
+    " engine: what a worker of ours without enough rows of its own runs on as well;"
     " own_runs: the least, median and largest of this repository's own runs on CPU ranks"
 )
 
@@ -83,8 +86,11 @@ def _said(item: Judged, counter: Counter) -> int:
 
 def _quantiles(found: list[float], share: float) -> dict[str, Any]:
     ordered, last = sorted(found), len(found) - 1
-    low, middle, high = (ordered[round(at * last)] for at in (share, 0.5, 1 - share))
-    return {"rows": len(found), "low": round(low, 4), "median": round(middle, 4), "high": round(high, 4)}
+    low, middle, high, *others = (
+        round(ordered[round(at * last)], 4)
+        for at in (share, 0.5, 1 - share, *((each + 0.5) / _SHARES for each in range(_SHARES)))
+    )
+    return {"rows": len(found), "low": low, "median": middle, "high": high, "quantiles": others}
 
 
 def _own_runs() -> dict[str, list[float]]:

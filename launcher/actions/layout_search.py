@@ -87,6 +87,9 @@ class _Watched(LayoutJudge):
         self._tell(spec)
         return self._judge.verdict(spec)
 
+    def behind(self, spec: RunSpec) -> tuple[str, ...]:
+        return self._judge.behind(spec)
+
     def seconds(self, spec: RunSpec) -> float | None:
         return self._judge.seconds(spec)
 

@@ -85,7 +85,7 @@ class Search:
 
     def __init__(self, request: PlanRequest, question: Question, *, began: float, quiet: bool = False) -> None:
         self._request, self._question, self._began, self._quiet = request, question, began, quiet
-        self._judge = Preflight(own_runs(request, question))
+        self._judge = Preflight(own_runs(request, question), unmeasured=request.unmeasured)
 
     def answer(self) -> Answer:
         """Search the layouts, and answer the other questions; with the seconds of the command so far."""
@@ -179,7 +179,8 @@ class Search:
 
     def _refused(self, plan: Plan) -> list[tuple[Layout, ConfigError]]:
         """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
-        shown = (*plan.layouts, *plan.others, *(() if plan.tight is None else (plan.tight,)))
+        beside = (each for each in (plan.tight, plan.untried) if each is not None)
+        shown = (*plan.layouts, *plan.others, *beside)
         named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))
         with sign(f"asking {named or "the engines'"} own validators about these layouts; --no-native leaves them out"):
             judged = list(zip(shown, judge_all([each.spec for each in shown]), strict=True))

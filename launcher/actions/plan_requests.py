@@ -12,6 +12,7 @@ class PlanRequest(JudgeRequest):
     """A question of layouts."""
 
     vary: tuple[str, ...] = ()  # Groups whose options are searched, too.
+    unmeasured: bool = False  # Rank modes that nothing measured backs like the others.
     smallest: bool = False  # Ask for the fewest GPUs.
     largest: str | None = None  # Ask for the largest ``micro-batch``, ``sequence`` or ``model``.
     tokens: str | None = None  # Of the whole training, as typed: ``1T``.

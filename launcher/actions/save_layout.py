@@ -56,6 +56,7 @@ def save(request: PlanRequest, question: Question, found: Plan) -> dict[str, str
 def _flags(request: PlanRequest) -> Iterator[str]:
     """The options that are part of the question, as typed."""
     yield from (f"--vary={group}" for group in request.vary)
+    yield from ("--unmeasured",) if request.unmeasured else ()
     yield from ("--smallest",) if request.smallest else ()
     for name in ("largest", "days"):
         if (value := getattr(request, name)) is not None:

@@ -9,7 +9,7 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._options import add_shared
 from launcher.planner import largest, shortlist
 
-OF_A_SEARCH = ("vary", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
+OF_A_SEARCH = ("vary", "unmeasured", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
 """Options that only a search reads, beside those of :func:`given` itself."""
 
 

@@ -43,6 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "overrides", "--json")
     words = "groups whose options are searched, too, each another training: precision, optimizer, adapter"
     parser.add_argument("--vary", choices=_Groups(), metavar="GROUPS", action="append", default=[], help=words)
+    words = "rank layouts whose mode nothing measured backs like the others, and not behind them"
+    parser.add_argument("--unmeasured", action="store_true", help=words)
     _plan_options.arguments(parser)
     _plan_options.add_questions(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")

@@ -28,6 +28,7 @@ def as_dict(plan: Plan) -> JsonObject:
             "layouts": [layout_as_dict(plan, each) for each in plan.layouts],
             "others": [layout_as_dict(plan, each) for each in plan.others],
             "tight": None if plan.tight is None else layout_as_dict(plan, plan.tight),
+            "untried": None if plan.untried is None else layout_as_dict(plan, plan.untried),
             "days": None if plan.length is None else plan.length.days,
             "nearest": None if plan.nearest is None else nearest_as_dict(plan.nearest),
         },
@@ -46,6 +47,7 @@ def layout_as_dict(plan: Plan, layout: Layout) -> JsonObject:
         "capacity_bytes": layout.verdict.capacity_bytes,
         "chance": layout.verdict.chance,
         "loses": layout.loses,
+        "unmeasured": list(layout.unmeasured),
         **_costs(layout, plan.length),
     }
 

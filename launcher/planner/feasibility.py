@@ -84,13 +84,14 @@ def lacks(question: Question, judge: LayoutJudge) -> str:
 
 
 def fastest(question: Question, judge: LayoutJudge) -> Layout | None:
-    """The layout to be expected fastest; the search for a plan stopped at the first that fits for certain."""
+    """The best layout that fits for certain; the search for a plan stopped at the first."""
     spaces = spaces_of(question, judge)
-    for found in Search(spaces, judge).run(degrees_of(spaces, judge)):
-        certain = [each for each in found.best.values() if each.verdict.name == "fits"]
-        if certain:
-            return layout_of(question, min(certain), judge)
-    return None
+    search = Search(spaces, judge, certain=True)
+    for found in search.run(degrees_of(spaces, judge)):
+        if found.best:
+            break
+    shown = search.found.shown()
+    return layout_of(question, shown[0], judge) if shown else None
 
 
 def _least(question: Question, judge: LayoutJudge) -> Iterator[tuple[int, RunSpec]]:

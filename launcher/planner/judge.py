@@ -28,6 +28,10 @@ class LayoutJudge(Protocol):
     def verdict(self, spec: RunSpec) -> Verdict:
         """The verdict on a valid run's memory."""
 
+    def behind(self, spec: RunSpec) -> tuple[str, ...]:
+        """The parts of a run's mode for which it stands behind others, as nothing measured backs them."""
+        return ()
+
     @abstractmethod
     def seconds(self, spec: RunSpec) -> float | None:
         """Seconds of a step of a valid run; None where that is unknown."""
@@ -47,8 +51,9 @@ class LayoutJudge(Protocol):
 class Preflight(LayoutJudge):
     """The pre-flight itself."""
 
-    def __init__(self, measured: Measured | None = None) -> None:
-        self._measured = measured
+    def __init__(self, measured: Measured | None = None, *, unmeasured: bool = False) -> None:
+        """``unmeasured`` is true to rank modes that nothing measured backs like the others."""
+        self._measured, self._unmeasured = measured, unmeasured
         self._refused: dict[str, ConfigError] = {}
 
     def refuse(self, spec: RunSpec, error: ConfigError) -> None:
@@ -72,6 +77,10 @@ class Preflight(LayoutJudge):
             return verdict.judge(spec, needs(spec, **parts))
         found = needs_within(spec, capacity, **parts)
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
+
+    def behind(self, spec: RunSpec) -> tuple[str, ...]:
+        """Those that ``check`` names; none where they are to be ranked like the others."""
+        return () if self._unmeasured else assess.unmeasured(spec)
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""

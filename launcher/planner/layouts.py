@@ -58,6 +58,7 @@ class Layout:
         speed: Its predicted speed; None where that is unknown.
         verdict: The verdict on its memory.
         loses: Why it is slower than the first; empty for the first.
+        unmeasured: The parts of its mode that nothing measured backs.
     """
 
     overrides: tuple[str, ...]
@@ -65,6 +66,7 @@ class Layout:
     speed: SpeedEstimate | None
     verdict: Verdict
     loses: str = ""
+    unmeasured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class Plan:
         layouts: One of each kind, by the speed to be expected: the predicted one times the probability that it fits.
         others: The best of each engine that has none among these.
         tight: The fastest at the edge of the card, where it is faster than the first.
+        untried: The best whose mode nothing measured backs, where it promises more than the first.
         counts: What became of all layouts.
         seconds: How long the search took; of an answer to a command line, how long the whole command did.
         single: The words with one value each: those that a layout's overrides are typed behind.
@@ -155,6 +158,7 @@ class Plan:
     layouts: tuple[Layout, ...]
     others: tuple[Layout, ...] = ()
     tight: Layout | None = None
+    untried: Layout | None = None
     counts: Counts
     seconds: float
     single: tuple[str, ...]

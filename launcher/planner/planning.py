@@ -14,7 +14,7 @@ from launcher.planner.parallel_search import Progress, searched
 from launcher.planner.question import Question
 from launcher.planner.search import Candidate, Found
 from launcher.planner.space import Space
-from launcher.preflight import findings
+from launcher.preflight import assess, findings
 from launcher.spec.edit import override, value_at
 
 
@@ -35,13 +35,14 @@ def answer(question: Question, found: Found, judge: LayoutJudge, *, seconds: flo
     early = [] if finished or found.best or found.first is None else [found.first]
     layouts = slower_because.explained([layout_of(question, each, judge) for each in early or found.shown()])
     others = [layout_of(question, each, judge) for each in found.others()]
-    tight = found.faster()
+    tight, untried = found.faster(), found.promising()
     return Plan(
         words=question.words,
         assumptions=question.assumptions,
         layouts=layouts,
         others=slower_because.explained(others, layouts[0]) if layouts else (),
         tight=None if tight is None else layout_of(question, tight, judge),
+        untried=None if untried is None else layout_of(question, untried, judge),
         counts=found.counts(),
         seconds=seconds,
         single=question.single,
@@ -56,6 +57,7 @@ def layout_of(question: Question, found: Candidate, judge: LayoutJudge) -> Layou
         spec=found.spec,
         speed=judge.speed(found.spec, found.verdict),
         verdict=found.verdict,
+        unmeasured=assess.unmeasured(found.spec),
     )
 
 

@@ -6,7 +6,7 @@ variants, by their time without memory savings, which only add time; then layout
 judged ones, by the time to be expected. The smallest is taken and refined: degrees into their variants, a variant into
 its layouts, unless it does not fit even with the strongest savings. A judged layout that is taken is the best of its
 kind, since all that is left is worse, and its kind is done. The search ends with the last kind that is shown. What is
-less likely to fit than not comes last. The fastest that may not fit is kept apart.
+unlikely to fit comes last. The fastest that may not fit is kept apart.
 """
 
 from __future__ import annotations
@@ -18,19 +18,28 @@ from itertools import islice
 from typing import NamedTuple
 
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.keys import MODES
+from launcher.planner.keys import MODES, SEARCHED
 from launcher.planner.layouts import Counts, Kind
 from launcher.planner.space import Degrees, Space
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at
+from launcher.spec.edit import changed_at, reader
 
 SHOWN = 10  # Kinds of layouts that an answer has.
 
 _TRIED = 500  # Variants that are looked at for a first result.
-_LIKELY = 0.5  # The probability from which on a layout is as likely to fit as not.
+_LIKELY = 0.75  # Of what fits with less than three chances of four nobody wants to hear first, however fast it is.
 _LAST = 1e30  # Times the time to be expected of what is less likely, so that all others stand before it.
 _ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.
+
+
+_OF_STATES = ("parallel.replicate", "zero.stage", "zero.hpz", "zero.offload_optimizer", "zero.offload_parameters")
+"""Keys of what is sharded and offloaded, on which the passes do not depend."""
+
+_OF_LAYOUT = reader(SEARCHED)
+_OF_PASSES = reader(path for path in SEARCHED if path not in (*_OF_STATES, "backend.reshard_after_forward"))
+
+_KNOWN = 2  # The bound of a variant that is its own seconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Candidate:
 
     @property
     def is_likely(self) -> bool:
-        """True if it is more likely to fit than not."""
+        """True if it is likely enough to fit to be proposed beside those that do."""
         return self.verdict.chance >= _LIKELY
 
     def __lt__(self, other: Candidate) -> bool:
@@ -71,6 +80,7 @@ class Found:
     """The results of a search so far."""
 
     best: dict[Kind, Candidate] = field(default_factory=dict)  # The best layout of each kind.
+    untried: dict[Kind, Candidate] = field(default_factory=dict)  # The same of those whose mode nothing measured backs.
     edge: Candidate | None = None  # The fastest that may not fit.
     early: Candidate | None = None  # A layout that fits, found at once; there may be faster ones.
     considered: int = 0  # Layouts.
@@ -84,16 +94,24 @@ class Found:
         return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
-        """The best of each kind, the best first; those that are unlikely to fit only where all are."""
+        """The best of each kind, the best first; those that are unlikely to fit only where all are.
+
+        Those whose mode nothing measured backs stand behind.
+        """
         return self._likely()[:SHOWN]
 
     def _likely(self) -> list[Candidate]:
-        found = sorted(self.best.values())
+        found = [*sorted(self.best.values()), *sorted(self.untried.values())]
         return [each for each in found if each.is_likely] or found
+
+    def promising(self) -> Candidate | None:
+        """The best whose mode nothing measured backs, where it promises more than the first."""
+        found, first = min(self.untried.values(), default=None), min(self.best.values(), default=None)
+        return found if found and first and found < first else None
 
     def faster(self) -> Candidate | None:
         """The fastest that may not fit, where it is faster than the best."""
-        first = min(self.best.values(), default=None)
+        first = next(iter(self.shown()), None)
         return self.edge if self.edge and first and self.edge.seconds < first.seconds else None
 
     def note(self, candidate: Candidate) -> None:
@@ -110,8 +128,9 @@ class Found:
 
     def merge(self, other: Found) -> None:
         """Take over the results of a search of other degrees."""
-        for kind, candidate in other.best.items():
-            self.best[kind] = min(candidate, self.best.get(kind, candidate))
+        for own, theirs in ((self.best, other.best), (self.untried, other.untried)):
+            for kind, candidate in theirs.items():
+                own[kind] = min(candidate, own.get(kind, candidate))
         if other.edge is not None:
             self.note(other.edge)
         self.considered += other.considered
@@ -140,12 +159,20 @@ class _Node(NamedTuple):
     content: object
 
 
+class _Variant(NamedTuple):
+    """A variant, and how its bound was found: 0 by its passes, 1 by a milder variant, 2 by its own seconds."""
+
+    run: RunSpec
+    known: int
+
+
 class _Saving(NamedTuple):
     """Layouts of a variant that take the same time, since they differ in the allocator alone."""
 
     variant: RunSpec  # The variant.
     mode: int  # The place of its activation checkpointing among the space's.
     loss: int  # The place of its loss.
+    known: bool = True  # False while the bound is that of its passes.
 
 
 type OpenedDegrees = tuple[int, Degrees]
@@ -155,10 +182,14 @@ type OpenedDegrees = tuple[int, Degrees]
 class Search:
     """One search over the spaces of several engines."""
 
-    def __init__(self, spaces: Sequence[Space], judge: LayoutJudge) -> None:
-        self.found = Found()
+    def __init__(self, spaces: Sequence[Space], judge: LayoutJudge, *, certain: bool = False) -> None:
+        """``certain`` is true to take only layouts of which the whole error band fits."""
+        self.found, self._certain = Found(), certain
         self._spaces, self._judge = spaces, judge
+        self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
+        self._passes: dict[tuple[object, ...], float] = {}  # Bounds by the passes, of runs that share them.
+        self._seconds: dict[tuple[object, ...], float] = {}  # Seconds of variants without memory savings.
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
@@ -197,23 +228,38 @@ class Search:
     def _of_the_others(self) -> Iterator[Found]:
         """Go on until every engine has a layout that fits, or is known to have none."""
         while self._heap:
-            have = {each.spec.backend.name for each in self.found.best.values()}
+            have = self._engines()
             missing = [space.base.backend.name not in have for space in self._spaces]
             self._heap = [node for node in self._heap if missing[node.opening]]
             heapq.heapify(self._heap)
-            while self._heap and have == {each.spec.backend.name for each in self.found.best.values()}:
+            while self._heap and have == self._engines():
                 self._take(heapq.heappop(self._heap))
                 yield self.found
+
+    def _engines(self) -> set[str]:
+        return {each.spec.backend.name for each in (*self.found.best.values(), *self.found.untried.values())}
+
+    def _known(self, opening: int, spec: RunSpec) -> dict[Kind, Candidate]:
+        """The results to which a layout belongs: without evidence is what chooses a part that has none."""
+        return self.found.untried if set(self._judge.behind(spec)) - self._said[opening] else self.found.best
+
+    def _is_done(self, opening: int, variant: RunSpec) -> bool:
+        """True if the best layout of a variant's kind is known."""
+        kind, savings = Kind.of(variant), self._spaces[opening].savings
+        if kind in self.found.best or kind not in self.found.untried:
+            return kind in self.found.best
+        runs = (changed_at(variant, savings.at(*place)[0]) for place in savings.places)
+        return all(self._known(opening, run) is self.found.untried for run in runs)
 
     def _take(self, node: _Node) -> None:
         if isinstance(node.content, Degrees):
             self._open_degrees(node, node.content)
-        elif isinstance(node.content, RunSpec):
-            self._open_variant(node, node.content)
+        elif isinstance(node.content, _Variant):
+            self._refine_variant(node, node.content)
         elif isinstance(node.content, _Saving):
-            self._judge_saving(node, node.content)
+            self._refine_saving(node, node.content)
         elif isinstance(node.content, Candidate):
-            self.found.best.setdefault(Kind.of(node.content.spec), node.content)
+            self._known(node.opening, node.content.spec).setdefault(Kind.of(node.content.spec), node.content)
 
     def _push(self, opening: int, depth: int, bound: float, content: object, effort: tuple[int, ...] = ()) -> None:
         self._order += 1
@@ -233,18 +279,52 @@ class Search:
         space, valid = self._spaces[node.opening], 0
         for variant in space.variants(degrees, self._judge.errors):
             valid += 1
-            if Kind.of(variant) not in self.found.best:
+            if not self._is_done(node.opening, variant):
                 fastest = changed_at(variant, space.savings.mildest)
-                self._push(node.opening, 1, _ROUNDING * (self._judge.seconds(fastest) or 0.0), variant)
+                self._push(node.opening, 1, max(node.bound, self._least(node.opening, fastest)), _Variant(variant, 0))
         self.found.invalid += degrees.size - valid * space.savings.size
 
-    def _open_variant(self, node: _Node, variant: RunSpec) -> None:
-        if Kind.of(variant) in self.found.best:
+    def _least(self, opening: int, spec: RunSpec) -> float:
+        """A bound by the passes of a run, which do not depend on what is sharded and offloaded."""
+        key = opening, *map(repr, _OF_PASSES(spec))
+        if key not in self._passes:
+            schedule = spec.parallel.schedule, spec.parallel.virtual_pipeline
+            self._passes[key] = _ROUNDING * (self._judge.least_seconds(spec, [schedule]) or 0.0)
+        return self._passes[key]
+
+    def _of_variant(self, opening: int, variant: RunSpec) -> float:
+        """A bound by the seconds without memory savings."""
+        key = opening, *map(repr, _OF_LAYOUT(variant))
+        if key not in self._seconds:
+            fastest = changed_at(variant, self._spaces[opening].savings.mildest)
+            self._seconds[key] = _ROUNDING * (self._judge.seconds(fastest) or 0.0)
+        return self._seconds[key]
+
+    def _refine_variant(self, node: _Node, variant: _Variant) -> None:
+        """Bound a variant better, as long as that may be of use, and open it then."""
+        if self._is_done(node.opening, variant.run):
             return
-        space = self._spaces[node.opening]
-        strongest = changed_at(variant, space.savings.strongest)
-        if self._is_valid(strongest) and not self._fits(strongest):
-            self.found.unfit += space.savings.size
+        bound, known = node.bound, variant.known
+        while known < _KNOWN and bound <= node.bound:
+            milder = self._spaces[node.opening].milder(variant.run) if known == 0 else variant.run
+            bound, known = max(bound, 0.0 if milder is None else self._of_variant(node.opening, milder)), known + 1
+        if bound > node.bound:
+            self._push(node.opening, 1, bound, _Variant(variant.run, known))
+        else:
+            self._open_variant(node, variant.run)
+
+    def _open_variant(self, node: _Node, variant: RunSpec) -> None:
+        """Go on with a variant's layouts, unless the one with the strongest valid savings does not fit."""
+        savings = self._spaces[node.opening].savings
+        strongest, invalid = changed_at(variant, savings.strongest), 0
+        if not self._is_valid(strongest):
+            valid = [at for at in savings.places if self._is_valid(changed_at(variant, savings.at(*at)[-1]))]
+            most = max((mode for mode, _ in valid), default=0), max((loss for _, loss in valid), default=0)
+            strongest = changed_at(variant, savings.at(*most)[-1])
+            invalid = (len(savings.places) - len(valid)) * len(savings.allocators) if most in valid else savings.size
+        if invalid < savings.size and not self._fits(strongest):
+            self.found.invalid += invalid
+            self.found.unfit += savings.size - invalid
             return
         self._push(node.opening, 2, node.bound, _Saving(variant, 0, 0), effort(variant))
 
@@ -255,24 +335,39 @@ class Search:
         self.found.judged += 1
         return self._judge.verdict(spec).may_start
 
+    def _refine_saving(self, node: _Node, saving: _Saving) -> None:
+        """Bound layouts by their seconds, and judge them once nothing undecided may be faster."""
+        if self._is_done(node.opening, saving.variant):
+            return
+        seconds = node.bound
+        if not saving.known:
+            settings = self._spaces[node.opening].savings.at(saving.mode, saving.loss)[0]
+            seconds = max(seconds, self._judge.seconds(changed_at(saving.variant, settings)) or 0.0)
+        if seconds > node.bound:
+            self._push(node.opening, 2, seconds, saving._replace(known=True), node.effort)
+        else:
+            self._judge_saving(node, saving)
+
     def _judge_saving(self, node: _Node, saving: _Saving) -> None:
         """Judge the layouts with some savings; where none fits for certain, go on with those that save more."""
-        kind = Kind.of(saving.variant)
-        if kind in self.found.best:
+        space, (variant, mode, loss, _) = self._spaces[node.opening], saving
+        kind, known = Kind.of(variant), self._known(node.opening, changed_at(variant, space.savings.at(mode, loss)[0]))
+        if kind not in known and kind not in self.found.best:
+            likeliest = self._likeliest(node, saving)
+            if likeliest is not None and likeliest.verdict.chance == 1:
+                known[kind] = likeliest
+            elif likeliest is not None:
+                self._push(node.opening, 3, likeliest.expected, likeliest, likeliest.effort)
+                if known is self.found.best:
+                    self.found.note(likeliest)
+        if self._is_done(node.opening, variant):
             return
-        likeliest = self._likeliest(node, saving)
-        if likeliest is not None and likeliest.verdict.chance == 1:
-            self.found.best[kind] = likeliest
-            return
-        if likeliest is not None:
-            self.found.note(likeliest)
-            self._push(node.opening, 3, likeliest.expected, likeliest, likeliest.effort)
-        space, (variant, mode, loss) = self._spaces[node.opening], saving
-        further = [_Saving(variant, mode, loss + 1), *([_Saving(variant, mode + 1, 0)] if loss == 0 else [])]
-        for each in further:
-            if each.mode < len(space.savings.modes) and each.loss < len(space.savings.losses):
-                spec = changed_at(variant, space.savings.at(each.mode, each.loss)[0])
-                self._push(node.opening, 2, self._judge.seconds(spec) or 0.0, each, effort(spec))
+        later = [(mode, loss + 1), *([(mode + 1, 0)] if loss == 0 else [])]
+        for mode, loss in later:
+            if mode < len(space.savings.modes) and loss < len(space.savings.losses):
+                spec = changed_at(variant, space.savings.at(mode, loss)[0])
+                bound = max(node.bound, self._least(node.opening, spec))
+                self._push(node.opening, 2, bound, _Saving(variant, mode, loss, known=False), effort(spec))
 
     def _likeliest(self, node: _Node, saving: _Saving) -> Candidate | None:
         """Of the layouts with some savings, which take the same time, the likeliest to fit and of least effort."""
@@ -285,7 +380,7 @@ class Search:
                 continue
             self.found.judged += 1
             verdict = self._judge.verdict(spec)
-            if not verdict.fits or not verdict.chance:
+            if not verdict.fits or not verdict.chance or (self._certain and verdict.name != "fits"):
                 self.found.unfit += left  # Those that save less fit no better.
                 break
             if likeliest is None or verdict.chance >= likeliest.verdict.chance:

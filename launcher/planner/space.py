@@ -49,6 +49,9 @@ type Steps = tuple[Callable[[Settings], Iterator[Settings]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
 
+_OFFLOADED = ("zero.offload_optimizer", "zero.offload_parameters")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """The part of a layout that the time of a stage's passes depends on: degrees, experts, micro-batch."""
@@ -138,6 +141,18 @@ class Space:
                 return None
             settings = {**settings, **first}
         return settings
+
+    def milder(self, variant: RunSpec) -> RunSpec | None:
+        """A layout of the space that takes no more time for certain; None where none is known.
+
+        What is offloaded is copied, and stepped by a slower processor; what FSDP reshards is gathered once more.
+        """
+        said, settings = self.fixed | self.choices.keys(), dict[str, object]()
+        if variant.zero.offload_optimizer != "none" and not said.intersection(_OFFLOADED):
+            settings |= dict.fromkeys(_OFFLOADED, "none")
+        if variant.parallel.shard and variant.zero.stage == 3 and 2 in self.stages and "zero.stage" not in said:
+            settings["zero.stage"] = 2
+        return changed_at(variant, settings) if settings else None
 
     @cached_property
     def savings(self) -> MemorySavings:

@@ -17,6 +17,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.estimate import families
+from launcher.estimate.memory import modes
 from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.estimate.memory.result import MemoryEstimate, Needs
@@ -137,6 +138,12 @@ def estimated(spec: RunSpec) -> MemoryEstimate:
     return estimate(spec, **parts(spec))
 
 
+def unmeasured(spec: RunSpec) -> tuple[str, ...]:
+    """The parts of a run's mode that nothing measured backs."""
+    backend = backends.of(spec)
+    return modes.unmeasured(spec, backend.framework, backend.mode(spec))
+
+
 def going_on(spec: RunSpec) -> RunSpec:
     """A run as it goes on from a checkpoint of its own, so that its load is predicted with that of the checkpoint."""
     return spec if spec.save.load is not None else edit.changed(spec, "save.load", "checkpoints")
@@ -227,7 +234,7 @@ def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
     return tuple(next(judged[spec.backend.name]) for spec in specs)
 
 
-_FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk")
+_FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk", "unmeasured")
 
 _NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))
 
@@ -258,6 +265,7 @@ def as_json(assessment: Assessment) -> JsonObject:
         "world": world_as_json(spec),
         **(dict.fromkeys(_FIGURES) if estimate is None else estimate.as_dict()),
         "disk": None if assessment.saves is None else assessment.saves.as_dict(),
+        "unmeasured": None if estimate is None else list(estimate.unmeasured),
         "fixes": [fix.as_dict() for fix in assessment.fixes],
         "speed": None if assessment.speed is None else assessment.speed.as_dict(spec),
         "data": None if assessment.data is None else assessment.data.as_dict(),

@@ -47,7 +47,7 @@ class Explanation:
             "terms": [_as_dict(term, at_peak=True) for term in self.at_peak]
             + [_as_dict(term, at_peak=False) for term in self.elsewhere],
             "symbols": self.symbols,
-            "band": asdict(self.band),
+            "band": {name: value for name, value in asdict(self.band).items() if name != "quantiles"},
         }
 
 

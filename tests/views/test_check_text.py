@@ -35,6 +35,7 @@ KEYS = [
     "ranks",
     "host",
     "disk",
+    "unmeasured",
     "fixes",
     "speed",
     "data",

@@ -32,7 +32,7 @@ from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
 __all__ = [
-    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "obstacles",
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "mode", "native", "obstacles",
     "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
 ]  # fmt: skip
 
@@ -80,6 +80,11 @@ profile = Profile(
 )
 
 framework = "deepspeed"
+
+
+def mode(spec: RunSpec) -> str:
+    """One way for all of its stages."""
+    return "DeepSpeed"
 
 
 def runs_on(spec: RunSpec) -> str | None:

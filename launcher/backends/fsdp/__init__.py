@@ -24,9 +24,14 @@ from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange, set_to
 
 __all__ = [
-    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "obstacles",
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "mode", "native", "obstacles",
     "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
 ]  # fmt: skip
+
+
+def mode(spec: RunSpec) -> str:
+    """FSDP, in replicas or not, or DDP."""
+    return "FSDP" if spec.parallel.shard else "DDP"
 
 
 def _called(spec: RunSpec) -> str:

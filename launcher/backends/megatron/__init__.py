@@ -23,8 +23,8 @@ from launcher.spec import RunSpec
 from launcher.spec.change import Change, EngineChange
 
 __all__ = [
-    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "native", "natives", "obstacles",
-    "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "mode", "native", "natives",
+    "obstacles", "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
 ]  # fmt: skip
 
 profile = Profile(
@@ -40,10 +40,15 @@ profile = Profile(
     unpickles=True,
     counted_ends={"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True},
     validator="Megatron-LM",
-    called=lambda spec: "Megatron-FSDP" if fsdp(spec) else "Megatron",
+    called=lambda spec: mode(spec),
 )
 
 framework = "megatron"
+
+
+def mode(spec: RunSpec) -> str:
+    """Megatron-FSDP, or Megatron-LM's own data parallelism."""
+    return "Megatron-FSDP" if fsdp(spec) else "Megatron"
 
 
 def runs_on(spec: RunSpec) -> str | None:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.memory import activations, device, host, logits, optimizer, scores, states
+from launcher.estimate.memory.modes import unmeasured
 from launcher.estimate.memory.moments import MOMENTS, PHASES, Moment, Moments, Phase
 from launcher.estimate.memory.result import Band, MemoryEstimate, Needs, ParameterCount, Peak, PileBytes, RankPeak, band
 from launcher.estimate.memory.terms import OUTSIDE_PILES, PILES, HostPile, MemoryTerm, Pile, fullest
@@ -41,6 +42,10 @@ class Backend(Protocol):
 
     def runs_on(self, spec: RunSpec) -> str | None:
         """The engine whose other frameworks' error band is its own where it has too few measured runs."""
+        return None
+
+    def mode(self, spec: RunSpec) -> str | None:
+        """Its way to share out a model, by which ``modes.json`` has what was measured; None where nobody has looked."""
         return None
 
     @abstractmethod
@@ -208,8 +213,9 @@ def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
 
 
 def error_band(spec: RunSpec, backend: Backend) -> Band:
-    """The quantiles that the error band of a run is taken from."""
-    return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec))
+    """The quantiles that the error band of a run is taken from: the widest where nothing measured backs its mode."""
+    found = unmeasured(spec, backend.framework, backend.mode(spec))
+    return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec), lacking=found)
 
 
 def rank_terms(

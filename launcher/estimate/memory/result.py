@@ -27,7 +27,7 @@ RESIDUALS = Path(__file__).with_name("residuals.json")
 Written by ``python -m benchmarks.memory --data DIR --write-band``.
 """
 
-_OF_TENTHS = 1.2816  # Deviations of a normal distribution between its median and its quantile 0.9.
+_SMOOTH = 0.01  # Of a sample the quantiles are no better known.
 
 _UNKNOWN = 2  # Times the widest band of any: a choice, since nothing can be measured of what is unknown.
 
@@ -41,44 +41,49 @@ class Band:
     low: float  # The lower one, 0.1.
     median: float
     high: float  # The upper one, 0.9.
+    quantiles: tuple[float, ...]  # At the middles of equal shares.
     allocated: bool  # True if they are of bytes that torch's allocator hands out, without what it loses itself.
     rows: int  # The runs that they are of.
     whose: str  # The framework whose runs they are.
     own: bool  # True if that is the framework that is judged.
     runs_on: str | None = None  # Else the engine that both run on, if they share one.
+    lacking: tuple[
+        str, ...
+    ] = ()  # The parts of the run's mode that no measured run backs, for which they are another's.
 
     def chance(self, room: float, loses: float) -> float:
         """The probability that a run takes no more than ``room``, in units of what is predicted.
 
-        Logarithms of measured / predicted are taken as normal on each side of the median, with the quantiles of the
-        band; ``loses`` is the deviation of what the allocator loses, where the runs do not show it. Where nothing was
-        measured of the framework or its engine, the deviation is twice that of the widest band. Of 106 of nanotron's
-        runs (Ultra-Scale Playbook), for which 0.9 to 1.2 times the card is predicted, the mean of measured / predicted
-        speed, 0 of those that ran out of memory, falls likewise: 0.95 at 0.92, 0.45 at 1.0, 0.18 at 1.04, 0.09 at 1.12.
+        It is the share of the runs that would have had room, each smoothed by a normal distribution of the logarithm:
+        of ``loses``, the deviation of what the allocator loses, where the runs do not show it, else of a percent. Where
+        nothing was measured of the framework or its engine, the runs lie twice as far from the median as those of the
+        widest band. Of 106 of nanotron's runs (Ultra-Scale Playbook), for which 0.9 to 1.2 times the card is predicted,
+        the mean of measured / predicted speed, 0 of those that ran out of memory, falls as this does: 0.95 at 0.92,
+        0.45 at 1.0, 0.18 at 1.04, 0.09 at 1.12.
         """
         if room <= 0:
             return 0.0
-        distance = math.log(room / self.median)
-        side = math.log(self.high / self.median) if distance > 0 else math.log(self.median / self.low)
-        known = self.own or self.runs_on is not None
-        deviation = math.hypot(side / _OF_TENTHS * (1 if known else _UNKNOWN), loses if self.allocated else 0.0)
-        return (1 + math.erf(distance / deviation / math.sqrt(2))) / 2 if deviation else float(distance >= 0)
+        deviation = math.hypot(_SMOOTH, loses if self.allocated else 0.0) * math.sqrt(2)
+        further = 1 if self.own or self.runs_on is not None else _UNKNOWN
+        distances = (math.log(room / self.median) - further * math.log(each / self.median) for each in self.quantiles)
+        return sum(1 + math.erf(each / deviation) for each in distances) / 2 / len(self.quantiles)
 
 
 @cache
-def band(framework: str, *, cuda: bool, runs_on: str | None = None) -> Band:
+def band(framework: str, *, cuda: bool, runs_on: str | None = None, lacking: tuple[str, ...] = ()) -> Band:
     """The band of a framework: of its measured runs, of another's on the same engine, or the widest of any.
 
-    On the CPU, where no allocator keeps a cache, it is that of the workers' own runs.
+    On the CPU, where no allocator keeps a cache, it is that of the workers' own runs. Of a mode with parts that are
+    ``lacking`` in all measured runs it is the widest.
     """
     found = _residuals()
-    own = found["measured" if cuda else "own_runs"].get(framework)
+    own = None if lacking else found["measured" if cuda else "own_runs"].get(framework)
     if own is not None and (not cuda or own["rows"] >= LEAST_ROWS):
         return _read(framework, own, own=True)
     enough = {name: row for name, row in found["measured"].items() if row["rows"] >= LEAST_ROWS}
-    related = {name: row for name, row in enough.items() if runs_on is not None and row.get("engine") == runs_on}
+    related = {name: row for name, row in enough.items() if not lacking and runs_on and row.get("engine") == runs_on}
     whose, row = max((related or enough).items(), key=lambda item: float(item[1]["high"] - item[1]["low"]))
-    return _read(whose, row, own=False, runs_on=row["engine"] if related else None)
+    return _read(whose, row, own=False, runs_on=row["engine"] if related else None, lacking=lacking)
 
 
 @cache
@@ -87,16 +92,18 @@ def _residuals() -> JsonObject:
     return content
 
 
-def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None) -> Band:
+def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None, lacking: tuple[str, ...] = ()) -> Band:
     return Band(
         low=row["low"],
         median=row["median"],
         high=row["high"],
+        quantiles=tuple(row["quantiles"]),
         allocated=row.get("counter") == "allocated",
         rows=row["rows"],
         whose=whose,
         own=own,
         runs_on=runs_on,
+        lacking=lacking,
     )
 
 
@@ -223,6 +230,11 @@ class MemoryEstimate(Needs):
     phases: dict[Phase, int] = field(hash=False)  # The allocated peak of each phase, of the rank that is worst in it.
     piles: tuple[PileBytes, ...]  # The parts of the worst rank's peak; they sum to ``peak.device_bytes``.
     ranks: tuple[RankPeak, ...]  # One rank of each pipeline stage.
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """The parts of the run's mode that nothing measured backs."""
+        return () if self.band is None else self.band.lacking
 
     @property
     def largest_pile(self) -> PileBytes:

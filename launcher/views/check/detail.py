@@ -46,6 +46,9 @@ def _band(band: Band) -> str:
     """The band's ends and the runs that they are of, and why those where they are not of the framework's own."""
     if band.own:
         whose = f"{band.rows} runs of {band.whose}"
+    elif band.lacking:
+        parts = " and ".join(band.lacking)
+        whose = f"{band.rows} runs of {band.whose}, the widest there is: nothing measured backs {parts}"
     elif band.runs_on is not None:
         whose = f"{band.rows} runs of {band.whose}, which is {band.runs_on} too"
     else:

@@ -145,6 +145,7 @@ def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> It
         wording.layout(layout.spec),
         *(str(value_at(layout.spec, key)) for key in _varied(plan)),
         *_risk(layout),
+        *(f"nothing measured backs {part}" for part in layout.unmeasured),
     ))
     yield from filled(told, width, indent)
     yield from filled(sentences.cost(layout, plan.length), width, indent, between=", ")
@@ -205,6 +206,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
         )
     if any(each.verdict.chance < _LIKELY for each in plan.layouts):
         yield "the order is that of the speed to be expected: the predicted one times the probability that it fits"
+    yield from _untried(plan)
     tight = plan.tight
     if tight is None:
         return
@@ -214,6 +216,18 @@ def _remarks(plan: Plan) -> Iterator[str]:
     yield (
         f"at the edge of the card: {faster}{wording.layout(tight.spec)}, which needs {gib(verdict.used_bytes or 0)} of"
         f" {gib(verdict.capacity_bytes or 0)} and is {verdict.chance:.0%} likely to fit; {_REHEARSE}{why}"
+    )
+
+
+def _untried(plan: Plan) -> Iterator[str]:
+    """The layout that promises more than the first, and whose mode nothing measured backs."""
+    if (untried := plan.untried) is None:
+        return
+    gain = slower_because.loss(untried, plan.layouts[0])
+    faster = "" if gain is None else f"{-gain:+.1%} tokens/s by formulas alone: "
+    yield (
+        f"left behind: {faster}{wording.layout(untried.spec)}; nothing measured backs"
+        f" {' and '.join(untried.unmeasured)} (--unmeasured ranks it like the others)"
     )
 
 

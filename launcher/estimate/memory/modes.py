@@ -1,0 +1,87 @@
+"""What of a run something measured backs: how its engine shares it out, and how it computes.
+
+A part of a run's mode has evidence where a measured run has it (the rows of the scoreboards, Megatron-LM's recorded
+tests) or a run of the engine's own worker that trained on CPU ranks. ``modes.json`` has the counts, by engine, by its
+way to share out the model states, and by part; a part that is not there has none. What is sharded and the degrees of
+parallelism are looked for among runs of the same way, since they share its buffers and groups; number formats,
+optimizer, recomputation and loss among all of the engine's. Model, sizes and kernels are no parts: the scoreboards say
+how right they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from launcher.spec import RunSpec
+
+MODES = Path(__file__).with_name("modes.json")
+"""Written by ``python -m benchmarks.evidence --data DIR --runs DIR``."""
+
+_DEGREES = {
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "ulysses": "Ulysses",
+    "expert": "expert parallelism",
+}
+
+
+def unmeasured(spec: RunSpec, engine: str, way: str | None) -> tuple[str, ...]:
+    """The parts of a run's mode that nothing measured backs; none where nobody has looked for any of that way."""
+    if way is None:
+        return ()
+    ways = _backed().get(engine, {})
+    shared, computed = ways.get(way, {}), set[str]().union(*ways.values())
+    lacking = [f"{part} of {way}" for part in sharing(spec) if part not in shared]
+    return (*lacking, *(part for part in computing(spec) if part not in computed))
+
+
+@cache
+def _backed() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+    engines: dict[str, dict[str, dict[str, object]]] = json.loads(MODES.read_text())["engines"]
+    return engines
+
+
+def sharing(spec: RunSpec) -> Iterator[str]:
+    """What is sharded, and over which ranks, in the words of an answer."""
+    yield from _sharding(spec)
+    parallel = spec.parallel
+    for axis, name in _DEGREES.items():
+        if getattr(parallel, axis) > 1:
+            yield name
+    if parallel.sequence and parallel.tensor > 1:
+        yield "sequence parallelism"
+    if parallel.expert > 1 and parallel.expert_tensor not in (None, parallel.tensor):
+        yield "tensor ranks of their own for experts"
+    if parallel.pipeline > 1:
+        yield f"the schedule {parallel.schedule}"
+
+
+def computing(spec: RunSpec) -> Iterator[str]:
+    """How it computes, in the words of an answer."""
+    if spec.checkpointing.mode != "none":
+        yield f"{spec.checkpointing.mode} recomputation"
+    if spec.train.loss != "full":
+        yield f"the {spec.train.loss} loss"
+    yield f"precision {spec.precision.name}"
+    yield f"optimizer {spec.optimizer.name}"
+    if spec.adapter.name != "none":
+        yield f"adapter {spec.adapter.name}"
+
+
+def _sharding(spec: RunSpec) -> Iterator[str]:
+    parallel, zero = spec.parallel, spec.zero
+    if not parallel.shard:
+        yield f"ZeRO-{zero.stage}"
+    else:
+        reshards = spec.backend.reshard_after_forward
+        yield "resharding" if (zero.stage == 3 if reshards is None else reshards) else "no resharding"
+    if parallel.replicate > 1:
+        yield "replicas"
+    if zero.hpz > 1:
+        yield "a second partition inside a node"
+    for kept, place in (("optimizer", zero.offload_optimizer), ("parameters", zero.offload_parameters)):
+        if place != "none":
+            yield f"{kept} offloaded to {place}"
