@@ -99,6 +99,8 @@ def test_without_related_frameworks_it_is_the_pair_the_framework_and_then_the_me
 
 @pytest.mark.usefixtures("tables")
 def test_a_framework_that_nobody_has_measured_has_the_band_of_all() -> None:
+    found = constant("Z", card("old"), ("B",))
+    assert (found.whose, found.low, found.high) == ("B on old", 0.3, 1.1)
     assert constant("Z", card("old")).low == 0.3
 
 

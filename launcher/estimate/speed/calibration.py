@@ -53,13 +53,16 @@ def chosen(
 
     Its own are those on the GPU, else on others of its generation. The framework and each related one has a vote, by
     what was measured of it on the GPU, else on its generation, else on any. What is taken from another GPU has the band
-    in which pairs lie around what is said of them without their own runs, the constant of all that of frameworks. A
-    model with experts takes the constants of runs of such models, where there are enough of these frameworks'.
+    in which pairs lie around what is said of them without their own runs, a framework that nobody has measured that in
+    which frameworks lie. A model with experts takes the constants of runs of such models, where there are enough of
+    these frameworks'.
     """
     names, of_experts = (framework, *related), tables.get("experts", {})
     if experts and (found := _of(of_experts, names, card)) is not None:
         return found
     found = _of(tables, names, card)
+    if found is not None and _vote(tables, framework, card) is None and "all" in tables:
+        found = replace(found, low=tables["all"]["low"], high=tables["all"]["high"])
     if found is None:
         found = _read(tables["all"]) if "all" in tables else UNCALIBRATED
     return _without_experts(found, of_experts) if experts and found.rows else found
