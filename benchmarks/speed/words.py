@@ -18,6 +18,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp8": ("precision=fp8", "precision.recipe=delayed"),
     "fp8-cs": ("precision=fp8", "precision.recipe=tensorwise"),
     "fp8-mx": ("precision=fp8", "precision.recipe=mxfp8"),
+    "nvfp4": ("precision=nvfp4",),
     "mxfp8": ("precision=fp8", "precision.recipe=mxfp8"),
 }
 """Words of the column ``precision``; bf16 and fp16 have the same rate on every card that has both."""

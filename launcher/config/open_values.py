@@ -25,7 +25,7 @@ as long as in fp32 with the instructions of AVX2 alone, as long with AVX-512, an
 Xeon with all three, oneDNN limited to each by ONEDNN_MAX_CPU_ISA)."""
 
 SPEED = (
-    *("flops_fp32", "flops_fp16", "flops_bf16", "flops_fp8", "memory_bandwidth", "cores"),
+    *("flops_fp32", "flops_fp16", "flops_bf16", "flops_fp8", "flops_fp4", "memory_bandwidth", "cores"),
     *("link_bandwidth", "link_gpus", "network_bandwidth", "pcie_bandwidth"),
 )
 """Keys of ``hardware`` that no driver tells: a GPU of this machine has those of the card of its name."""
@@ -136,9 +136,9 @@ def dtypes(compute_capability: float) -> tuple[str, ...]:
     """Formats that a CUDA device computes in.
 
     fp16 arithmetic needs 5.3 and bf16 8.0 (CUDA C++ programming guide, table of arithmetic throughput); fp8 matrix
-    units came with Ada, 8.9, and Hopper, 9.0 (Transformer Engine's own requirement).
+    units came with Ada, 8.9, and Hopper, 9.0, fp4 with Blackwell, 10.0 (Transformer Engine's own requirements).
     """
-    since = {"fp32": 0.0, "fp16": 5.3, "bf16": 8.0, "fp8": 8.9}
+    since = {"fp32": 0.0, "fp16": 5.3, "bf16": 8.0, "fp8": 8.9, "fp4": 10.0}
     return tuple(name for name, first in since.items() if compute_capability >= first)
 
 

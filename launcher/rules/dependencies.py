@@ -161,9 +161,9 @@ REFUSED: tuple[Row, ...] = (
     Dependent(
         "precision.recipe",
         None,
-        lambda spec: spec.precision.compute == "fp8",
+        lambda spec: spec.precision.compute in ("fp8", "fp4"),
         "precision.compute=fp8",
-        "by fp8 computation",
+        "by computation in fp8 and fp4",
     ),
     *_rows(
         {"precision.loss_scale": None, "precision.initial_loss_scale": None, "precision.loss_scale_window": None},

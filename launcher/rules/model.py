@@ -37,7 +37,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
 _PREFERENCE = ("bf16", "fp16", "fp32")
 """Formats to fall back to, best first: bf16 has the range of fp32 and needs no loss scale."""
 
-_CAPABLE = {"fp8": "h100_80g", "bf16": "a100_80g", "fp16": "a100_80g"}
+_CAPABLE = {"fp4": "b200", "fp8": "h100_80g", "bf16": "a100_80g", "fp16": "a100_80g"}
 """A GPU whose matrix units have the format (NVIDIA's data sheets; see conf/hardware)."""
 
 

@@ -134,7 +134,7 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ("hardware.disk_bytes", Bound(None, "a file system counts its bytes in 64 bits")),
     ("hardware.compute_capability", Bound(99, "it is 9.0 where the compiler says sm_90")),
     (
-        "hardware.flops_fp32 hardware.flops_fp16 hardware.flops_bf16 hardware.flops_fp8",
+        "hardware.flops_fp32 hardware.flops_fp16 hardware.flops_bf16 hardware.flops_fp8 hardware.flops_fp4",
         Bound(1e20, "the fastest devices have some 10^16 FLOP/s"),
     ),
     ("hardware.cores", Bound(10**7, "the largest chips have some million cores")),

@@ -37,6 +37,7 @@ class HardwareSpec(Hashed):
     flops_fp16: Positive | None = None
     flops_bf16: Positive | None = None
     flops_fp8: Positive | None = None
+    flops_fp4: Positive | None = None
     memory_bandwidth: Positive | None = None
     cores: Count | None = None
     card: str | None = None
@@ -64,11 +65,14 @@ class HardwareSpec(Hashed):
     def effective_capability(self) -> float:
         """The compute capability; where it is unknown, the first that has the formats, and the backend says so.
 
-        fp8 came with 8.9, bf16 with 8.0 and fp16 with 7.0 (CUDA C++ Programming Guide, "Compute Capabilities"). What
-        is demanded before Blackwell runs on it too, so that an unknown GPU with fp8 counts as Hopper.
+        fp4 came with 10.0, fp8 with 8.9, bf16 with 8.0 and fp16 with 7.0 (CUDA C++ Programming Guide, "Compute
+        Capabilities"). What is demanded before Blackwell runs on it too, so that an unknown GPU with fp8 counts as
+        Hopper.
         """
-        by_formats = HOPPER if "fp8" in self.dtypes else 8.0 if "bf16" in self.dtypes else 7.0
-        return by_formats if self.compute_capability is None else self.compute_capability
+        if self.compute_capability is not None:
+            return self.compute_capability
+        since = (("fp4", BLACKWELL), ("fp8", HOPPER), ("bf16", 8.0))
+        return next((first for name, first in since if name in self.dtypes), 7.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

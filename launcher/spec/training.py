@@ -30,9 +30,9 @@ class PrecisionSpec(Hashed):
     gradients: Stored | None
     accumulate: Stored | None
     master: Stored | Literal["none"] | None
-    optimizer_states: Dtype | None
+    optimizer_states: Stored | Literal["fp8"] | None
     reduce: Stored | None
-    recipe: Literal["delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8"] | None
+    recipe: Literal["delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4"] | None
     loss_scale: Positive | None = None  # Of fp16: a constant; else it adapts.
     initial_loss_scale: Positive | None = None
     loss_scale_window: Count | None = None

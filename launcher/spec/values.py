@@ -64,7 +64,12 @@ type Small = Annotated[float, Range(low=1e-30, high=1)]  # transformers takes no
 type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
-type Dtype = Literal["fp32", "fp16", "bf16", "fp8"]
-type Stored = Literal["fp32", "fp16", "bf16"]  # No engine keeps parameters or gradients in fp8, or adds them up in it.
+type Dtype = Literal["fp32", "fp16", "bf16", "fp8", "fp4"]
+type Stored = Literal["fp32", "fp16", "bf16"]  # No engine keeps parameters or gradients in fewer bits, or adds them up.
 type Device = Literal["cpu", "cuda"]
 type Offload = Literal["none", "cpu", "nvme"]
+
+
+def beside_products(compute: Dtype) -> Dtype:
+    """The format of everything beside products in fewer than 16 bits; any other format itself."""
+    return "bf16" if compute in ("fp8", "fp4") else compute

@@ -42,6 +42,7 @@ PLANNING_ONLY = frozenset({
     "hardware.flops_fp16",
     "hardware.flops_bf16",
     "hardware.flops_fp8",
+    "hardware.flops_fp4",
     "hardware.memory_bandwidth",
     "hardware.card",
     "hardware.cores",

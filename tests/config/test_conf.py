@@ -183,7 +183,8 @@ def test_a_gpu_states_its_speed_with_its_source(name: str) -> None:
     assert "; speed by " in gpu.source
     stated = (gpu.flops_fp32, gpu.flops_fp16, gpu.memory_bandwidth, gpu.cores, gpu.link_gpus)
     assert all(stated)
-    assert (gpu.flops_bf16 is not None, gpu.flops_fp8 is not None) == ("bf16" in gpu.dtypes, "fp8" in gpu.dtypes)
+    narrow = {"bf16": gpu.flops_bf16, "fp8": gpu.flops_fp8, "fp4": gpu.flops_fp4}
+    assert {name for name, flops in narrow.items() if flops is not None} == narrow.keys() & set(gpu.dtypes)
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -197,6 +198,7 @@ def test_a_gpus_figures_are_dense_and_in_their_units(name: str) -> None:
     assert 15e12 < fp32 < fp16 <= 2.52e15
     assert gpu.flops_bf16 in (None, fp16)
     assert gpu.flops_fp8 is None or gpu.flops_fp8 == pytest.approx(2 * fp16, rel=0.02)
+    assert gpu.flops_fp4 is None or 2 <= gpu.flops_fp4 / (gpu.flops_fp8 or 1) <= 4
     assert memory <= 8e12
     assert pcie <= link <= 900e9
     assert link < memory

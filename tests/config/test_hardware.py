@@ -131,7 +131,7 @@ def test_a_precision_that_is_named_and_that_of_a_gpu_stay_as_they_are(words: tup
         (7.0, ("fp32", "fp16")),
         (8.6, ("fp32", "fp16", "bf16")),
         (8.9, ("fp32", "fp16", "bf16", "fp8")),
-        (10.0, ("fp32", "fp16", "bf16", "fp8")),
+        (10.0, ("fp32", "fp16", "bf16", "fp8", "fp4")),
     ],
 )
 def test_formats_follow_from_the_compute_capability(capability: float, expected: tuple[str, ...]) -> None:
@@ -303,7 +303,7 @@ def test_a_gpu_of_this_machine_has_the_speed_of_the_card_of_its_name() -> None:
     assert speed == [getattr(card, key) for key in SPEED]
     assert here.flops_bf16 == 989.4e12
     assert spec_on(GPU_NODE, "hardware.memory_bandwidth=4e12").hardware.memory_bandwidth == 4e12
-    assert len(SPEED) == 10
+    assert len(SPEED) == 11
 
 
 def test_the_speed_of_gpus_without_a_card_or_of_several_kinds_is_unknown() -> None:

@@ -45,7 +45,7 @@ def test_a_misspelt_override_says_the_rule_and_what_may_have_been_meant(text: st
 
 def test_an_unknown_option_lists_the_options_of_its_group() -> None:
     said, ways = only_error("precision=bf61")
-    assert said == "precision: precision has no option of this name; it has bf16, fp16, fp32, fp8, mxfp8"
+    assert said == "precision: precision has no option of this name; it has bf16, fp16, fp32, fp8, mxfp8, nvfp4"
     assert ways == ("precision=bf16",) or "precision=bf16" in ways
 
 

@@ -20,6 +20,7 @@ def peak(spec: RunSpec) -> float | None:
         "fp16": hardware.flops_fp16,
         "bf16": hardware.flops_bf16,
         "fp8": hardware.flops_fp8,
+        "fp4": hardware.flops_fp4,
     }
     return by_format.get(spec.precision.compute)
 

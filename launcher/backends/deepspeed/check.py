@@ -298,9 +298,9 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     """One format for parameters and gradients; fp32 accumulation from ZeRO 1 on; narrow masters with narrow states."""
-    if spec.precision.compute == "fp8":
+    if (compute := spec.precision.compute) in ("fp8", "fp4"):
         rule = "this version of backend=deepspeed computes in bf16, fp16 or fp32"
-        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "backend=megatron"])
+        yield ConfigError("precision.compute", compute, rule, ["precision=bf16", "backend=megatron"])
         return
     yield from _one_format(spec)
     yield from _accumulation(spec)

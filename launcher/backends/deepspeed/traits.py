@@ -7,7 +7,8 @@ from launcher.backends.deepspeed.swapping import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes, beside_master
-from launcher.spec import Dtype, RunSpec
+from launcher.spec import RunSpec
+from launcher.spec.values import beside_products
 
 _SCALE = 4 / 8000
 """Bytes of the scale of an element that is quantized: fp32, of some 8,000 elements (``CUDAQuantizer``)."""
@@ -20,7 +21,7 @@ def engine(spec: RunSpec) -> EngineTraits:
     for the output projection.
     """
     meaning = dtypes(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    size = DTYPE_BYTES[beside_products(meaning.compute)]
     return EngineTraits(
         library="transformers",
         size=size,
@@ -85,6 +86,5 @@ def dtypes(spec: RunSpec) -> Dtypes:
 
     ``accumulate`` is DeepSpeed's own default for ``data_types.grad_accum_dtype``: the model's format.
     """
-    compute = spec.precision.compute
-    held: Dtype = "bf16" if compute == "fp8" else compute
+    held = beside_products(spec.precision.compute)
     return beside_master(spec.precision, held, gradients=held)

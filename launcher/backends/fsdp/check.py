@@ -18,6 +18,7 @@ from launcher.estimate import families
 from launcher.estimate.rank import adapters
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
+from launcher.spec.values import beside_products
 
 _EITHER = "the format of the parameters or of the computation"
 _OPTIMIZERS = ("adamw", "sgd", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon")
@@ -166,9 +167,9 @@ def _unsplit(spec: RunSpec) -> Iterator[tuple[str, object, str, str]]:
     if spec.backend.reshard_after_forward:
         rule = "and torch keeps a stage gathered for all passes of a step"
         yield "backend.reshard_after_forward", True, rule, "backend.reshard_after_forward=null"
-    if spec.precision.compute == "fp8":
+    if (compute := spec.precision.compute) in ("fp8", "fp4"):
         rule = "and torchao's products have one pass for inputs and weights together"
-        yield "precision.compute", "fp8", rule, "precision=bf16"
+        yield "precision.compute", compute, rule, "precision=bf16"
     if spec.train.compile:
         rule = "and compiled blocks have one pass for inputs and weights together, which torch refuses here"
         yield "train.compile", True, rule, "train.compile=false"
@@ -246,7 +247,7 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     """Formats that torch's modules and optimizers cannot be given one by one."""
     compute, meaning = spec.precision.compute, dtypes(spec)
-    products = "bf16" if compute == "fp8" else compute  # Of all else beside products in fp8.
+    products = beside_products(compute)
     parameters = meaning.parameters
     gradients = products if spec.parallel.shard else parameters
     held = ("fp32",) if compute == "fp16" else ("fp32", products)

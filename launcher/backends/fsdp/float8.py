@@ -25,6 +25,9 @@ def recipe(spec: RunSpec) -> str:
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Recipes of other engines, and models and layouts that this version does not convert."""
+    if spec.precision.compute == "fp4":
+        rule = "training in nvfp4 is Transformer Engine's, which Megatron-LM's layers are made of"
+        yield ConfigError("precision.compute", "fp4", rule, ["precision=bf16", "precision=fp8", "parallel=tp"])
     if spec.precision.compute != "fp8":
         return
     if recipe(spec) not in RECIPES:

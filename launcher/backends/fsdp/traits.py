@@ -12,6 +12,7 @@ from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
 from launcher.estimate.rank.stages import SPLIT
 from launcher.spec import PrecisionSpec, RunSpec
+from launcher.spec.values import beside_products
 
 
 def engine(spec: RunSpec) -> EngineTraits:
@@ -21,7 +22,7 @@ def engine(spec: RunSpec) -> EngineTraits:
     Ulysses keeps attention's output with all tokens of some heads, and with all heads of some tokens.
     """
     meaning = dtypes(spec)
-    size = DTYPE_BYTES["bf16" if meaning.compute == "fp8" else meaning.compute]
+    size = DTYPE_BYTES[beside_products(meaning.compute)]
     cpu = spec.hardware.device == "cpu"
     return EngineTraits(
         library="transformers",
@@ -122,4 +123,4 @@ def _dtypes(precision: PrecisionSpec, *, shard: bool) -> Dtypes:
         return refined(FP32, precision)
     if not shard:
         return refined(replace(FP32, compute=compute, autocast=True), precision)
-    return refined(replace(FP32, compute=compute, gradients="bf16" if compute == "fp8" else compute), precision)
+    return refined(replace(FP32, compute=compute, gradients=beside_products(compute)), precision)

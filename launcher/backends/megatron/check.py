@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher.backends import _optimizers, _shared
 from launcher.backends.megatron import checkout, extra, models, network
-from launcher.backends.megatron.implementation import RECIPES, dtypes, implementation, recipe
+from launcher.backends.megatron.implementation import NVFP4, RECIPES, dtypes, implementation, recipe
 from launcher.backends.megatron.traits import vocabulary_multiple
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
@@ -25,8 +25,8 @@ _MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "s
 OFFLOAD_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
 _OF_EXPERTS = ("expert_fc1", "moe_act")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
-_CAPABILITIES = {"blockwise": HOPPER, "mxfp8": BLACKWELL}
-"""Compute capabilities from which on recipes of fp8 run; the others run wherever there is fp8."""
+_CAPABILITIES = {"blockwise": (HOPPER, 99.0), "mxfp8": (BLACKWELL, 12.0)}
+"""Compute capabilities from which on, and below which, recipes run; the others run wherever there is fp8."""
 
 _LARGEST_SEED = (1 << 32) - (1 << 20)
 """Megatron-LM hands the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
@@ -140,7 +140,7 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     precision = spec.precision
     held = {"fp32": "fp32", "fp16": "fp16"}.get(precision.compute, "bf16")
     legal: dict[str, tuple[str | None, ...]] = {
-        "parameters": (None, held, "fp32") if precision.compute == "fp8" else (None, held),
+        "parameters": (None, held, "fp32") if recipe(spec) else (None, held),
         "gradients": _main_gradients(precision.compute),
         "accumulate": _main_gradients(precision.compute),
         "reduce": _main_gradients(precision.compute),
@@ -159,29 +159,28 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
-    """Recipes that a card has no kernels for (``check_fp8_block_scaling_support``, Transformer Engine's ``fp8.py``)."""
-    if spec.precision.compute != "fp8":
+    """Recipes that a card has no kernels for (``check_*_support`` of Transformer Engine's ``quantization.py``)."""
+    compute, found, path = spec.precision.compute, spec.precision.recipe, "precision.recipe"
+    if recipe(spec) is None:
         return
     if spec.hardware.device == "cpu":
         rule = (
             "Transformer Engine has kernels of GPUs alone; FSDP2 and DDP try fp8 out on the CPU by torchao's emulation"
         )
-        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "parallel=fsdp"])
-    found, path = spec.precision.recipe, "precision.recipe"
-    if found is not None and found not in RECIPES:
-        rule = f"Transformer Engine has the recipes {', '.join(RECIPES)} here"
-        yield ConfigError(path, found, rule, [f"{path}={other}" for other in RECIPES])
-    capability, needed = spec.hardware.compute_capability, _CAPABILITIES.get(found or "")
-    if capability is not None and needed is not None and capability < needed:
-        rule = (
-            f"Transformer Engine has it from compute capability {needed} on, and {spec.hardware.title} has {capability}"
-        )
-        ways = [f"precision.recipe={other}" for other in ("tensorwise", "delayed")]
-        yield ConfigError(path, found, rule, ways)
+        yield ConfigError("precision.compute", compute, rule, ["precision=bf16", "parallel=fsdp"])
+    recipes = RECIPES if compute == "fp8" else (NVFP4,)
+    if found is not None and found not in recipes:
+        rule = f"Transformer Engine has the recipes {', '.join(recipes)} in {compute}"
+        yield ConfigError(path, found, rule, [f"{path}={other}" for other in recipes])
+    capability, bounds = spec.hardware.compute_capability, _CAPABILITIES.get(recipe(spec) or "")
+    if capability is not None and bounds is not None and not bounds[0] <= capability < bounds[1]:
+        where = f"from compute capability {bounds[0]} on" if capability < bounds[0] else f"below {bounds[1]}"
+        rule = f"Transformer Engine has it {where}, and {spec.hardware.title} has {capability}"
+        yield ConfigError(path, recipe(spec), rule, ["precision.recipe=tensorwise", "precision.recipe=delayed"])
 
 
 def _main_gradients(compute: str) -> tuple[str | None, ...]:
-    return (None, "fp32", "bf16") if compute in ("bf16", "fp8") else (None, compute)
+    return (None, "fp32", "bf16") if compute in ("bf16", "fp8", "fp4") else (None, compute)
 
 
 def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:

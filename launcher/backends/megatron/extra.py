@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.megatron import options
-from launcher.backends.megatron.implementation import COUNTED, implementation
+from launcher.backends.megatron.implementation import COUNTED, implementation, recipe
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
@@ -33,7 +33,8 @@ SETTINGS: Mapping[str, str] = {
     "expert-model-parallel-size": "parallel.expert", "expert-tensor-parallel-size": "parallel.expert_tensor",
     "cpu-offloading-num-layers": "checkpointing.layers", "fine-grained-activation-offloading": "checkpointing.offload",
     "offload-modules": "checkpointing.offload_modules",
-    "ffn-hidden-size": "model.intermediate_size", "fp16": "precision.compute", "fp8-recipe": "precision.recipe",
+    "ffn-hidden-size": "model.intermediate_size", "fp16": "precision.compute", "fp4-format": "precision.compute",
+    "fp4-recipe": "precision.recipe", "fp8-recipe": "precision.recipe",
     "global-batch-size": "train.global_batch_size", "grad-reduce-in-bf16": "precision.reduce",
     "hidden-dropout": "model.dropout", "hidden-size": "model.hidden_size", "init-method-std": "model.initializer_range",
     "kv-channels": "model.head_dim", "kv-lora-rank": "model.kv_lora_rank", "load": "save.load",
@@ -78,6 +79,8 @@ BEYOND: Mapping[str, tuple[str, ...]] = {
 _NUMBERS = {
     "make-vocab-size-divisible-by": 1,
     "microbatch-group-size-per-virtual-pipeline-stage": 1,
+    "num-layers-at-end-in-bf16": 0,
+    "num-layers-at-start-in-bf16": 0,
     "wgrad-deferral-limit": 0,
 }
 """Arguments whose numbers the memory estimate reads, with the least that each may be."""
@@ -109,10 +112,23 @@ def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
     if argument == "attention-dropout" and implementation(spec).attention == "unfused":
         same = bool(value) == (spec.model.dropout > 0)
         return None if same else "scores are counted with a mask of their dropout where model.dropout is above 0"
+    if value and argument in ("fp8-param-gather", "fp4-param-gather"):
+        return _parameters_refused(spec, argument[:3])
     even = argument == "moe-expert-capacity-factor" and isinstance(value, int | float) and value <= 1
     if not is_refused or even or value is None or value is False or argument in SETTINGS or argument in COUNTED:
         return None
     return None if value in options.LET_THROUGH.get(argument, ()) else reason
+
+
+def _parameters_refused(spec: RunSpec, word: str) -> str | None:
+    """``fp8_param`` of ``core/transformer/transformer_config.py``, ``--fp8-param-gather`` of ``validate_args``."""
+    if spec.precision.compute != word:
+        return f"parameters are in {word} beside products in {word} alone (precision.compute={word})"
+    if spec.zero.stage == 0:
+        return f"the distributed optimizer gathers parameters in {word}, which is zero.stage=1, or Megatron-FSDP"
+    if spec.zero.offload_optimizer == "cpu" and recipe(spec) != "delayed":
+        return "beside zero.offload_optimizer=cpu parameters are in fp8 with precision.recipe=delayed alone"
+    return None
 
 
 def _is_count(value: Any, least: int) -> bool:

@@ -21,11 +21,12 @@ type Attention = Literal["fused", "flash", "unfused"]
 COUNTED = frozenset((
     "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "apply-query-key-layer-scaling",
     "attention-softmax-in-fp32", "cp-comm-type", "cross-entropy-fusion-impl", "defer-embedding-wgrad-compute",
-    "deterministic-mode", "init-model-with-meta-device",
-    "make-vocab-size-divisible-by", "microbatch-group-size-per-virtual-pipeline-stage", "moe-grouped-gemm",
-    "moe-permute-fusion", "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion",
-    "no-masked-softmax-fusion", "overlap-moe-expert-parallel-comm", "tp-comm-overlap", "transformer-impl",
-    "wgrad-deferral-limit",
+    "deterministic-mode", "first-last-layers-bf16",
+    "fp4-param-gather", "fp8-param-gather", "init-model-with-meta-device", "make-vocab-size-divisible-by",
+    "microbatch-group-size-per-virtual-pipeline-stage", "moe-grouped-gemm", "moe-permute-fusion",
+    "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion", "no-masked-softmax-fusion",
+    "num-layers-at-end-in-bf16", "num-layers-at-start-in-bf16", "overlap-moe-expert-parallel-comm", "tp-comm-overlap",
+    "transformer-impl", "wgrad-deferral-limit",
 ))  # fmt: skip
 """Arguments of ``backend.extra`` that the memory estimate reads, here, in the overheads and in the pipeline."""
 
@@ -67,9 +68,14 @@ RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 """Recipes of ``--fp8-recipe``, Megatron-LM's own default first."""
 
 
+NVFP4 = "nvfp4"
+"""The recipe of ``--fp4-recipe``."""
+
+
 def recipe(spec: RunSpec) -> str | None:
-    """The recipe of a run in fp8; None in other formats."""
-    return (spec.precision.recipe or RECIPES[0]) if spec.precision.compute == "fp8" else None
+    """The recipe of a run in fp8 or fp4; None in other formats."""
+    first = {"fp8": RECIPES[0], "fp4": NVFP4}.get(spec.precision.compute)
+    return first and (spec.precision.recipe or first)
 
 
 def fsdp(spec: RunSpec) -> bool:

@@ -77,12 +77,14 @@ def _formats(spec: RunSpec) -> Arguments:
     aware = precision_aware(spec)
     return {
         "fp16": compute == "fp16",
-        "bf16": compute == "bf16" or (compute == "fp8" and meaning.parameters == "bf16"),
+        "bf16": compute == "bf16" or (scaling is not None and meaning.parameters == "bf16"),
         "loss-scale": precision.loss_scale,
         "initial-loss-scale": precision.initial_loss_scale,
         "loss-scale-window": precision.loss_scale_window,
-        "fp8-format": _FP8_FORMATS[scaling] if scaling else None,
-        "fp8-recipe": scaling,
+        "fp8-format": _FP8_FORMATS.get(scaling or ""),
+        "fp8-recipe": scaling if compute == "fp8" else None,
+        "fp4-format": "e2m1" if compute == "fp4" else None,
+        "fp4-recipe": scaling if compute == "fp4" else None,
         "grad-reduce-in-bf16": meaning.accumulate == "bf16",
         "use-precision-aware-optimizer": aware,
         "main-params-dtype": (meaning.master or "fp32") if aware else None,

@@ -57,15 +57,14 @@ NO_MEMORY: Mapping[str, str] = {
     "of the values that weights and activations have": """
         activation-func-clamp-value apply-layernorm-1p apply-residual-connection-post-layernorm batch-invariant-mode
         data-parallel-random-init disable-bf16-reduced-precision-matmul
-        embedding-init-method-std enable-experimental first-last-layers-bf16 fp8-amax-compute-algo
+        embedding-init-method-std enable-experimental fp8-amax-compute-algo
         fp8-amax-history-len fp8-format fp8-interval fp8-margin glu-linear-offset init-method-xavier-uniform
         moe-input-jitter-eps moe-mlp-glu-interleave-size moe-router-bias-update-rate moe-router-dtype
         moe-router-enable-expert-bias moe-router-force-* moe-router-fusion moe-router-group-topk
         moe-router-load-balancing-type moe-router-num-groups moe-router-pre-softmax moe-router-quantile-*
         moe-router-score-function moe-router-topk-scaling-factor moe-shared-expert-glu-interleave-size mscale
-        mscale-all-dim no-bias-gelu-fusion no-initialization no-rope-freq no-yarn-* num-layers-at-end-in-bf16
-        num-layers-at-start-in-bf16 rope-* rotary-* te-rng-tracker use-cpu-initialization use-rope-scaling
-        window-attn-skip-freq window-size yarn-*
+        mscale-all-dim no-bias-gelu-fusion no-initialization no-rope-freq no-yarn-* rope-* rotary-* te-rng-tracker
+        use-cpu-initialization use-rope-scaling window-attn-skip-freq window-size yarn-*
     """,
     "of when the same traffic goes, and over what": """
         ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-*
@@ -75,7 +74,8 @@ NO_MEMORY: Mapping[str, str] = {
         no-gradient-reduce-div-fusion no-overlap-p2p-communication no-pin-cpu-* no-tp-comm-*
         no-use-layer-wise-param-layout outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
         overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-*
-        pipeline-model-parallel-comm-backend sharp-enabled-group suggested-communication-unit-size tp-comm-*
+        pipeline-model-parallel-comm-backend reuse-grad-buf-for-mxfp8-param-ag
+        sharp-enabled-group suggested-communication-unit-size tp-comm-*
         use-ring-exchange-p2p use-sharp use-torch-optimizer-for-cpu-offload
     """,
     "of kernels that save the same tensors": """
@@ -97,7 +97,7 @@ NO_MEMORY: Mapping[str, str] = {
     "of another argument, which is refused": """
         chat-template cpu-offloading-retain-* cuda-graph-warmup-steps delay-offload-until-cuda-graph disable-dsa-*
         disable-mamba-*
-        dsa-* fine-grained-offloading-* fp4-param-gather fp4-quantizer-factory fp4-recipe fp8-quantizer-factory
+        dsa-* fine-grained-offloading-* fp4-quantizer-factory fp8-quantizer-factory
         kitchen-attention-backend linear-* logits-load-* logits-save-* mamba-*
         mlp-chunks-for-training moe-enable-routing-replay moe-ncclep-* moe-pad-expert-input-to-capacity
         moe-paged-stash-* moe-upcycling-granularity mtp-detach-heads mtp-hybrid-* mtp-use-* mup-* no-dsa-*
@@ -142,8 +142,7 @@ REFUSED: Mapping[str, str] = {
     "more activations would stay on the GPU than are counted": """
         activation-offload-fraction delta-offload-bytes-* min-offloaded-tensor-size
     """,
-    "its products are in other formats than are counted": "fp4-format te-precision-config-file",
-    "parameters in 8 bits are not counted": "fp8-param-gather reuse-grad-buf-for-mxfp8-param-ag",
+    "its products are in other formats than are counted": "te-precision-config-file",
     "experts would take more tokens than an even share": "moe-expert-capacity-factor",
     "tokens would be gathered over all ranks of experts": "moe-token-dispatcher-type",
     "attention would have a weight more for each head": "softmax-type",

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, prod
 
-from launcher.backends.megatron import sharded
+from launcher.backends.megatron import quantised, sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
 from launcher.estimate.memory import activations, optimizer
@@ -41,7 +41,7 @@ GROUPED_STREAMS = 4
 """``_num_cublas_streams`` of Transformer Engine: a grouped product has a workspace for each of its streams."""
 
 OVERLAP_STREAMS = 3
-"""``_NUM_MAX_UB_STREAMS`` of Transformer Engine: with ``--tp-comm-overlap`` the workspace is so many in one."""
+"""``_NUM_MAX_UB_STREAMS`` of Transformer Engine: products that overlap with communication have so many in one."""
 
 USERBUFFERS = 10
 """Buffers that ``initialize_ub`` of Transformer Engine makes with its default methods: for the forward pass of four
@@ -58,6 +58,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything that Megatron adds."""
     how = implementation(rank.spec)
     yield from workspaces(rank, how)
+    yield from quantised.weights(rank)
     yield from global_buffer(rank, how)
     yield from unused_gradients(rank, how)
     yield from userbuffers(rank)
@@ -79,7 +80,7 @@ def graph_inputs(rank: RankModel) -> Iterator[MemoryTerm]:
 
     Graphs of a layer and micro-batch whose backward pass is over hand their inputs on (``_get_sample_arguments`` of
     ``transformer/cuda_graphs.py``). What a graph saves lies in its pool, which torch's counter of allocated bytes
-    leaves out and the card does not: it is counted as without graphs. Left out: copies of weights in fp8.
+    leaves out and the card does not: it is counted as without graphs.
     """
     if rank.spec.train.cuda_graphs == "none":
         return
@@ -101,14 +102,16 @@ def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTe
     """
     if rank.spec.parallel.sequence and rank.spec.parallel.tensor > 1 and how.transformer_engine:
         source = "arXiv:2205.05198, section 4.2.2"
-        what, model = "gathered input of a linear", rank.spec.model
+        what, model, quantised = "gathered input of a linear", rank.spec.model, rank.engine.quantised
         z, h, tok = rank.engine.size, model.hidden_size, rank.tokens
-        yield term("gather_buffers", _BLOCK & FORWARD, what, "z * h * tok", source, z=z, h=h, tok=tok)
+        z_in = z if quantised is None else quantised.columns
+        gathered = "ceil(z_in * h * tok)"
+        yield term("gather_buffers", _BLOCK & FORWARD, what, gathered, source, z_in=z_in, h=h, tok=tok)
         for moments, kind in activations.running_blocks(rank):
             gated = model.gated and not kind.elements.expert
             half = ceil(model.intermediate_size * rank.view.tensor) if gated else 0
-            values = {"z": z, "h": h, "outputs": half, "tok": tok}
-            expression = "z * (h - outputs) * tok"
+            values = {"z_in": z_in, "z": z, "h": h, "outputs": half, "tok": tok}
+            expression = "ceil(z_in * h * tok) - z * outputs * tok"
             yield term("gather_buffers", moments & (_BLOCK - FORWARD), what, expression, source, **values)
 
 
@@ -199,13 +202,14 @@ def userbuffers(rank: RankModel) -> Iterator[MemoryTerm]:
 def workspaces(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Transformer Engine's workspaces inside torch's allocator: one, and four more where experts are grouped.
 
-    Three in place of one where tensor parallel communication overlaps with products (``initialize_ub``).
+    Three more in one where tensor parallel communication overlaps with products: each kind of product has its own
+    (``get_cublas_workspace`` of ``cpp_extensions/gemm.py``, kept by its arguments).
 
     Megatron-core's own layers meet it in the router of experts alone (``transformer/moe/moe_utils.py``).
     """
     if how.transformer_engine or (rank.cuda and rank.spec.model.num_experts):
         new = rank.spec.hardware.effective_capability >= HOPPER
-        number = OVERLAP_STREAMS if rank.spec.backend.argument("tp-comm-overlap") else 1
+        number = 1 + (OVERLAP_STREAMS if rank.spec.backend.argument("tp-comm-overlap") else 0)
         number += GROUPED_STREAMS if how.grouped else 0
         size, source = TRANSFORMER_ENGINE_WORKSPACE[new], "transformer_engine/pytorch/module/base.py"
         yield term("workspace", ALWAYS, "workspaces of Transformer Engine", "n * size", source, n=number, size=size)

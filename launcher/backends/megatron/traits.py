@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are
+from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are, recipe
+from launcher.backends.megatron.quantised import quantised
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import (
     EXPERT_OVERLAP,
@@ -23,11 +24,12 @@ def engine(spec: RunSpec) -> EngineTraits:
     """Megatron-core's modules; gradients live in one permanent buffer; the loss is vocabulary-parallel."""
     meaning, how = dtypes(spec), implementation(spec)
     # Beside products in fp8 everything else is in the parameters' format.
-    size = DTYPE_BYTES[meaning.parameters if meaning.compute == "fp8" else meaning.compute]
+    size = DTYPE_BYTES[meaning.parameters if recipe(spec) else meaning.compute]
     return EngineTraits(
         library="megatron",
         size=size,
         residual_size=size,
+        quantised=quantised(spec),
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,

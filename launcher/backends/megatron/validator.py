@@ -31,6 +31,7 @@ TIMEOUT_S = 120  # Seconds for an answer; importing the frameworks takes nearly 
 _ALIASES = {
     "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage",),
     "decoder-last-pipeline-num-layers": ("num-layers-in-last-pipeline-stage",),
+    "fp4-recipe": ("fp4",),
     "fp8-recipe": ("fp8", "delayed-scaling"),
     "num-experts": ("num-moe-experts",),
     "num-virtual-stages-per-pipeline-rank": ("virtual-pipeline-model-parallel-size",),

@@ -6,6 +6,8 @@ activations are one kernel each. Compared with the peaks that Megatron-LM's own 
 
 from __future__ import annotations
 
+from math import ceil
+
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Part, SavedTensor, Share
 from launcher.spec import ModelSpec
@@ -18,30 +20,49 @@ _FUSED = ("qkv_linear", "qkv_linear")
 
 
 def norm(
-    size: int, engine: EngineTraits, part: Part = "norm", *, moved: tuple[str, str] = ("", "")
+    size: int, engine: EngineTraits, part: Part = "norm", *, moved: tuple[str, str] = ("", ""), linears: int = 0
 ) -> list[SavedTensor]:
     """Input and output of a norm, the output being the input of the linear that follows.
 
-    ``moved`` are the modules of ``--offload-modules`` that take them to the host.
+    ``moved`` are the modules of ``--offload-modules`` that take them to the host. Beside products in fewer bits each of
+    so many ``linears`` keeps the output quantised, in place of the norm's; without any there are other readers.
     """
+    kept = engine.size * size
+    if linears and engine.quantised is not None:
+        kept = linears * read_by_linear(engine, size)
     return [
         _saved("norm input", engine.size * size, "residual", "input", moved[0]),
-        _saved("norm output", engine.size * size, "residual", part, moved[1]),
+        _saved("norm output", kept, "residual", part, moved[1]),
     ]
+
+
+def read_by_linear(engine: EngineTraits, elements: int) -> int:
+    """Bytes of the input that a linear keeps for its weight's gradient (Transformer Engine ``module/linear.py``)."""
+    return ceil((engine.size if engine.quantised is None else engine.quantised.columns) * elements)
+
+
+def copied_by_linear(engine: EngineTraits, elements: int) -> int:
+    """Bytes of the quantised copy beside a tensor that another module keeps in any case: attention's output.
+
+    Megatron-core has the linear keep that tensor itself (``set_save_original_input``), but with delayed scaling.
+    """
+    alone = engine.quantised is not None and not engine.quantised.shares
+    return read_by_linear(engine, elements) if alone else 0
 
 
 def norm_of_attention(size: int, engine: EngineTraits) -> list[SavedTensor]:
     """The norm before attention, which Transformer Engine has in one module with the linear behind it."""
-    return norm(size, engine, moved=_FUSED)
+    return norm(size, engine, moved=_FUSED, linears=1)
 
 
 def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     heads_norm = size * (queries + keys) if model.qk_norm else 0
+    output = size * queries + copied_by_linear(engine, queries)
     return [
         _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention", "core_attn"),
-        _saved("attention output", size * queries, "tensor", "attention", "attn_proj"),
+        _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model),
     ]
@@ -85,8 +106,14 @@ def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part 
     inner = 2 * width if model.gated else width
     return [
         _saved("MLP input projection", engine.size * inner, "tensor", part),
-        _saved("MLP activation", engine.size * width, "tensor", "activation" if part == "mlp" else part),
+        _saved("MLP activation", read_by_linear(engine, width), "tensor", "activation" if part == "mlp" else part),
     ]
+
+
+def shared_experts(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
+    """The MLP that every token meets, of ``width`` features; the router keeps the norm's output that it reads."""
+    copied = copied_by_linear(engine, model.hidden_size)
+    return [_saved("input of shared experts", copied, "residual", "moe"), *feed_forward(model, engine, width, "moe")]
 
 
 def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
@@ -97,14 +124,15 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     saves what it adds: the expert's output (``moe_utils.py``, torch ``derivatives.yaml``).
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
+    activation = read_by_linear(engine, width)
     rows = [
         _saved("router", _router(model), "residual", "moe"),
-        _saved("expert input", size * hidden, "routed", "moe", "expert_fc1"),
+        _saved("expert input", read_by_linear(engine, hidden), "routed", "moe", "expert_fc1"),
         _saved("expert input projection", size * (2 if model.gated else 1) * width, "routed_tensor", "moe", "moe_act"),
-        _saved("expert activation", size * width, "routed_tensor", "activation"),
+        _saved("expert activation", activation if model.gated else size * width, "routed_tensor", "activation"),
     ]
     if not model.gated:
-        rows.append(_saved("weighted expert activation", size * width, "routed_tensor", "activation"))
+        rows.append(_saved("weighted expert activation", activation, "routed_tensor", "activation"))
     if engine.expert_outputs:
         rows.append(_saved("expert output", size * hidden, "routed", "moe"))
     return rows
@@ -126,20 +154,26 @@ def latent_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor
     heads, size = model.num_attention_heads, engine.size
     query = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     values = heads * model.v_head_dim
-    latents = 2 * model.q_lora_rank + 2 * model.kv_lora_rank + model.qk_rope_head_dim
+    ranks = model.q_lora_rank + model.kv_lora_rank
+    latents = size * (ranks + model.qk_rope_head_dim) + read_by_linear(engine, ranks)
+    output = size * values + copied_by_linear(engine, values)
     return [
-        _saved("latents and their norms", size * latents, "residual", "attention", "qkv_linear"),
+        _saved("latents and their norms", latents, "residual", "attention", "qkv_linear"),
         _saved("queries, keys, values", size * (2 * query + values), "tensor", "up_projection", "core_attn"),
-        _saved("attention output", size * values, "tensor", "attention", "attn_proj"),
+        _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, heads, values, model.dropout),
     ]
 
 
 def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
-    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream."""
+    """The backward pass of the MLP at its peak: gradients of both its tensors and of the residual stream.
+
+    Beside products in fewer bits the gradient is there by rows and by columns as well (``grad_output_preprocess``).
+    """
     inner = 2 * width if model.gated else width
+    quantised = ceil(engine.quantised.both * inner) if engine.quantised is not None else 0
     return [
-        _saved("gradient of the MLP", engine.size * inner, "tensor", "mlp"),
+        _saved("gradient of the MLP", engine.size * inner + quantised, "tensor", "mlp"),
         _saved("gradient of the residual stream", engine.size * model.hidden_size, "residual", "mlp"),
     ]
 

@@ -58,7 +58,8 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
     if engine.library == "megatron":
-        rows = _megatron.norm(model.hidden_size, engine, moved=("attn_norm", "qkv_linear"))
+        # Queries, or their latent, and the latent of keys and values are read off the norm's output by a linear each.
+        rows = _megatron.norm(model.hidden_size, engine, moved=("attn_norm", "qkv_linear"), linears=2)
         rows += _megatron.latent_attention(model, engine)
     else:
         readers = ("q_a_proj" if model.q_lora_rank else "q_proj", "kv_a_proj_with_mqa")

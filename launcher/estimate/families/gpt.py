@@ -94,7 +94,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
         rows = _megatron.norm_of_attention(hidden, engine) + _megatron.attention(model, engine)
-        rows += _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        rows += _megatron.norm(hidden, engine, linears=1) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
     first = _transformers.norm(hidden, model, engine, readers=("c_attn",))
     rows = _transformers.behind(first, "attention", _transformers.attention(model, engine, wide_softmax=False))

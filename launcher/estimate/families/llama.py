@@ -89,7 +89,7 @@ def feed_forward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by the norm before the MLP, and by the MLP."""
     hidden, width = model.hidden_size, model.intermediate_size
     if engine.library == "megatron":
-        rows = _megatron.norm(hidden, engine) + _megatron.feed_forward(model, engine, width)
+        rows = _megatron.norm(hidden, engine, linears=1) + _megatron.feed_forward(model, engine, width)
         return rows + _megatron.dropout(model)
     readers = ("gate_proj", "up_proj") if model.gated else ("up_proj",)
     rows = _transformers.norm(hidden, model, engine, readers=readers)

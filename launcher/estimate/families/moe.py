@@ -106,7 +106,7 @@ def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False
             + _megatron.routed(model, engine)
             + _megatron.dropout(model)
         )
-        return rows + (_megatron.feed_forward(model, engine, shared, "moe") if shared else [])
+        return rows + (_megatron.shared_experts(model, engine, shared) if shared else [])
     rows = _transformers.routed(model, engine, wide_router=wide_router)
     rows += _transformers.feed_forward(model, engine, shared) if shared else []
     return _transformers.behind(_transformers.norm(hidden, model, engine, readers=("gate", "experts")), "experts", rows)

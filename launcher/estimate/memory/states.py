@@ -34,6 +34,8 @@ def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.spec.zero.offload_parameters != "none":
         return
     elements, quantised = rank.elements.parameters, rank.elements.quantised_parameters
+    if rank.engine.quantised is not None and rank.engine.quantised.parameters:
+        elements -= rank.sharded_linears  # The backend counts them.
     z = rank.dtypes.size("parameters")
     yield term("parameters", ALWAYS, "parameters", "z_par * shard", _ZERO, z_par=z, shard=elements - quantised)
     if quantised:

@@ -143,6 +143,7 @@ SYMBOLS = {
     "d": "ranks that share the model states",
     "e": "expert parallel ranks",
     # Bytes of an element.
+    "z_in": "bytes of an element of a linear's input as ranks gather it",
     "z": "bytes of an element of the compute format",
     "z_res": "bytes of an element of the residual stream",
     "z_par": "bytes of an element of the parameters",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from launcher.base.frozen import dataclass
 from launcher.spec.values import Hashed
@@ -35,6 +35,16 @@ class Swapping:
     in_memory: int  # Elements of a rank's parameters that stay in host memory.
 
 
+class Quantised(NamedTuple):
+    """What linears keep in 8 or in 4 bits, block scales included: bytes of an element of the compute format."""
+
+    columns: Fraction  # Of an input that waits for the backward pass.
+    both: Fraction  # Of a weight, or of a gradient, by rows and by columns.
+    parameters: bool  # True if the weights themselves are held so, and have no wider copy that is multiplied.
+    shares: bool  # True if a linear reads a tensor that is kept in any case as it is, and keeps no copy of its own.
+    ends: tuple[int, int]  # The first and the last layers of the model that are not quantised.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
@@ -44,6 +54,7 @@ class EngineTraits(Hashed):
     library: Literal["transformers", "megatron"]  # Whose modules run: Hugging Face ``transformers`` or Megatron-core.
     size: int  # Bytes of an element of the compute format.
     residual_size: int  # Bytes of an element of the residual stream; 4 under autocast.
+    quantised: Quantised | None = None  # What linears keep in fewer bits; None: everything is in the compute format.
     autocast: bool = False  # True if each linear casts its own input, and weights are cast on use.
     sequence_length: int  # Keys that a query meets, for attention that stores its scores.
     scores: bool = False  # True if attention stores its scores.

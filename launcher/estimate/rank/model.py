@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import lcm
+from math import ceil, lcm
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters, predicted
@@ -57,6 +57,7 @@ class BlockKind:
     recomputed_share: Fraction  # The part of its matrices in them.
     outside: tuple[SavedTensor, ...] = ()  # Those that it saves outside of what recomputation repeats.
     offloaded: tuple[SavedTensor, ...] = ()  # Tensors of those that stay which wait in host memory.
+    linears: int = 0  # Elements of the quantised linears of one: all matrices but the router.
 
     def repeats(self, module: str) -> bool:
         """True if backward computes this module, or the whole of the block, again."""
@@ -117,6 +118,16 @@ class RankModel:
     def layers(self) -> int:
         """Number of blocks on this rank."""
         return self.counts.layers
+
+    @cached_property
+    def linears(self) -> int:
+        """Elements of the linears that are quantised."""
+        return sum(kind.count * kind.linears for kind in self.blocks)
+
+    @property
+    def sharded_linears(self) -> int:
+        """Elements of this rank's shard of them."""
+        return ceil(self.linears * Fraction(self.all_blocks.parameters, self.all_blocks.whole or 1))
 
     @property
     def tied(self) -> bool:
@@ -194,7 +205,28 @@ def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: 
 def _kinds(
     spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
 ) -> Iterator[BlockKind]:
-    """The kinds of blocks; where only the first ones are recomputed, these are kinds of their own, before the others.
+    """The kinds of blocks, layers at the ends of the model apart where those alone are not quantised."""
+    first, last = (0, 0) if engine.quantised is None else engine.quantised.ends
+    ahead = [layer for layer in view.layers if layer < first]
+    behind = [layer for layer in view.layers if first <= layer and layer >= spec.model.num_hidden_layers - last]
+    apart = [family.kind(spec.model, layer) for layer in (*ahead, *behind)]
+    middle = [replace(alike, count=alike.count - apart.count(alike.name)) for alike in blocks]
+    plain = replace(engine, quantised=None)
+    yield from _alike(spec, family, plain, view, _at(spec, family, blocks, ahead))
+    yield from _alike(spec, family, engine, view, [alike for alike in middle if alike.count])
+    yield from _alike(spec, family, plain, view, _at(spec, family, blocks, behind))
+
+
+def _at(spec: RunSpec, family: Family, blocks: Sequence[EqualBlocks], layers: Sequence[int]) -> list[EqualBlocks]:
+    """The blocks of some layers."""
+    names = [family.kind(spec.model, layer) for layer in layers]
+    return [replace(alike, count=names.count(alike.name)) for alike in blocks if alike.name in names]
+
+
+def _alike(
+    spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
+) -> Iterator[BlockKind]:
+    """The kinds of equal blocks; where only the first ones are recomputed, these are kinds of their own, the first.
 
     Megatron-core counts such layers in each model chunk: there the bytes of all blocks are averaged.
     """
@@ -244,7 +276,13 @@ def _kind(
         recomputed_share=share_of_weights(family, spec.model, alike.layer, parts) if parts else Fraction(),
         outside=outside,
         offloaded=tuple(offloaded(spec, engine, saved, parts)) if moves else (),
+        linears=_linears(spec.model, alike.elements) if engine.quantised is not None else 0,
     )
+
+
+def _linears(model: ModelSpec, one: WeightCounts) -> int:
+    router = model.num_experts * model.hidden_size if one.expert else 0
+    return sum(one.matrices) - router
 
 
 type _Rows = tuple[SavedTensor, ...]

@@ -19,7 +19,7 @@ from launcher.base.files import JsonObject
 from launcher.estimate.rank.engine import AttentionKernel
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
-from launcher.spec.values import Dtype
+from launcher.spec.values import Dtype, beside_products
 
 CONSTANTS = Path(__file__).with_name("attention.json")
 
@@ -130,7 +130,7 @@ def kernel_of(head_dim: int, kernel: AttentionKernel, dtype: Dtype, card: Card) 
         share *= _FLASH_1
     if kernel in ("flash_1", "flash_2") or (kernel == "sdpa" and card.capability < 10):
         share *= _second(card)
-    peak = card.peak("bf16" if dtype == "fp8" else dtype)
+    peak = card.peak(beside_products(dtype))
     return kernel_from({**found, "share": share}, peak, card.memory_bandwidth, card.cores)
 
 
@@ -146,7 +146,7 @@ def kernel_from(found: Mapping[str, float], peak: float, memory_bandwidth: float
 
 def _scores(sizes: Sizes, dtype: Dtype, card: Card) -> float:
     """Seconds of both products of every head, scores and outputs, whose small depth and width cost as any other's."""
-    kind: Dtype = "bf16" if dtype == "fp8" else dtype
+    kind = beside_products(dtype)
     rows = sizes.batch * sizes.heads * sizes.queries
     scores = gemm.seconds(rows, sizes.keys, sizes.query_dim, kind, card)
     return scores + gemm.seconds(rows, sizes.value_dim, sizes.keys, kind, card)

@@ -19,6 +19,7 @@ from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.products import Product, head_sizes, products
 from launcher.estimate.speed.shape import Shape
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec
+from launcher.spec.values import beside_products
 
 _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
@@ -128,7 +129,7 @@ def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
         value_dim=value_dim,
         causal=causal,
     )
-    how = (kernel, "bf16" if shape.dtype == "fp8" else shape.dtype, shape.card)
+    how = (kernel, beside_products(shape.dtype), shape.card)
     forward, backward = attention.forward_seconds(sizes, *how), attention.backward_seconds(sizes, *how)
     flops = (1.0 if causal else 2.0) * sizes.scores * (query_dim + value_dim)
     launches = {"unfused": 8.0, "fused_softmax": 5.0}.get(kernel, 2.0)

@@ -23,14 +23,15 @@ class Card:
     fp16: float  # Dense peak of the matrix units in fp16, in FLOP/s.
     bf16: float  # That in bf16; of a GPU without that format fp32's.
     fp8: float | None  # That in fp8; None without that format.
+    fp4: float | None = None  # That in fp4; None without that format.
     memory_bandwidth: float  # Bytes a second of its memory.
     pcie_bandwidth: float  # Bytes a second from the host, one way.
     generation: int | None = None  # NVIDIA's, the whole number of its compute capability; None of any other card.
 
     def peak(self, dtype: Dtype) -> float:
-        """Dense peak of a format, in FLOP/s; fp8 where the card has it, else bf16's."""
-        if dtype == "fp8":
-            return self.fp8 or self.bf16
+        """Dense peak of a format, in FLOP/s; fp4 and fp8 where the card has them, else the next wider format's."""
+        if dtype in ("fp8", "fp4"):
+            return (dtype == "fp4" and self.fp4) or self.fp8 or self.bf16
         return {"fp32": self.fp32, "fp16": self.fp16, "bf16": self.bf16}[dtype]
 
     def memory_seconds(self, moved: float) -> float:
@@ -44,7 +45,7 @@ _NEEDED = ("flops_fp32", "flops_fp16", "memory_bandwidth", "cores", "pcie_bandwi
 
 def lacking(hardware: HardwareSpec) -> tuple[str, ...]:
     """The keys of figures that are unknown: a format that the card has is not taken to be as fast as another one."""
-    formats = (f"flops_{name}" for name in ("bf16", "fp8") if name in hardware.dtypes)
+    formats = (f"flops_{name}" for name in ("bf16", "fp8", "fp4") if name in hardware.dtypes)
     return tuple(f"hardware.{key}" for key in (*_NEEDED, *formats) if getattr(hardware, key) is None)
 
 
@@ -67,6 +68,7 @@ def card_of(hardware: HardwareSpec) -> Card | None:
         fp16=float(hardware.flops_fp16 or 0),
         bf16=hardware.flops_bf16 or fp32,
         fp8=hardware.flops_fp8,
+        fp4=hardware.flops_fp4,
         memory_bandwidth=float(hardware.memory_bandwidth or 0),
         pcie_bandwidth=float(hardware.pcie_bandwidth or 0),
         generation=None if capability is None or is_amd(hardware.title) else int(capability),

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from launcher.base.files import JsonObject
 from launcher.estimate.speed.card import Card
-from launcher.spec.values import Dtype
+from launcher.spec.values import Dtype, beside_products
 
 CONSTANTS = Path(__file__).with_name("gemm.json")
 
@@ -40,6 +40,7 @@ _GENERATIONS = (
 _SPLIT_TILE = 128
 """Side of the tile whose depth is split over multiprocessors when the result has too few tiles for all of them."""
 
+_FP4_BYTES = 1 / 2 + 1 / 16  # Of an element in nvfp4, with a scale in fp8 for 16.
 _CAST_BYTES = 4 * 4 / 12
 """Bytes that casts move for each element of a product's first operand, on average over the twelve of a layer.
 
@@ -47,6 +48,12 @@ Transformer Engine's norms and activations write fp8 at once (LayerNormLinear, L
 the casts of attention's output and of the gradients of three outputs (attention's products, the MLP's second), which
 read 2 bytes and write the rows and the columns in 1 each.
 """
+
+
+_CAST_BYTES_FP4 = 8 * 6 / 12
+"""The same in nvfp4, where none writes fp4 at once: inputs and gradients of all four products of a layer are read for
+their largest values, by rows, and by columns, in 2 bytes each (Transformer Engine ``csrc/quantizer.cpp``,
+``NVFP4Quantizer::quantize_impl``, with the random Hadamard transform)."""
 
 
 class Kernel(NamedTuple):
@@ -61,7 +68,7 @@ class Kernel(NamedTuple):
     tiles: tuple[tuple[int, int, float], ...]
     split: float  # Seconds of a wave of split tiles for a step of ``k``.
     byte: float  # Seconds of a byte that is read or written.
-    operand: int  # Bytes of an element of both operands.
+    operand: float  # Bytes of an element of both operands.
     result: int  # Bytes of an element of the result.
     cast: float  # Bytes moved for each element of the first operand to bring it into the format.
 
@@ -113,9 +120,9 @@ def best_share(card: Card) -> float:
 
 @lru_cache(maxsize=256)
 def kernel_of(dtype: Dtype, card: Card) -> Kernel:
-    """The constants of a format on a card; a card without fp8 multiplies in bf16."""
+    """The constants of a format on a card; a card without fp8 multiplies in bf16, and fp4 has the tiles of fp8."""
     found = _fitted(dtype, card)
-    return kernel_from(found, dtype if found["format"] == "fp8" or dtype != "fp8" else "bf16", card)
+    return kernel_from(found, dtype if found["format"] == "fp8" else beside_products(dtype), card)
 
 
 def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
@@ -132,9 +139,9 @@ def kernel_from(found: Mapping[str, Any], dtype: Dtype, card: Card) -> Kernel:
         tiles=tiles,
         split=2.0 * cores * _SPLIT_TILE**2 / (peak * found["split_share"]),
         byte=1 / (found["memory_share"] * card.memory_bandwidth),
-        operand={"fp32": 4, "fp8": 1}.get(dtype, 2),
+        operand={"fp32": 4, "fp8": 1, "fp4": _FP4_BYTES}.get(dtype, 2),
         result=4 if dtype == "fp32" else 2,
-        cast=_CAST_BYTES if dtype == "fp8" else 0.0,
+        cast={"fp8": _CAST_BYTES, "fp4": _CAST_BYTES_FP4}.get(dtype, 0.0),
     )
 
 
@@ -145,7 +152,7 @@ def _sides(name: str) -> tuple[int, int]:
 
 def _fitted(dtype: Dtype, card: Card) -> JsonObject:
     formats: JsonObject = constants()["cards"][_measured(dtype, card)]["formats"]
-    name = "fp8" if dtype == "fp8" and card.fp8 else "bf16"
+    name = "fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"
     return {**formats[name], "format": name}
 
 
@@ -153,7 +160,8 @@ def _measured(dtype: Dtype, card: Card) -> str:
     cards = constants()["cards"]
     own = next((name for name, entry in cards.items() if card.name in entry["options"]), None)
     found = own or next(name for least, name in _GENERATIONS if card.capability >= least)
-    return found if dtype != "fp8" or not card.fp8 or "fp8" in cards[found]["formats"] else "H100-SXM-80GB"
+    wide = dtype == beside_products(dtype) or not card.fp8
+    return found if wide or "fp8" in cards[found]["formats"] else "H100-SXM-80GB"
 
 
 @cache

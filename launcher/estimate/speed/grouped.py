@@ -61,7 +61,7 @@ def kernel_seconds(tokens: float, experts: int, n: int, k: int, kernel: Kernel) 
 @lru_cache(maxsize=256)
 def kernel_of(dtype: Dtype, card: Card) -> Kernel:
     """The constants of a format on a card; a card without fp8 multiplies in bf16."""
-    found = _constants()["formats"]["fp8" if dtype == "fp8" and card.fp8 else "bf16"]
+    found = _constants()["formats"]["fp8" if dtype in ("fp8", "fp4") and card.fp8 else "bf16"]
     return kernel_from(found, gemm.kernel_of(dtype, card), card.memory_bandwidth)
 
 

@@ -24,6 +24,7 @@ from launcher.estimate.speed.result import StageTime
 from launcher.estimate.speed.shape import Shape
 from launcher.estimate.speed.terms import SpeedTerm, term
 from launcher.spec import AdapterSpec, CheckpointingSpec, ModelSpec, RunSpec
+from launcher.spec.values import beside_products
 
 _AUTOGRAD = 2  # Kernels that autograd's engine starts in the time in which Python starts one.
 
@@ -173,7 +174,7 @@ def _head(
     of the sequence, each of which backward computes again.
     """
     n, m, k = -(-vocabulary // (shape.tensor if split else 1)), shape.tokens, model.hidden_size
-    dtype = "bf16" if shape.dtype == "fp8" else shape.dtype
+    dtype = beside_products(shape.dtype)
     card = shape.card
     forward = gemm.seconds(m, n, k, dtype, card)
     backward = gemm.seconds(m, k, n, dtype, card) + (gemm.seconds(n, k, m, dtype, card) if trained else 0.0)

@@ -158,7 +158,7 @@ def precision(reader: Reader) -> tuple[str, Settings]:
     if bf16 and fp16:
         reader.wrong("fp16", True, "Megatron-LM takes one of --bf16 and --fp16", ["--bf16", "--fp16"])
     half = "bf16" if bf16 else "fp16" if fp16 else "fp32"
-    fp8, settings = _fp8(reader, half)
+    narrow_products, settings = _quantised(reader, half)
     wide = "accumulate-allreduce-grads-in-fp32"  # A choice with fp16 alone.
     if half == "fp16":
         reader.leave(wide, "memory: gradients are kept and reduced in fp16 here, at half the bytes")
@@ -169,20 +169,25 @@ def precision(reader: Reader) -> tuple[str, Settings]:
     if narrow or states.pop("gradients", "fp32") == "bf16":
         settings |= dict.fromkeys(("gradients", "accumulate", "reduce"), "bf16")
     found = settings | states | _fsdp_formats(reader, half) | _loss_scale(reader, half)
-    return "fp8" if fp8 else half, {f"precision.{key}": value for key, value in found.items()}
+    return narrow_products or half, {f"precision.{key}": value for key, value in found.items()}
 
 
-def _fp8(reader: Reader, half: str) -> tuple[bool, Settings]:
+def _quantised(reader: Reader, half: str) -> tuple[str | None, Settings]:
+    """Products in fewer than 16 bits: the option of ``precision``, and the recipe."""
+    wide = {"parameters": "fp32"} if half == "fp32" else {}
+    recipe = reader.word("fp4-recipe", "precision.recipe", default="nvfp4")
+    if reader.word("fp4-format", "precision") is not None:
+        return "nvfp4", {"recipe": recipe, **wide}
+    reader.idle("without --fp4-format nothing reads it", "fp4-recipe")
     old = reader.switches(("fp8-hybrid", "fp8-e4m3"), "precision")
     given = reader.word("fp8-format", "precision")
     recipe = reader.word("fp8-recipe", "precision.recipe", default="delayed")
     if given is None and not old:
         reader.idle("without --fp8-format nothing reads it", "fp8-recipe")
-        return False, {}
-    wide = {"parameters": "fp32"} if half == "fp32" else {}
+        return None, {}
     if given is not None and given != _FP8_FORMATS.get(recipe):
         reader.keep("fp8-format")
-    return True, {"recipe": recipe, **wide}
+    return "fp8", {"recipe": recipe, **wide}
 
 
 def _loss_scale(reader: Reader, half: str) -> Settings:

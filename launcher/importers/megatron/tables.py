@@ -24,8 +24,9 @@ KEPT = names_in("""
     disable-gloo-process-groups disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration
     disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
     disable-tp-comm-split-ag disable-tp-comm-split-rs empty-unused-memory-level enable-experimental end-weight-decay
-    fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp8-amax-compute-algo
-    fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj glu-linear-offset hierarchical-context-parallel-sizes
+    fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp4-param-gather
+    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj fp8-param-gather
+    glu-linear-offset hierarchical-context-parallel-sizes
     high-priority-a2a-comm-stream high-priority-stream-groups hysteresis init-model-with-meta-device
     kitchen-attention-backend manual-gc
     manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale
@@ -49,7 +50,8 @@ KEPT = names_in("""
     no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
     outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce overlap-moe-expert-parallel-comm
     overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
-    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold rope-scaling-factor rope-type
+    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold
+    reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type
     rotary-interleaved rotary-percent rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group
     start-weight-decay suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap
     tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu
@@ -129,8 +131,8 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = names_table({
         start-eval-at-iter validation-set-names valid-data-weights
     """,
     _IDLE_ALONE: """
-        cuda-graph-modules cuda-graph-scope cuda-graph-warmup-steps dsa-* no-dsa-* disable-dsa-* fim-* fp4-param-gather
-        fp4-quantizer-factory fp4-recipe fp8-quantizer-factory linear-conv-kernel-dim linear-key-head-dim linear-num-*
+        cuda-graph-modules cuda-graph-scope cuda-graph-warmup-steps dsa-* no-dsa-* disable-dsa-* fim-*
+        fp4-quantizer-factory fp8-quantizer-factory linear-conv-kernel-dim linear-key-head-dim linear-num-*
         linear-value-head-dim logits-load-* logits-save-* moe-enable-routing-replay moe-paged-stash-*
         moe-upcycling-granularity mtp-* mup-* optimizer-cuda-graph relative-attention-* sft-tokenizer-prompt-format
         torch-fsdp2-no-reshard-after-forward mlp-chunks-for-training
@@ -168,9 +170,9 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
         activation-offload-fraction delta-offload-bytes-across-pp-ranks min-offloaded-tensor-size
         ddp-param-name-patterns-for-fp32-local-accumulation
         ddp-reduce-scatter-with-fp32-accumulation delay-wgrad-compute distribute-saved-activations
-        ep-overlap-early-attn-memory-release fp16-lm-cross-entropy fp8-param-gather
+        ep-overlap-early-attn-memory-release fp16-lm-cross-entropy
         fused-residual-rmsnorm mla-down-proj-fusion moe-apply-probs-on-input no-bias-swiglu-fusion
-        overlap-dispatch-backward-with-experts-wgrad qk-l2-norm reuse-grad-buf-for-mxfp8-param-ag use-kitchen-attention
+        overlap-dispatch-backward-with-experts-wgrad qk-l2-norm use-kitchen-attention
         use-te-activation-func use-transformer-engine-op-fuser
     """,
     _BUFFER: """
@@ -187,7 +189,7 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     """,
     "memory: torch's FSDP2 shards there; parallel=fsdp is its like here": "use-torch-fsdp2",
     "memory and maths: its products are in other formats than here": """
-        fp4-format te-precision-config-file fp8-e4m3 fp8-hybrid-*
+        te-precision-config-file fp8-e4m3 fp8-hybrid-*
     """,
     f"{_WEIGHTS}: experts are made of a dense checkpoint there": "moe-use-upcycling",
     f"{_WEIGHTS}: the weights here begin as those of every engine (model.initializer_range)": """

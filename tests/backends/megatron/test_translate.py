@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "fp16": (*SEVEN, "parallel=tp", "precision=fp16", "precision.initial_loss_scale=65536"),
     "fp32": (*SEVEN, "parallel=tp", "precision=fp32"),
     "fp8": (*SEVEN, "parallel=tp", "precision=fp8", "precision.recipe=blockwise"),
+    "nvfp4": (*SEVEN, "hardware=b200", "parallel=tp", "precision=nvfp4", "+backend.extra.fp4-param-gather=true"),
     "selective": (*SEVEN, "parallel=tp", "checkpointing=selective", "checkpointing.modules=[layernorm,mlp]"),
     "core_attention": (*SEVEN, "parallel=tp", "checkpointing=selective"),
     "uniform": (*SEVEN, "parallel=tp", "checkpointing=full", "checkpointing.layers=4"),
