@@ -70,6 +70,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from embedding_dropout(rank)
     yield from deferred_gradients(rank, how)
     yield from cast_gradients(rank)
+    yield from moving(rank)
     yield from restoring(rank)
     yield from graph_inputs(rank)
     yield from sharded.overheads(rank)
@@ -159,6 +160,24 @@ def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.dtypes.size("accumulate") < 4 and rank.dtypes.master is not None:
         what, source = "fp32 gradients of this rank", "Megatron-core distrib_optimizer.py"
         yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=rank.elements.optimizer)
+
+
+def moving(rank: RankModel) -> Iterator[MemoryTerm]:
+    """While the model is built: parameters as their modules made them, beside the buffer that they are copied into.
+
+    The distributed optimizer's buffers, of gradients too, are made whole before the first parameter is moved
+    (``_ParamAndGradBuffer.__init__`` of ``core/distributed/param_and_grad_buffer.py``).
+    """
+    if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
+        return
+    source, z_par, z_acc = (
+        "Megatron-core param_and_grad_buffer.py",
+        *map(rank.dtypes.size, ("parameters", "accumulate")),
+    )
+    what, old, buffer = "parameters not yet in their buffer", rank.elements.parameters, rank.elements.gradients
+    expression = "z_par * old + z_acc * buffer"
+    made = term("temporary", LOAD, what, expression, source, z_par=z_par, old=old, z_acc=z_acc, buffer=buffer)
+    yield made.at("moving")
 
 
 def restoring(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
+
 from launcher.backends.megatron.implementation import dtypes, fsdp, implementation, reads_gradients_as_they_are, recipe
 from launcher.backends.megatron.quantised import quantised
 from launcher.base.units import DTYPE_BYTES
@@ -13,6 +16,7 @@ from launcher.estimate.rank.engine import (
     EngineTraits,
     Execution,
     LogitsBytes,
+    Unfused,
 )
 from launcher.spec import BackendSpec, RunSpec
 
@@ -30,6 +34,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         size=size,
         residual_size=size,
         quantised=quantised(spec),
+        unfused=_unfused(spec, size) if spec.hardware.device == "cpu" else None,
+        key_heads=None if how.transformer_engine else spec.model.num_attention_heads,
         sequence_length=spec.sequence_length,
         scores=how.attention == "unfused",
         softmax_size=4 if how.wide_softmax else None,
@@ -41,7 +47,21 @@ def engine(spec: RunSpec) -> EngineTraits:
         states_in_buffers=True,
         vocabulary_parallel=True,
         master_size=_master_size(spec),
+        optimizer="loop" if spec.hardware.device == "cpu" else "fused",
         logits=_logits_in_place(size) if spec.backend.argument("cross-entropy-fusion-impl") == "te" else None,
+    )
+
+
+def _unfused(spec: RunSpec, size: int) -> Unfused:
+    """On CPU ranks norms are torch's, and nothing of Megatron-core's fusions runs.
+
+    Rotations make cosines and sines for queries and for keys anew (``rope_utils.py``), for all sequences at once. Seen
+    by hooks on saved tensors of a layer of megatron-core 0.19.2.
+    """
+    model = spec.model
+    rotated = 4 * size * model.head_size if model.position_embedding == "rope" else 0
+    return Unfused(
+        norm=size if model.normalization == "rmsnorm" else 0, rotary=ceil(Fraction(rotated, spec.micro_batch_size))
     )
 
 

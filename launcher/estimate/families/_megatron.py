@@ -33,6 +33,7 @@ def norm(
     return [
         _saved("norm input", engine.size * size, "residual", "input", moved[0]),
         _saved("norm output", kept, "residual", part, moved[1]),
+        *([_saved("normalised values", engine.unfused.norm * size, "residual", part)] if engine.unfused else ()),
     ]
 
 
@@ -59,12 +60,15 @@ def attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """Queries, keys, values and the output of attention, which the output projection shares (see ``core``)."""
     size, queries, keys = engine.size, model.query_size, model.key_value_size
     heads_norm = size * (queries + keys) if model.qk_norm else 0
+    if engine.key_heads:  # ``DotProductAttention`` of Megatron-core repeats keys and values for the queries of a group.
+        keys = keys // model.key_value_heads * engine.key_heads
     output = size * queries + copied_by_linear(engine, queries)
     return [
         _saved("queries, keys, values", size * (queries + 2 * keys) + heads_norm, "tensor", "attention", "core_attn"),
         _saved("attention output", output, "tensor", "attention", "attn_proj"),
         *core(engine, model.num_attention_heads, queries, model.dropout),
         *dropout(model),
+        *([_saved("cosines and sines", engine.unfused.rotary, "token", "attention")] if engine.unfused else ()),
     ]
 
 
@@ -103,11 +107,19 @@ def dropout(model: ModelSpec) -> list[SavedTensor]:
 
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int, part: Part = "mlp") -> list[SavedTensor]:
     """Output of the first linear (gate and up together) and of the activation."""
-    inner = 2 * width if model.gated else width
+    inner = (2 + _gate_parts(engine)) * width if model.gated else width
     return [
         _saved("MLP input projection", engine.size * inner, "tensor", part),
         _saved("MLP activation", read_by_linear(engine, width), "tensor", "activation" if part == "mlp" else part),
     ]
+
+
+def _gate_parts(engine: EngineTraits) -> int:
+    """Tensors beside gate and up where no kernel joins them: the activated gate, and up with its offset added.
+
+    ``glu`` of ``transformer/mlp.py``, which adds ``glu_linear_offset`` even if it is 0.
+    """
+    return 2 if engine.unfused else 0
 
 
 def shared_experts(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
@@ -124,14 +136,15 @@ def routed(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     saves what it adds: the expert's output (``moe_utils.py``, torch ``derivatives.yaml``).
     """
     hidden, width, size = model.hidden_size, model.moe_intermediate_size, engine.size
-    activation = read_by_linear(engine, width)
+    activation, weighted = read_by_linear(engine, width), model.gated and not engine.unfused
+    inner = 2 + _gate_parts(engine) if model.gated else 1
     rows = [
         _saved("router", _router(model), "residual", "moe"),
         _saved("expert input", read_by_linear(engine, hidden), "routed", "moe", "expert_fc1"),
-        _saved("expert input projection", size * (2 if model.gated else 1) * width, "routed_tensor", "moe", "moe_act"),
-        _saved("expert activation", activation if model.gated else size * width, "routed_tensor", "activation"),
+        _saved("expert input projection", size * inner * width, "routed_tensor", "moe", "moe_act"),
+        _saved("expert activation", activation if weighted else size * width, "routed_tensor", "activation"),
     ]
-    if not model.gated:
+    if not weighted:
         rows.append(_saved("weighted expert activation", activation, "routed_tensor", "activation"))
     if engine.expert_outputs:
         rows.append(_saved("expert output", size * hidden, "routed", "moe"))

@@ -45,6 +45,13 @@ class Quantised(NamedTuple):
     ends: tuple[int, int]  # The first and the last layers of the model that are not quantised.
 
 
+class Unfused(NamedTuple):
+    """What Megatron-core's blocks keep besides where they are operations of torch and not kernels of their own."""
+
+    norm: int  # Bytes of each normalised value, which an RMSNorm multiplies by its weight.
+    rotary: int  # Bytes of a token's cosines and sines, of queries and of keys.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits(Hashed):
     """Traits of the engine's implementation that formulas outside of its own overheads depend on."""
@@ -55,6 +62,7 @@ class EngineTraits(Hashed):
     size: int  # Bytes of an element of the compute format.
     residual_size: int  # Bytes of an element of the residual stream; 4 under autocast.
     quantised: Quantised | None = None  # What linears keep in fewer bits; None: everything is in the compute format.
+    unfused: Unfused | None = None  # What operations without a kernel of their own keep; None: there are kernels.
     autocast: bool = False  # True if each linear casts its own input, and weights are cast on use.
     sequence_length: int  # Keys that a query meets, for attention that stores its scores.
     scores: bool = False  # True if attention stores its scores.
