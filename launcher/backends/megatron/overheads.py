@@ -13,7 +13,7 @@ from math import ceil, prod
 from launcher.backends.megatron import quantised, sharded
 from launcher.backends.megatron.implementation import Implementation, implementation, reads_gradients_as_they_are
 from launcher.base.units import MIB
-from launcher.estimate.memory import activations, optimizer
+from launcher.estimate.memory import activations, device, optimizer
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BEFORE_BLOCKS_BACKWARD,
@@ -70,6 +70,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     yield from embedding_dropout(rank)
     yield from deferred_gradients(rank, how)
     yield from cast_gradients(rank)
+    yield from unsplit(rank)
     yield from moving(rank)
     yield from restoring(rank)
     yield from graph_inputs(rank)
@@ -162,6 +163,29 @@ def cast_gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", BETWEEN_PASSES, what, "4 * shard", source, shard=rank.elements.optimizer)
 
 
+def unsplit(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Rests of the segments of large tensors that exist before any memory was freed (``device.unsplit``).
+
+    Those are buffers of parameters and gradients, one for routed experts, and without the distributed optimizer the
+    token table and its main copy. Left out: buffers of several model chunks.
+    """
+    spec, e = rank.spec, rank.elements
+    if not rank.cuda or spec.zero.stage > 1 or spec.train.allocator != "default":
+        return
+    z_par, z_acc = rank.dtypes.size("parameters"), rank.dtypes.size("accumulate")
+    z_master = rank.engine.master_size or rank.dtypes.size("master")
+    apart = spec.model.num_experts and spec.parallel.expert > 1
+    buffers = (e.dense, e.expert) if apart else (e.whole,)
+    sizes = [z_acc * size for size in buffers] if spec.parallel.virtual_pipeline == 1 else []
+    if spec.zero.stage == 1:
+        sizes += [z_par * size for size in buffers] if sizes else []
+    else:
+        tables = [part.largest for part in (rank.embedding, rank.head) if part.matrices]
+        sizes += [z * table for table in tables for z in (z_par, z_master)]
+    what, rests = "rests of segments, too small to split off", sum(map(device.unsplit, sizes))
+    yield term("workspace", ALWAYS, what, "rests", "torch CUDACachingAllocator.cpp, should_split", rests=rests)
+
+
 def moving(rank: RankModel) -> Iterator[MemoryTerm]:
     """While the model is built: parameters as their modules made them, beside the buffer that they are copied into.
 
@@ -174,9 +198,9 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
         "Megatron-core param_and_grad_buffer.py",
         *map(rank.dtypes.size, ("parameters", "accumulate")),
     )
-    what, old, buffer = "parameters not yet in their buffer", rank.elements.parameters, rank.elements.gradients
-    expression = "z_par * old + z_acc * buffer"
-    made = term("temporary", LOAD, what, expression, source, z_par=z_par, old=old, z_acc=z_acc, buffer=buffer)
+    what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
+    expression = "z_par * P + z_acc * trained"
+    made = term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values)
     yield made.at("moving")
 
 

@@ -62,7 +62,7 @@ def _ends(spec: RunSpec) -> tuple[int, int]:
 
 
 def weights(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Copies of the linears' weights, or the weights themselves: ``both w`` bytes, embedding and projection apart.
+    """Copies of the linears' weights, or these themselves: ``both linears`` bytes, embedding and projection apart.
 
     Megatron-FSDP's own parameters are sharded, by rows alone but with mxfp8 (``fp8_need_transpose_data`` of its
     ``mixed_precision.py``); its copies are of whole weights.
@@ -70,10 +70,10 @@ def weights(rank: RankModel) -> Iterator[MemoryTerm]:
     how = rank.engine.quantised
     if how is None:
         return
-    what, source, w = "copies of weights", "Transformer Engine module/base.py, get_weight_workspace", rank.linears
+    what, source, linears = "copies of weights", "Transformer Engine module/base.py, get_weight_workspace", rank.linears
     both = how.both
     if how.parameters:
         what, source = "quantised parameters", "Megatron-core core/distributed/param_and_grad_buffer.py"
         if fsdp(rank.spec):
-            w, both = rank.sharded_linears, both if recipe(rank.spec) == "mxfp8" else how.columns
-    yield term("parameters", TRAINING, what, "ceil(both * w)", source, both=both, w=w)
+            linears, both = rank.sharded_linears, both if recipe(rank.spec) == "mxfp8" else how.columns
+    yield term("parameters", TRAINING, what, "ceil(both * linears)", source, both=both, linears=linears)

@@ -110,6 +110,16 @@ def _exactly(share: float) -> Fraction:
     return Fraction(str(share))
 
 
+def unsplit(size: int) -> int:
+    """Bytes of a new segment that a tensor is handed besides its own, which the allocator does not split off.
+
+    A tensor of 10 MiB or more has a segment of whole 2 MiB (``kMinLargeAlloc``, ``kRoundLarge``), of which a rest of at
+    most 1 MiB stays with it (``should_split``, ``kSmallSize``); with expandable segments every rest is split off.
+    """
+    rest = -size % (2 * MIB)
+    return rest if size >= 10 * MIB and rest <= MIB else 0
+
+
 def workspace(rank: RankModel) -> Iterator[MemoryTerm]:
     """The workspaces of cuBLAS, which torch takes from its own allocator: one for each thread that multiplies."""
     if rank.cuda:

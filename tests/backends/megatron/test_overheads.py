@@ -5,46 +5,15 @@ from __future__ import annotations
 import pytest
 
 from launcher.backends.megatron import extra
-from launcher.estimate.memory import activations
-from launcher.estimate.memory.moments import Moment
-from launcher.estimate.memory.terms import MemoryTerm
+from launcher.estimate.memory import activations, device
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, in_flight
 from launcher.estimate.strategies import pipeline
 from launcher.preflight import findings
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
+from tests.support.megatron_terms import EXPERTS, MIB, MODEL, megabytes, terms_of
 
-MIB = 2**20
-MODEL = (
-    "model=tiny",
-    "model.num_hidden_layers=12",
-    "model.hidden_size=512",
-    "model.num_attention_heads=8",
-    "model.num_key_value_heads=null",
-    "model.head_dim=null",
-    "model.intermediate_size=2048",
-    "model.vocab_size=50257",
-    "train.sequence_length=1024",
-    "train.micro_batch_size=4",
-    "train.global_batch_size=32",
-    "parallel=tp",
-    "parallel.tensor=1",
-    "parallel.sequence=false",
-    "precision=bf16",
-    "cluster.gpus_per_node=8",
-    "hardware=a100_80g",
-)
 LOCAL = "+backend.extra.transformer-impl=local"
-
-
-def terms_of(*overrides: str, stage: int = -1) -> tuple[MemoryTerm, ...]:
-    """The terms of one stage, the last where none is named."""
-    return ranks_of(make_spec(*MODEL, *overrides))[stage].terms
-
-
-def megabytes(terms: tuple[MemoryTerm, ...], formula: str, moment: Moment) -> float:
-    """MiB at one moment of the terms whose formula has these words."""
-    return sum(term.bytes for term in terms if formula in term.formula and moment in term.moments) / MIB
 
 
 @pytest.mark.parametrize(
@@ -54,9 +23,6 @@ def megabytes(terms: tuple[MemoryTerm, ...], formula: str, moment: Moment) -> fl
 def test_the_workspace_of_transformer_engine_is_32_mib_from_hopper_on_and_4_before(hardware: str, printed: int) -> None:
     terms = terms_of(f"hardware={hardware}")
     assert megabytes(terms, "workspaces of Transformer Engine", "idle") * MIB == printed
-
-
-EXPERTS = ("model.family=moe", "model.num_experts=8", "model.num_experts_per_tok=2", "model.moe_intermediate_size=512")
 
 
 def test_grouped_experts_have_four_workspaces_more_one_for_each_stream() -> None:
@@ -401,3 +367,10 @@ def test_parameters_are_there_twice_while_they_move_into_the_buffer_of_the_distr
     rank = ranks_of(make_spec(*CPU, "zero=1"))[0]
     assert rank.allocated("load") == 12 * rank.model.elements.whole
     assert ranks_of(make_spec(*CPU, "zero=0"))[0].allocated("load") == 8 * rank.model.elements.whole
+
+
+def test_the_rest_of_a_segment_stays_with_the_tensor_where_it_is_at_most_a_mebibyte() -> None:
+    """Of ``gpt3_mcore_te_tp4_pp1_dist_optimizer``: 0.53 MiB, which its static bytes were above the sum of tensors."""
+    assert [device.unsplit(size) for size in (9 * MIB, 10 * MIB, 11 * MIB, 11 * MIB - 512)] == [0, 0, MIB, 0]
+    terms = terms_of("parallel.tensor=4", "zero=1", "hardware=h100_80g")
+    assert 0 <= megabytes(terms, "rests of segments", "idle") <= 2

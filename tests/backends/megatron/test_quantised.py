@@ -8,11 +8,10 @@ import pytest
 
 from launcher.backends.megatron.check import check
 from launcher.estimate.rank.model import RankModel
-from tests.backends.megatron.test_overheads import EXPERTS, MODEL, megabytes, terms_of
 from tests.support.estimates import ranks_of
 from tests.support.helpers import make_spec
+from tests.support.megatron_terms import EXPERTS, MIB, MODEL, megabytes, terms_of
 
-MIB = 2**20
 WEIGHTS = 12 * (4 * 512 * 512 + 3 * 512 * 2048)
 """Elements of the linears of twelve layers: four of attention, and gate, up and down."""
 
