@@ -51,6 +51,7 @@ _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "precision.": (
         ("precision=fp16",),
         ("precision=fp8",),
+        ("precision=nvfp4",),
         ("parallel=zero1", *(f"precision.{each}=bf16" for each in ("compute", "parameters", "optimizer_states"))),
     ),
     "train.on_spike": (("save.every=10",),),
