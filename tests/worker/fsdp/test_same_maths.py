@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,9 @@ EIGHT_BITS = 3e-3
 HALF_PRECISION = 1e-3
 """Relative: a number of fp16 has 11 bits; here the losses differ by 2e-4 at most."""
 
+QUICK = {"ddp", "fsdp", "fsdp_accumulating", "fsdp_zero2", "tensor_sequence", "fp16", "fp8"}
+"""A way of each kind, which `make test` trains, too; the rest of the matrix is in `make test-all`."""
+
 FOUR_RANKS = {
     "hsdp": ("parallel=hsdp", "train.micro_batch_size=2"),
     "fsdp_tensor": ("parallel=fsdp_tp", "train.micro_batch_size=4"),
@@ -72,17 +76,24 @@ def _trained(folder: Path, runs: Mapping[str, Sequence[str]], *, ranks: int) -> 
     return training.train_all(folder, {name: (STEPS, *each) for name, each in runs.items()}, ranks=ranks)
 
 
+def cells(runs: Mapping[str, Sequence[str]]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in runs]
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return _trained(tmp_path_factory.mktemp("one"), ONE_RANK, ranks=1)["single"]
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return _trained(tmp_path_factory.mktemp("two"), FSDP | HALF | FP8, ranks=2)
+def on_two_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The runs of this session's tests, and the one that those in fp8 are compared with."""
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    runs = {name: words for name, words in (FSDP | HALF | FP8).items() if name in asked or name == "fsdp"}
+    return _trained(tmp_path_factory.mktemp("two"), runs, ranks=2)
 
 
-@pytest.mark.parametrize("name", FSDP)
+@pytest.mark.parametrize("name", cells(FSDP))
 def test_two_ranks_lose_what_one_process_does(
     name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
 ) -> None:
@@ -90,14 +101,14 @@ def test_two_ranks_lose_what_one_process_does(
     assert on_two_ranks[name] == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", cells(HALF))
 def test_two_ranks_in_fp16_lose_what_one_process_does_in_fp32(
     name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
 ) -> None:
     assert on_two_ranks[name] == pytest.approx(expected, rel=HALF_PRECISION)
 
 
-@pytest.mark.parametrize("name", FP8)
+@pytest.mark.parametrize("name", cells(FP8))
 def test_two_ranks_in_fp8_lose_what_one_process_does_in_fp32(
     name: str, expected: list[float], on_two_ranks: dict[str, list[float]]
 ) -> None:
@@ -105,6 +116,7 @@ def test_two_ranks_in_fp8_lose_what_one_process_does_in_fp32(
     assert on_two_ranks[name] != on_two_ranks["fsdp"], "nothing was in fp8"
 
 
+@pytest.mark.thorough
 def test_four_ranks_on_two_axes_lose_what_one_process_does(expected: list[float], tmp_path: Path) -> None:
     found = _trained(tmp_path, FOUR_RANKS, ranks=4)
     assert found.keys() == FOUR_RANKS.keys()
