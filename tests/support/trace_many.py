@@ -23,10 +23,10 @@ def main(given: str, found: str) -> None:
 
     warnings.simplefilter("ignore")  # As the trace itself does: fake tensors have no addresses.
     gc.disable()
-    gc.freeze()  # A trace collects what it has left behind, which need not look through torch again.
     answers = {}
     for name, document in json.loads(Path(given).read_text()).items():
         spec = parse(document)
+        gc.freeze()  # A trace collects what it has left behind, and need not look through torch and other traces again.
         recording = record(adapt_run(spec, spec.model.num_hidden_layers), backends.of(spec).fullest_rank(spec))
         moments = recording.peaks(0) | recording.peaks(2)
         answers[name] = {phase: moment.bytes for phase, moment in moments.items()} | {"idle": recording.resting(2)}
