@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,11 +24,11 @@ GPU = ("hardware.device=cuda", "hardware.memory_bytes=85899345920", "cluster.gpu
 SHORT = ("train.sequence_length=512",)
 MODELS = ("tiny", "7b", "gpt2", "mixtral_8x7b", "deepseek_v3")
 PRESETS = ("ddp", "fsdp", "hsdp", "fsdp_cp", "ulysses", "zero0", "zero1", "zero2", "zero3", "tp", "pp", "3d", "cp")
-BASES = {
-    (model, preset): make_spec(f"model={model}", f"parallel={preset}", *GPU, *SHORT)
-    for model in MODELS
-    for preset in PRESETS
-}
+
+
+@cache
+def base(model: str, preset: str) -> RunSpec:
+    return make_spec(f"model={model}", f"parallel={preset}", *GPU, *SHORT)
 
 
 def estimated(spec: RunSpec) -> MemoryEstimate:
@@ -57,7 +58,7 @@ def changed(spec: RunSpec, group: str, **values: object) -> RunSpec:
 @draw.composite
 def specs(pick: draw.DrawFn) -> RunSpec:
     """Runs of every family and backend with varied batches, checkpointing, precision and device."""
-    spec = BASES[pick(draw.sampled_from(MODELS)), pick(draw.sampled_from(PRESETS))]
+    spec = base(pick(draw.sampled_from(MODELS)), pick(draw.sampled_from(PRESETS)))
     compute = pick(draw.sampled_from(("bf16", "fp16", "fp32")))
     spec = changed(spec, "precision", compute=compute)
     batch = pick(draw.sampled_from((1, 2, 8)))
@@ -147,7 +148,7 @@ def test_a_smaller_micro_batch_or_a_shorter_sequence_never_keeps_more(spec: RunS
 def test_more_zero_sharding_never_needs_more_states(model: str, compute: str) -> None:
     sizes = []
     for preset in ("zero0", "zero1", "zero2", "zero3"):
-        spec = changed(BASES[model, preset], "precision", compute=compute)
+        spec = changed(base(model, preset), "precision", compute=compute)
         sizes.append(_states(spec))
     assert sizes == sorted(sizes, reverse=True)
 
@@ -155,8 +156,8 @@ def test_more_zero_sharding_never_needs_more_states(model: str, compute: str) ->
 @pytest.mark.parametrize("preset", ["fsdp", "zero1", "zero2", "zero3", "tp", "pp"])
 @pytest.mark.parametrize("model", MODELS)
 def test_more_ranks_never_need_more_states_on_one(model: str, preset: str) -> None:
-    base = BASES[model, preset]
-    sizes = [_states(changed(base, "cluster", nodes=nodes)) for nodes in (1, 2, 3, 4, 16)]
+    spec = base(model, preset)
+    sizes = [_states(changed(spec, "cluster", nodes=nodes)) for nodes in (1, 2, 3, 4, 16)]
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -164,7 +165,7 @@ def test_more_ranks_never_need_more_states_on_one(model: str, preset: str) -> No
 @pytest.mark.parametrize("model", MODELS)
 def test_the_shards_of_all_ranks_are_the_model_and_its_padding(model: str, preset: str) -> None:
     # On 8 ranks: FSDP2 cuts the tensor of all experts by experts, so on 16 half of them would have none of Mixtral's.
-    spec = changed(BASES[model, preset], "cluster", nodes=1)
+    spec = changed(base(model, preset), "cluster", nodes=1)
     answer = estimated(spec)
     padding = answer.parameters.per_rank * spec.gpus - answer.parameters.total
     weights = 40 * spec.model.num_hidden_layers
@@ -173,7 +174,7 @@ def test_the_shards_of_all_ranks_are_the_model_and_its_padding(model: str, prese
 
 @pytest.mark.parametrize("model", ["7b", "gpt2"])
 def test_the_stages_of_a_pipeline_hold_the_model_once_and_a_tied_table_twice(model: str) -> None:
-    spec = BASES[model, "pp"]
+    spec = base(model, "pp")
     stages = [rank.model for rank in ranks_of(spec)]
     assert len(stages) == 2
     total = sum(one.elements.whole for one in stages)
@@ -186,7 +187,7 @@ def test_the_stages_of_a_pipeline_hold_the_model_once_and_a_tied_table_twice(mod
 
 def test_a_gpu_adds_context_communicators_and_fragmentation_and_a_cpu_none() -> None:
     outside = {"context", "communicators", "fragmentation", "workspace"}
-    spec = BASES["7b", "fsdp"]
+    spec = base("7b", "fsdp")
     assert outside <= {pile.pile for pile in estimated(spec).piles}
     on_cpu = estimated(changed(spec, "hardware", device="cpu"))
     assert not outside & {pile.pile for pile in on_cpu.piles}
@@ -195,7 +196,7 @@ def test_a_gpu_adds_context_communicators_and_fragmentation_and_a_cpu_none() -> 
 
 
 def test_expandable_segments_need_less_than_the_default_allocator() -> None:
-    spec = BASES["7b", "fsdp"]
+    spec = base("7b", "fsdp")
     expandable = estimated(changed(spec, "train", allocator="expandable")).peak
     default = estimated(spec).peak
     assert expandable.allocated_bytes == default.allocated_bytes
@@ -211,7 +212,7 @@ def test_among_states_in_a_few_buffers_nothing_is_lost() -> None:
 
 
 def test_an_offloaded_optimizer_moves_from_the_device_to_the_host() -> None:
-    spec = changed(BASES["7b", "zero2"], "train", sequence_length=4096)
+    spec = changed(base("7b", "zero2"), "train", sequence_length=4096)
     offloaded = changed(spec, "zero", offload_optimizer="cpu")
     before, after = estimated(spec), estimated(offloaded)
     assert "optimizer_states" not in {pile.pile for pile in after.piles}
@@ -224,19 +225,19 @@ def test_an_offloaded_optimizer_moves_from_the_device_to_the_host() -> None:
 
 def test_a_checkpoint_holds_parameters_master_and_both_moments() -> None:
     for preset, per_parameter in (("fsdp", 12), ("zero2", 14), ("3d", 14)):
-        answer = estimated(BASES["7b", preset])
+        answer = estimated(base("7b", preset))
         assert answer.disk.checkpoint_bytes == per_parameter * answer.parameters.total
 
 
 def test_a_checkpoint_of_muon_holds_one_moment_of_the_blocks_and_two_of_the_rest_as_its_ranks_do() -> None:
-    spec = changed(BASES["7b", "3d"], "optimizer", name="muon")
+    spec = changed(base("7b", "3d"), "optimizer", name="muon")
     outside = 2 * spec.model.vocab_size * spec.model.hidden_size + spec.model.hidden_size
     answer = estimated(spec)
     assert answer.disk.checkpoint_bytes == (2 + 4 + 4) * answer.parameters.total + 4 * outside
 
 
 def test_the_document_has_the_keys_of_the_contract() -> None:
-    document = estimated(BASES["7b", "3d"]).as_dict()
+    document = estimated(base("7b", "3d")).as_dict()
     assert set(document) == {"parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host"}
 
 
