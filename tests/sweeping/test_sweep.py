@@ -22,6 +22,7 @@ from launcher.rundir import state
 from launcher.submission.submit import one_at_a_time, resubmit
 from launcher.sweeping import outcomes, samplers, sweep
 from launcher.sweeping.samplers import Tried
+from tests.support import torchrun
 from tests.support.helpers import CPU_HOST, make_spec
 
 SCRIPT = """
@@ -236,11 +237,18 @@ def test_tpe_comes_closer_than_chance_and_learns_from_what_is_left_out() -> None
     assert samplers.propose(LINE, "tpe", 1, tried) == samplers.propose(LINE, "tpe", 1, tried)
 
 
+@pytest.fixture
+def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the points be started by a torchrun that is there at once."""
+    monkeypatch.setenv("PYTHONPATH", str(torchrun.without_torch(tmp_path_factory.mktemp("torchrun"))))
+
+
 def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launcher", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("model=tiny", "script=train.py", "cluster.gpus_per_node=1", "run.name=s", "optimizer.lr=0.25,0.5,-1")
@@ -273,6 +281,7 @@ def test_a_sweep_starts_what_may_run_and_resume_starts_what_has_not_finished(tmp
     assert "launch resume s" in again.stderr
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_sampler_runs_its_budget_and_leaves_out_what_cannot_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("model=tiny", "script=train.py", "cluster.gpus_per_node=1", "run.name=s", "optimizer.lr=0.1,0.25,-1")
