@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
@@ -18,7 +19,7 @@ from launcher.worker.fsdp import engine
 from tests.support import training
 from tests.support.adapters import LINEARS, first_rank
 from tests.support.checkpoints import held_out_loss
-from tests.support.helpers import make_spec
+from tests.support.helpers import ROOT, make_spec
 
 SAVED = 8
 SIZES = ("model.intermediate_size=128",)
@@ -52,6 +53,7 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
         "ddp_bf16": ("parallel=ddp", *qlora, *simple),
         "fsdp_bf16": ("parallel=fsdp", *qlora, *simple),
         "full": ("parallel=fsdp", *qlora, "checkpointing=full"),
+        "recipe": (*of_the_recipe(), *SIZES, f"model.weights={folder}/whole/export"),
         "selective": ("parallel=ddp", *qlora, "checkpointing=selective"),
         **{
             f"{name}_{how}": (f"parallel={parallel}", f"adapter={adapter}", *LORA, *more, "train.steps=4")
@@ -59,6 +61,15 @@ def overrides(folder: Path) -> dict[str, tuple[str, ...]]:
             for how, parallel, adapter in (("lora", "ddp", "lora"), ("ddp", "ddp", "qlora"), ("fsdp", "fsdp", "qlora"))
         },
     }
+
+
+def of_the_recipe() -> tuple[str, ...]:
+    """What the recipe for 24 GB says of adapter, optimizer and number formats, at a rate that 20 steps learn by."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "llama2_7b_qlora_1x24g.yaml").read_text())
+    groups = ("parallel", "precision", "checkpointing", "adapter", "optimizer")
+    settings = {key: value for key, value in recipe["set"].items() if key.partition(".")[0] in ("adapter", "optimizer")}
+    words = [f"{key}={value}" for key, value in (settings | {"optimizer.lr": 1e-2}).items()]
+    return (*(f"{group}={recipe['choose'][group]}" for group in groups), *words)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +100,12 @@ def test_other_weights_are_packed_and_sharded_without_another_loss(runs: Runs, f
 @pytest.mark.parametrize("name", ["fsdp", "full", "selective"])
 def test_sharding_and_recomputation_change_no_loss(runs: Runs, name: str) -> None:
     assert runs.losses[name] == pytest.approx(runs.losses["ddp"], rel=1e-5)
+
+
+def test_the_recipe_for_24_gb_trains_a_tiny_model_with_8_bit_states(runs: Runs) -> None:
+    losses, spec = runs.losses["recipe"], spec_of(runs, "recipe")
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.5
+    assert (spec.adapter.name, spec.optimizer.name, spec.adapter.rank) == ("qlora", "paged_adamw_8bit", 64)
 
 
 def test_products_in_bf16_with_plain_constants_lose_about_the_same(runs: Runs) -> None:
@@ -129,7 +146,7 @@ def test_the_export_computes_in_transformers_and_peft_what_the_worker_did(runs: 
     assert held_out_loss(model, runs.folder / "ddp") == pytest.approx(evaluation, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full", "gpt_fsdp", "moe_fsdp"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp_bf16", "fsdp_bf16", "full", "gpt_fsdp", "moe_fsdp", "recipe"])
 def test_between_steps_ranks_hold_what_is_predicted_and_tables_of_codes(runs: Runs, name: str) -> None:
     predicted = first_rank(spec_of(runs, name)).allocated("idle")
     measured = json.loads((runs.folder / name / "memory.json").read_text())["ranks"][0]["static_bytes"]
