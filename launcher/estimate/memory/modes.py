@@ -10,11 +10,11 @@ how right they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from launcher.base import files
 from launcher.spec import RunSpec
 
 MODES = Path(__file__).with_name("modes.json")
@@ -40,7 +40,7 @@ def unmeasured(spec: RunSpec, engine: str, way: str | None) -> tuple[str, ...]:
 
 @cache
 def _backed() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
-    engines: dict[str, dict[str, dict[str, object]]] = json.loads(MODES.read_text())["engines"]
+    engines: dict[str, dict[str, dict[str, object]]] = files.load_json(MODES)["engines"]
     return engines
 
 
