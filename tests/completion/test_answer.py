@@ -89,7 +89,9 @@ def test_values_are_options_names_booleans_and_those_of_the_working_folder(offer
     assert offered("hardware=h100_8") == ["hardware=h100_80g"]
     assert offered("check", "parallel=zero") == [f"parallel=zero{stage}" for stage in range(4)]
     assert "recipe=our_recipe" in offered("recipe=")
-    assert offered("precision.compute=") == [f"precision.compute={name}" for name in ("fp32", "fp16", "bf16", "fp8")]
+    assert offered("precision.compute=") == [
+        f"precision.compute={name}" for name in ("fp32", "fp16", "bf16", "fp8", "fp4")
+    ]
     assert offered("train.compile=") == ["train.compile=true", "train.compile=false"]
     assert offered("optimizer.fused=") == ["optimizer.fused=true", "optimizer.fused=false", "optimizer.fused=null"]
     assert offered("backend.name=m") == ["backend.name=megatron"]

@@ -89,7 +89,7 @@ def test_bash_completes_groups_keys_values_verbs_options_runs_recipes_and_files(
         ("launch check --expl\tact\t", "launch|check|--explain|activations"),
         ("launch model=llama3_8\ttrain.seq\t64", "launch|model=llama3_8b|train.sequence_length=64"),
         ("launch -m model=1b,ours\t", "launch|-m|model=1b,ours_9b"),
-        (f"launch precision.compute={_ALL}", "launch|precision.compute=fp32|fp16|bf16|fp8"),
+        (f"launch precision.compute={_ALL}", "launch|precision.compute=fp32|fp16|bf16|fp8|fp4"),
         ("launch status fir\t", "launch|status|first"),
         ("launch recipe=our_r\t", "launch|recipe=our_recipe"),
         ("launch data.path=da\ttw\t", "launch|data.path=data/two words.txt"),
