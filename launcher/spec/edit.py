@@ -77,12 +77,18 @@ def _replaced[T: DataclassInstance](item: T, values: Mapping[str, Any]) -> T:
     """
     kind = type(item)
     names, read, setters = _fields(kind)
-    content = dict(zip(names, read(item), strict=True))
-    content.update(values)
+    content = [*read(item)]
+    for place, value in zip(_places(names, tuple(values)), values.values(), strict=True):
+        content[place] = value
     made = object.__new__(kind)
-    for write, value in zip(setters, content.values(), strict=True):
+    for write, value in zip(setters, content, strict=True):
         write(made, value)
     return made
+
+
+@lru_cache(maxsize=1024)
+def _places(names: tuple[str, ...], some: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(map(names.index, some))
 
 
 @cache
