@@ -22,22 +22,13 @@ from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import make_spec
 
-_NOT_TEXT_DECODERS = {
-    *("blt", "clvp_decoder", "fuyu", "git", "got_ocr2", "moshi", "moss_transcribe_diarize", "musicgen"),
-    *("musicgen_melody", "trocr", "whisper"),
-    *("bert-generation", "big_bird", "biogpt", "cpmant", "ctrl", "data2vec-text", "openai-gpt", "reformer", "xglm"),
-    *("xlm", "xlnet", "gpt-sw3"),
-}
-"""Types with a class for next tokens that are encoders, of sound and images alone, or have no training of today."""
-
 _HEAD = 48  # No class has heads of this size by default.
 
 
 def types() -> list[str]:
     """The model types that have a class for next tokens, without encoders and models of other media alone."""
     table = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    others = model_types.ENCODERS | model_types.SEQ2SEQ | _NOT_TEXT_DECODERS
-    return sorted(kind for kind in table if kind not in others)
+    return sorted(kind for kind in table if model_types.is_text_decoder({"model_type": kind}))
 
 
 def documents(kind: str, *, switches: bool) -> Iterator[tuple[str, dict[str, Any]]]:

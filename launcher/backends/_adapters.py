@@ -40,7 +40,7 @@ def _linears(spec: RunSpec) -> tuple[str, ...]:
     """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
     family = families.of(spec.model)
     rows = family.block(spec.model, 0)
-    if not family.traits.by_model_type:
+    if family.traits.choices is None:
         there = {module(row) for row in rows}
         return tuple(name for name in family.traits.adapter_targets if name in there or not family.traits.experts)
     found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +119,12 @@ class Ledger:
     def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
         """Enter a key that the run does not have here (:class:`LeftOut`)."""
         self._enter(key, LeftOut(key=key, value=self.values.get(key), effect=effect, matters=matters))
+
+    def adopt(self, prefix: str, inner: Ledger) -> None:
+        """Enter the keys of a part of the file, which has a list of its own, as they are there."""
+        for key, entry in inner._entries.items():
+            whole = f"{prefix}.{key}"
+            self._enter(whole, replace(entry, key=whole) if isinstance(entry, LeftOut) else entry)
 
     def is_open(self, key: str) -> bool:
         """True if the file has the key and it is in no list yet."""

@@ -63,7 +63,7 @@ def explained(spec: RunSpec, pile: Pile) -> Explanation:
         moment=moment,
         at_peak=tuple(term for term in own if moment in term.moments),
         elsewhere=tuple(term for term in own if moment not in term.moments),
-        band=error_band(spec, model["backend"]),
+        band=error_band(spec, model["backend"], model["family"]),
     )
 
 

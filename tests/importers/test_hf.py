@@ -323,7 +323,6 @@ def test_architectures_may_name_the_class_of_a_known_model_type() -> None:
     [
         ({"model_type": "bert"}, "this is an encoder, which predicts masked words"),
         ({"model_type": "t5"}, "this is an encoder with a decoder"),
-        ({"model_type": "jamba"}, "its blocks are state spaces or linear attention"),
         ({"model_type": "mllama"}, "this is a model of text and images, and only language models of text"),
         ({"model_type": "whisper"}, "this is a model of text and sound, and only language models of text"),
         ({"model_type": "acme", "audio_config": {"a": 1}}, "this is a model of text and sound, and only language"),
@@ -334,13 +333,17 @@ def test_what_is_no_language_model_is_refused_by_its_kind(config: dict[str, Any]
     assert str(error["rule"]).startswith(said)
 
 
-def test_the_text_model_of_a_model_of_images_is_named_where_it_can_be_trained() -> None:
-    config = {"model_type": "llava", "text_config": LLAMA3_8B, "vision_config": {"hidden_size": 64}}
-    [error] = _message(json.dumps(config))
-    assert error["way_out"] == [
-        "save the object text_config as a config.json of its own to train its text model alone (model_type: llama)",
-        "script=path/to/train.py",
-    ]
+def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_out() -> None:
+    document = {"model_type": "llava", "text_config": LLAMA3_8B, "vision_config": {"hidden_size": 64}, "image_id": 7}
+    found = hugging_face.read(json.dumps(document), "config.json")
+    assert not found.errors
+    plain = _model(LLAMA3_8B)
+    assert {key: found.model[key] for key in plain if key not in ("name", "source")} == {
+        key: plain[key] for key in plain if key not in ("name", "source")
+    }
+    effect = "the language model of text_config alone is trained here, without what encodes images or sound"
+    left = {left.key: (left.effect, left.matters) for left in found.imported.left_out}
+    assert left["vision_config.hidden_size"] == left["image_id"] == (effect, False)
 
 
 def test_all_wrong_values_come_at_once() -> None:

@@ -17,23 +17,17 @@ _BY_HAND = (
     " model.vocab_size=..."
 )
 
-ENCODERS = frozenset((
+_ENCODERS = frozenset((
     "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
     "eurobert", "flaubert", "funnel", "ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "longformer", "luke",
     "megatron-bert", "mobilebert", "modernbert", "mpnet", "nomic_bert", "nystromformer", "rembert", "roberta",
     "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "tapas", "xlm-roberta", "xlm-roberta-xl", "xmod",
 ))  # fmt: skip
 
-SEQ2SEQ = frozenset((
+_SEQ2SEQ = frozenset((
     "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "encoder-decoder", "fsmt", "led", "longt5", "m2m_100",
     "marian", "mbart", "mt5", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet", "switch_transformers",
     "t5", "t5gemma", "udop", "umt5",
-))  # fmt: skip
-
-_RECURRENT = frozenset((
-    "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2",
-    "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "plamo2", "qwen3_5", "qwen3_5_moe",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "rwkv7", "xlstm", "zamba", "zamba2",
 ))  # fmt: skip
 
 _SOUND = frozenset((
@@ -56,6 +50,10 @@ _PARTS = {
     **dict.fromkeys(("audio_config", "speech_config"), "sound"),
 }
 """Keys that only models with an encoder of something else than text have."""
+
+
+_TEXT = ("text_config", "llm_config", "language_config")
+"""Keys of the language model inside a model of other media."""
 
 
 def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> ConfigError:
@@ -81,21 +79,50 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
     return ConfigError(where, kind, rule, [_OWN_SCRIPT, f"model=custom model.family=... {_BY_HAND}"])
 
 
+_OF_OTHER_ORDERS = frozenset(("bert-generation", "big_bird", "data2vec-text", "reformer", "xlm", "xlnet"))
+"""Types whose class for next tokens is an encoder's, or predicts tokens in other orders."""
+
+
+def is_text_decoder(content: Mapping[str, Any]) -> bool:
+    """True if ``transformers`` has a class that predicts next tokens of text for a file's model type."""
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in keys.table()["architectures"]:
+        return False
+    others = _ENCODERS | _SEQ2SEQ | _SOUND | _IMAGES | _OF_OTHER_ORDERS
+    return kind not in others and not any(content.get(key) for key in _PARTS)
+
+
+def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """The key of the language model inside a model of other media, where that can be read; else None."""
+    if content.get("model_type") in known or not any(content.get(key) for key in _TEXT):
+        return None
+    for key in _TEXT:
+        within = content.get(key)
+        if isinstance(within, Mapping) and (within.get("model_type") in known or is_text_decoder(within)):
+            return key
+    return None
+
+
+def not_observed(content: Mapping[str, Any], path: str, why: str) -> ConfigError:
+    """The refusal of a model whose class could not be built here."""
+    kind = str(content.get("model_type"))
+    rule = f"no family here describes it, so that its class is built, without memory, to count it: {why}"
+    return ConfigError(f"{path}: model_type", kind, rule, [_OWN_SCRIPT])
+
+
 def _other_kind(kind: str) -> str | None:
-    """A sentence about a model that is no decoder of attention alone; None for any other."""
-    if kind in ENCODERS:
+    """A sentence about a model that is no decoder alone; None for any other."""
+    if kind in _ENCODERS:
         kind_of = "this is an encoder, which predicts masked words"
         return f"{kind_of}, and only models that predict the next token are trained"
-    if kind in SEQ2SEQ:
+    if kind in _SEQ2SEQ:
         return "this is an encoder with a decoder, and only models of a decoder alone are trained"
-    if kind in _RECURRENT:
-        return "its blocks are state spaces or linear attention, of whose memory nothing is known here"
     return None
 
 
 def _text_model(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
     """The language model inside, where a family reads it: another model, whose other encoder is not trained."""
-    for key in ("text_config", "llm_config", "language_config"):
+    for key in _TEXT:
         within = content.get(key)
         if isinstance(within, Mapping) and within.get("model_type") in known:
             way_out = f"save the object {key} as a config.json of its own to train its text model alone"

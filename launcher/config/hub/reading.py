@@ -5,6 +5,7 @@ The family says which keys it reads and what they are here; this module finds it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,13 +13,17 @@ from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.config.hub import keys
+from launcher.config.hub import keys, observing
 from launcher.config.hub import model_types as types
 from launcher.config.hub.file import Config
 from launcher.config.ledger import Imported, name_from
 from launcher.estimate.rank.family import Family
 
 _HEADS = ("ForCausalLM", "LMHeadModel")
+
+
+_NO_LIMIT = re.compile(r'"time_step_limit"(\s*:\s*)\[\s*0(?:\.0)?\s*,\s*Infinity\s*\]')
+"""The default of every class with Mamba layers, in JSON that only Python reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +72,55 @@ def _model(config: Config) -> JsonObject:
     """The settings of the family that reads it; none where no family does."""
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
-    if not isinstance(kind, str) or kind not in known:
+    if (key := types.text_model(config.content, known)) is not None:
+        return _text_model(config, key)
+    if isinstance(kind, str) and kind not in known and types.is_text_decoder(config.content):
+        try:
+            model = observing.settings(config.content)
+        except observing.NotObservedError as error:
+            config.errors.append(types.not_observed(config.content, config.path, str(error)))
+        else:
+            _enter_observed(config)
+            return model
+    elif not isinstance(kind, str) or kind not in known:
         config.errors.append(types.refusal(config.content, config.path, known))
+    if config.errors or not isinstance(kind, str):
         for key in config.ledger.values:
             config.ledger.leave(key, "the model as a whole is no run here")
         return {}
     found = known[kind].read_config(config)
     _enter_others(config, found)
     return found
+
+
+def _text_model(config: Config, key: str) -> JsonObject:
+    """The settings of the language model inside a model of images or sound, which is trained alone."""
+    inner = Config(config.content[key], f"{config.path}: {key}")
+    model = _model(inner)
+    config.errors += inner.errors
+    config.ledger.adopt(key, inner.ledger)
+    config.ledger.say(f"{key}.model_type", "model.family", "model.model_type")
+    for leaf in config.ledger.values:
+        if config.ledger.is_open(leaf):
+            effect = f"the language model of {key} alone is trained here, without what encodes images or sound"
+            config.ledger.leave(leaf, effect, matters=False)
+    return model
+
+
+def _enter_observed(config: Config) -> None:
+    """Enter the keys of a file whose class was built with all that it says."""
+    for leaf in config.ledger.values:
+        key = leaf.partition(".")[0]
+        if key == "architectures":
+            _enter_architectures(config, leaf)
+        elif key not in observing.NOT_OF_THE_CLASS:
+            config.ledger.keep(leaf)
+        elif key in keys.MATTERS and not _is_harmless(key, config.content.get(key)):
+            config.ledger.leave(leaf, keys.MATTERS[key])
+        else:
+            config.ledger.leave(
+                leaf, keys.NO_EFFECT.get(key, "no effect: its class is not called with it"), matters=False
+            )
 
 
 def _families(kind: str) -> dict[str, Family]:
@@ -170,7 +216,7 @@ def _enter_architectures(config: Config, leaf: str) -> None:
 def _content(text: str, path: str) -> JsonObject:
     """Return the JSON object of a file, or raise ConfigErrors."""
     try:
-        content = files.parse_json(text)
+        content = files.parse_json(_NO_LIMIT.sub(r'"no_time_step_limit"\1null', text))
     except ValueError as error:
         raise ConfigErrors([ConfigError(path, text[:40], f"a config.json is JSON, and this is not: {error}")]) from None
     if not isinstance(content, dict):

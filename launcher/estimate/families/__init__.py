@@ -26,13 +26,21 @@ def of(model: ModelSpec) -> Family:
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """A model type that its family does not read, or keys that only a family of many types has."""
     model = spec.model
-    if of(model).traits.by_model_type:
-        from launcher.estimate.families._decoders import checks  # Late, because it reads the descriptions of all types.
-
-        yield from checks.of_type(spec)
+    if (choices := of(model).traits.choices) is not None:
+        yield from choices(spec)
         return
     for key, value, neutral in (("model_type", model.model_type, None), ("extra", dict(model.extra), {})):
         if value != neutral:
             rule = f"family={model.family} has no such choice: it is of family=transformers"
             ways = ["model.family=transformers", edit.override(f"model.{key}", neutral)]
             yield ConfigError(f"model.{key}", value, rule, ways)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """What is known less well of a model whose blocks no formula describes."""
+    if of(spec.model).traits.observed:
+        rule = (
+            "no formula describes its layers: their memory is that of their code under tensors without values, with the"
+            " widest error band; time is that of matrix products and attention alone, a scan's is left out"
+        )
+        yield ConfigError("model.model_type", spec.model.model_type, rule, ["--engine trace"])

@@ -124,7 +124,7 @@ class RankTerms:
 def estimate(spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend) -> MemoryEstimate:
     """Predict the memory of a run whose degrees divide what they must."""
     ranks = rank_terms(spec, family=family, strategies=strategies, backend=backend)
-    worst, error = worst_rank(ranks), error_band(spec, backend)
+    worst, error = worst_rank(ranks), error_band(spec, backend, family)
     needed, (allocated, moment) = _needs(ranks, family, error), worst.peak
     total, active = parameter_counts(spec, family)
     return MemoryEstimate(
@@ -155,7 +155,7 @@ def needs(
     ``adjusted`` changes the terms of each rank before they are added up.
     """
     models = _fullest_models(spec, family, strategies, backend)
-    return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend))
+    return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend, family))
 
 
 def needs_within(
@@ -168,7 +168,7 @@ def needs_within(
             return None
         models.append(model)
     ranks = _all_terms(models, backend)
-    return None if worst_rank(ranks).peak[0] > most else _needs(ranks, family, error_band(spec, backend))
+    return None if worst_rank(ranks).peak[0] > most else _needs(ranks, family, error_band(spec, backend, family))
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:
@@ -212,9 +212,11 @@ def worst_rank(ranks: Sequence[RankTerms]) -> RankTerms:
     return max(ranks, key=lambda rank: rank.peak[0])
 
 
-def error_band(spec: RunSpec, backend: Backend) -> Band:
+def error_band(spec: RunSpec, backend: Backend, family: Family) -> Band:
     """The quantiles that the error band of a run is taken from: the widest where nothing measured backs its mode."""
     found = unmeasured(spec, backend.framework, backend.mode(spec))
+    if family.traits.observed:
+        found = (*found, "layers that no formula describes")
     return band(backend.framework, cuda=spec.hardware.device == "cuda", runs_on=backend.runs_on(spec), lacking=found)
 
 

@@ -44,6 +44,10 @@ def _wide_routing(model: ModelSpec) -> bool:
     return False
 
 
+def _attends(model: ModelSpec, layer: int) -> bool:
+    return True
+
+
 def _no_window(model: ModelSpec, layer: int) -> int | None:
     return None
 
@@ -73,10 +77,14 @@ class FamilyTraits:
     mask: Callable[[ModelSpec, EngineTraits], int] = _no_mask
     # Tokens that a block's attention sees at most; None where it sees all before.
     window: Callable[[ModelSpec, int], int | None] = _no_window
+    # True if what its blocks save was found by running them without values, not by formulas.
+    observed: bool = False
+    # True if a block has attention; a layer of another kind alone has none.
+    attends: Callable[[ModelSpec, int], bool] = _attends
     # True if a router's weights of experts are cast to the compute format.
     narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
-    # True if ``model.model_type`` says which of them a model is, and ``model.extra`` is its class's.
-    by_model_type: bool = False
+    # Errors of ``model.model_type`` and ``model.extra``, where these say which of its models one is; else None.
+    choices: Callable[[RunSpec], Iterable[ConfigError]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

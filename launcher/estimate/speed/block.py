@@ -115,6 +115,8 @@ def _product(one: Product, shape: Shape) -> tuple[float, float, float]:
 def _attention(key: BlockKey, shape: Shape) -> tuple[Pass, Pass]:
     """Attention of this rank's heads, and of its part of the queries; a ring of keys hides behind it."""
     model, execution = key.model, shape.execution
+    if not key.family.traits.attends(model, key.layer):
+        return NOTHING, NOTHING
     ranks = shape.tensor * shape.ulysses
     kernel = "unfused" if shape.scores and execution.attention.startswith(("flash", "sdpa")) else execution.attention
     keys, causal = _seen(key, shape, kernel)

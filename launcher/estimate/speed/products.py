@@ -91,7 +91,7 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
             for one in own
         )
         window = min(family.traits.window(model, layer) or sequence, sequence)
-        pairs = sequence * window - window**2 / 2
+        pairs = (sequence * window - window**2 / 2) * family.traits.attends(model, layer)
         total += count * (sequence * matrices + 3 * 2.0 * model.num_attention_heads * pairs * sum(head_sizes(model)))
     further, trained = model.mtp_layers, 2 + adapters.trains(family.head(model, model.vocab_size), adapter)
     total += further * sequence * 2.0 * 2 * model.hidden_size**2 * trained

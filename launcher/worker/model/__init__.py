@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
-from launcher.worker.model.network import DTYPES, Absent, masks
+from launcher.worker.model.network import DTYPES, Absent, base, masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
@@ -30,7 +30,7 @@ class LanguageModel(nn.Module):
         self._share = share
         self._marked = spec.data.marked
         self._compute = DTYPES[spec.precision.compute]
-        self._places = "position_ids" in inspect.signature(network.base_model.forward).parameters
+        self._places = "position_ids" in inspect.signature(base(network).forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
         self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
         self._fused = spec.train.loss == "fused"
@@ -59,7 +59,7 @@ class LanguageModel(nn.Module):
         more = masks(self.network, inputs.shape[1], torch.empty((), dtype=self._compute, device=inputs.device))
         if self._places:
             more["position_ids"] = positions
-        made: torch.Tensor = self.network.base_model(**first, **more, use_cache=False).last_hidden_state
+        made: torch.Tensor = base(self.network)(**first, **more, use_cache=False).last_hidden_state
         return made
 
     def loss(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
+from launcher.worker.model.own_values import own_values
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Of one block of rows, which a rank holds beside its shard while it draws values.
 
@@ -67,6 +68,10 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
         del opened  # Else it would outlive the next one's making.
     for module, name, value in buffer_values(made):
         getattr(module, name).copy_(value)
+    own = own_values(made)
+    for name, buffer in made.named_buffers():
+        if plain(name) in own:
+            buffer.copy_(own[plain(name)])
 
 
 def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
@@ -98,12 +103,19 @@ def seed_of(*content: object) -> int:
 def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
     """Name, parameter and how it begins, for every parameter of a network."""
     seen: set[int] = set()
+    own = own_values(made)
     for path, module in made.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 full = f"{path}.{name}"
-                yield plain(full), parameter, _draw(plain(full), module, name, made.config)
+                draw = _given(own[plain(full)]) if plain(full) in own else None
+                yield plain(full), parameter, draw or _draw(plain(full), module, name, made.config)
+
+
+def _given(value: torch.Tensor) -> Draw:
+    """Values that are no draw; they are few, so that one block of rows holds them."""
+    return lambda values, _: values.copy_(value)
 
 
 _WRAPPED = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.)")
@@ -154,9 +166,14 @@ def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
         for name, _ in module.named_buffers(recurse=False):
             if name in _BY_NAME:
                 yield module, name, _BY_NAME[name](module, made.config)
-        if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)):
+        if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)) and not _has_parameters(module):
             for name, value in _again(module, made.config).named_buffers(recurse=False):
                 yield module, name, value
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    """True if a module cannot be made anew for its buffers; ``own_values`` has those."""
+    return any(True for _ in module.parameters())
 
 
 def _again(module: nn.Module, config: Any) -> nn.Module:

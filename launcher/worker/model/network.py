@@ -147,10 +147,16 @@ def blocks(made: Any) -> nn.ModuleList:
     return nn.ModuleList(numbered(made).values())
 
 
+def base(made: Any) -> Any:
+    """The network without its output head; a class whose prefix names nothing of it has it as ``model``."""
+    return made.model if made.base_model is made else made.base_model
+
+
 def numbered(made: Any) -> dict[int, nn.Module]:
     """The transformer blocks that this rank has, by their numbers in the whole model, from 0."""
-    base = getattr(made.base_model, "decoder", made.base_model)
-    every = next(getattr(base, name) for name in ("h", "layers", "blocks") if hasattr(base, name))
+    inner = base(made)
+    inner = getattr(inner, "decoder", inner)
+    every = next(getattr(inner, name) for name in ("h", "layers", "blocks") if hasattr(inner, name))
     return {number: block for number, block in enumerate(every) if not isinstance(block, Absent)}
 
 

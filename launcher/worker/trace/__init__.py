@@ -38,6 +38,8 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
     if spec.parallel.pipeline > 1:
         yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
+    if spec.model.family == "observed" and len(depths(spec)) > 1:
+        yield "a model whose layers are of kinds that no formula describes is not made shallower here"
     name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
     if name == "adafactor":
         yield "optimizer=adafactor reads norms of its tensors, and fake ones have no values"

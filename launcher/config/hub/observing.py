@@ -1,0 +1,103 @@
+"""A ``config.json`` of a type that no family describes: its class of ``transformers`` is built, without memory.
+
+That needs torch and ``transformers``, in a process of its own and once for a file and their versions: what it finds is
+kept in the user's cache. The values that a model has beside it are those of the class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.base import files, package
+from launcher.base.files import JsonObject
+
+_TIMEOUT_S = 600.0
+_FORMAT = 1  # Of what is kept; another version of this program may find more.
+
+NOT_OF_THE_CLASS = frozenset((
+    "_name_or_path", "architectures", "auto_map", "compression_config", "dtype", "quantization_config", "torch_dtype",
+    "transformers_version", "use_cache", "no_time_step_limit", "output_attentions", "output_hidden_states",
+))  # fmt: skip
+"""Keys of a file with which its class is not called: of weights, history and generation."""
+
+
+class NotObservedError(Exception):
+    """Nothing was found: no torch or ``transformers`` for this Python, or the class refuses the file."""
+
+
+def settings(content: Mapping[str, Any]) -> JsonObject:
+    """The keys of the group ``model`` for a file; raises NotObservedError where its class cannot be built here."""
+    config = {key: value for key, value in content.items() if key not in NOT_OF_THE_CLASS}
+    found = _observed(config)
+    sizes = found["sizes"]
+    attention = "eager" if found.get("attention") == "eager" else "sdpa"
+    return {
+        "family": "observed",
+        "model_type": content["model_type"],
+        **sizes,
+        "position_embedding": "none",
+        "attention": attention,
+        "extra": {"config": {key: value for key, value in config.items() if key != "model_type"}, "observed": found},
+    }
+
+
+def _observed(config: JsonObject) -> JsonObject:
+    versions = [_version(name) for name in ("transformers", "torch")]
+    text = json.dumps(config, sort_keys=True)
+    digest = hashlib.sha256(json.dumps([_FORMAT, versions, text]).encode()).hexdigest()
+    kept = files.expanded(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "llm-launch" / "observed" / f"{digest}.json"
+    if kept.is_file():
+        try:
+            return dict(files.load_json(kept))
+        except ValueError:
+            pass  # It was cut off as it was written, and is written anew.
+    found = _run(text)
+    _keep(kept, found)
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        way = package.install(package.TRAINING)
+        raise NotObservedError(
+            f"{name} would show what it is made of, and is not installed for this Python: {way}"
+        ) from None
+
+
+def _run(text: str) -> JsonObject:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "launcher.worker.observe"],
+            input=text,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": package.python_path()},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotObservedError(f"its class was not built within {_TIMEOUT_S:.0f} s") from None
+    lines = done.stdout.splitlines()
+    found: JsonObject = json.loads(lines[-1]) if lines else {"error": "its process wrote nothing"}
+    if "error" in found:
+        raise NotObservedError(f"its class cannot be built: {found['error']}")
+    return found
+
+
+def _keep(path: Path, found: JsonObject) -> None:
+    """Write what was found; a cache that cannot be written costs the next look its time alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text_atomically(path, json.dumps(found))
+    except OSError:
+        pass

@@ -1,0 +1,60 @@
+"""``python -m launcher.worker.observe < config.json``: the layers of a model of ``transformers``, what they save."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.base.errors import LauncherError
+from launcher.base.files import JsonObject
+
+
+def observe(content: Mapping[str, Any]) -> JsonObject:
+    """The parameters by place, the kind of each layer, and the bytes that a layer of each kind saves for a token.
+
+    Without ``passes`` no layer could be run under fake tensors; ``why`` says the reason.
+    """
+    import torch
+    import transformers
+
+    from launcher.worker.observe import logits, passes, structure
+
+    config = structure.configuration(content)
+    found = structure.structure(config)
+    network = found.path.partition(".")[0]
+    made: JsonObject = {
+        "class": type(config).__name__,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "parameters": sum(each.numel() for each in found.model.parameters()),
+        "sizes": structure.sizes(config),
+        "layers": list(found.layers),
+        **structure.weights(found),
+        "logits": logits.logits(structure.structure(config).model, network),
+    }
+    for attention in structure.attentions(config):
+        try:
+            return {**made, "attention": attention, "passes": passes.passes(found, attention)}
+        except Exception as error:  # Code of any class of transformers runs here, on tensors without values.
+            made.setdefault("why", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:200])
+    return made
+
+
+def main() -> int:
+    """Read a configuration from standard input; write what is found, or an error."""
+    warnings.simplefilter("ignore")
+    try:
+        status, content = 0, observe(json.load(sys.stdin))
+    except LauncherError as error:
+        status, content = 2, {"error": str(error)}
+    except Exception as error:  # A class may refuse a configuration, by errors of its own.
+        status, content = 2, {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:300]}
+    sys.stdout.write(json.dumps(content) + "\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

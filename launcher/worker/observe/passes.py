@@ -1,0 +1,193 @@
+"""The bytes that one layer saves for its backward pass and allocates in it, under fake tensors.
+
+A first pass through the model keeps what each layer is called with; then a layer of each kind runs alone, forward and
+backward, at two lengths of a sequence, from which bytes for one token follow that grow with the length or do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_iter, tree_map
+
+from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
+from launcher.worker import replaced
+from launcher.worker.memory.live_bytes import LiveBytes
+from launcher.worker.model.network import base
+from launcher.worker.observe.structure import Structure, structure
+from launcher.worker.trace.one_depth import gpu_kernels
+
+_CHUNK = 64
+"""Tokens that every scan without a ``chunk_size`` of its own takes at once, or a divisor of it."""
+
+_CHUNKS = (3, 5, 7)
+"""Lengths in chunks: more than one, and odd, so that no activation is as large as a matrix of a layer."""
+
+FORMATS: Mapping[str, tuple[torch.dtype, bool]] = {
+    "fp32": (torch.float32, False),
+    "bf16": (torch.bfloat16, False),
+    "mixed": (torch.float32, True),
+}
+"""Formats of parameters and residual stream, and whether autocast makes bf16 of what products read."""
+
+_LEAST_BEND = 0.5
+"""Bytes by which a token's grow with each token of the sequence, from which on they are scores and no rounding."""
+
+type Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class _Reached(Exception):
+    """The last of the layers that are looked for was called."""
+
+
+class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the base class only in part.
+    """Follows tensors without values as if they held their bytes."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._weights = {each.numel() for each in parameters if each.dim() > 1}
+
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        """True but for casts and gradients of weights, which others count."""
+        return (isinstance(tensor, FakeTensor) or tensor.device.type == "meta") and tensor.numel() not in self._weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Bytes of one layer at one length."""
+
+    saved: int  # Storages that its forward pass saves, each once, without parameters and what all layers share.
+    keeps_input: bool  # True if the tensor that it is called with is one of them.
+    extra: int  # The most beyond those that its backward pass allocates, without gradients of matrices.
+
+
+def passes(found: Structure, attention: str) -> JsonObject:
+    """For each kind and format, bytes for one token as ``[constant, by length]``."""
+    rows: JsonObject = {name: {} for name in found.kinds}
+    config = found.model.config
+    chunk = max(_CHUNK, *(getattr(config, key, None) or 0 for key in ("chunk_size", "mamba_chunk_size")))
+    lengths = tuple(chunks * chunk for chunks in _CHUNKS)
+    for form, (dtype, autocast) in FORMATS.items():
+        seen = _seen(found, attention, dtype, lengths, autocast=autocast)
+        for name in found.kinds:
+            rows[name][form] = {
+                "saved": _for_a_token([one[name].saved for one in seen], lengths),
+                "extra": _for_a_token([one[name].extra for one in seen], lengths),
+                "keeps_input": seen[0][name].keeps_input,
+            }
+    return rows
+
+
+def _seen(
+    found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool
+) -> list[dict[str, Seen]]:
+    """The passes at each length: on the meta device where that can be, which is faster than fake tensors."""
+    made = structure(found.model.config, dtype, attention).model.train()
+    if not autocast:
+        with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some class asks for a value.
+            return [_at(found, made, length) for length in lengths]
+    with _fake(autocast=autocast), gpu_kernels():
+        made = made.to_empty(device="cpu")
+        return [_at(found, made, length) for length in lengths]
+
+
+@contextlib.contextmanager
+def _fake(*, autocast: bool) -> Iterator[None]:
+    """Tensors without values on the CPU, since autocast knows no meta device."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        yield
+
+
+def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
+    """Bytes for one token by ``c + a s + b s^2`` through three lengths: ``a`` and ``b``."""
+    (first, second, third), (short, middle, long) = sizes, lengths
+    rise = (second - first) / (middle - short)
+    bend = ((third - second) / (long - middle) - rise) / (long - short)
+    bend = bend if bend > _LEAST_BEND else 0.0
+    return [round(max(0.0, rise - bend * (short + middle)), 3), round(bend, 6)]
+
+
+def _at(found: Structure, made: Any, length: int) -> dict[str, Seen]:
+    calls, blocks = _calls(found, made, length), made.get_submodule(found.path)
+    return {name: _layer(blocks[layer], calls[layer]) for name, layer in found.kinds.items()}
+
+
+def _calls(found: Structure, made: Any, length: int) -> dict[int, Call]:
+    """What the first layer of each kind is called with; the other layers hand on their input."""
+    wanted, calls = set(found.kinds.values()), dict[int, Call]()
+    blocks, last = made.get_submodule(found.path), max(found.kinds.values())
+
+    def calling(number: int, forward: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if number in wanted:
+                calls[number] = (args, kwargs)
+            if number == last:
+                raise _Reached
+            if number == 0:
+                outputs.append(forward(*args, **kwargs))
+                return outputs[0]
+            hidden = args[0] if args else kwargs["hidden_states"]
+            return (hidden, *outputs[0][1:]) if isinstance(outputs[0], tuple) else hidden
+
+        return called
+
+    outputs: list[Any] = []
+    ids = torch.zeros((1, length), dtype=torch.int64)
+    with contextlib.ExitStack() as stack:
+        for number, block in enumerate(blocks):
+            stack.enter_context(replaced(block, "forward", calling(number, block.forward)))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(contextlib.suppress(_Reached))
+        base(made)(input_ids=ids, use_cache=False)
+    return calls
+
+
+def _layer(block: nn.Module, call: Call) -> Seen:
+    """Run one layer forward and backward."""
+    args, kwargs = tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, call)
+    inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
+    hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()
+    kept = (*block.parameters(), *block.buffers(), *(each for each in inputs if each is not hidden))
+    known = {each.untyped_storage()._cdata for each in kept}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with _WithoutValues(block.parameters()) as live, _dropping_gradients(block):
+        live.follow(inputs)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = block(*args, **kwargs)
+        output = output[0] if isinstance(output, tuple) else output
+        gradient = torch.ones_like(output)
+        before = live.bytes
+        live.enter("backward")
+        torch.autograd.backward(output, gradient)
+    return Seen(
+        saved=sum(saved.values()),
+        keeps_input=hidden.untyped_storage()._cdata in saved,
+        extra=max(0, live.peaks["backward"] - before),
+    )
+
+
+@contextlib.contextmanager
+def _dropping_gradients(block: nn.Module) -> Iterator[None]:
+    """Let each gradient of a parameter go as soon as it is made."""
+
+    def drop(parameter: torch.Tensor) -> None:
+        parameter.grad = None
+
+    with contextlib.ExitStack() as stack:
+        for each in (each for each in block.parameters() if each.requires_grad):
+            hook = each.register_post_accumulate_grad_hook(drop)  # type: ignore[no-untyped-call]  # torch has no types.
+            stack.callback(hook.remove)
+        yield

@@ -1,0 +1,149 @@
+"""The parts of a model of a ``transformers`` class: its parameters by place, and which of its layers are equal.
+
+The class is built on torch's meta device, which takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from launcher.base.files import JsonObject
+from launcher.base.frozen import dataclass
+from launcher.worker import TrainingError
+from launcher.worker.model.network import CAUSAL_SDPA, base
+
+_BLOCKS = ("h", "layers", "blocks")
+"""Where the classes of ``transformers`` hold their layers (``launcher.worker.model.network.numbered``)."""
+
+_MARKS = ("layer_type", "sliding_window", "is_sliding", "attention_type", "has_experts", "use_rope", "is_causal")
+"""Attributes of modules by which layers of equal parameters may compute differently."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """A model on the meta device and its layers."""
+
+    model: Any  # Of ``transformers``.
+    blocks: nn.ModuleList  # Its layers.
+    path: str  # Their place in the model.
+    kinds: Mapping[str, int]  # The first layer of each kind, by the kind's name.
+    layers: tuple[str, ...]  # The kind of each layer.
+
+
+def configuration(content: Mapping[str, Any]) -> Any:
+    """The class of a configuration with the values of a ``config.json``."""
+    kind = str(content["model_type"])
+    made = transformers.CONFIG_MAPPING[kind]
+    return made(**{key: value for key, value in content.items() if key not in ("model_type", "architectures")})
+
+
+_SIZES: Mapping[str, Any] = {
+    "num_hidden_layers": None, "hidden_size": None, "intermediate_size": None, "num_attention_heads": 1,
+    "vocab_size": None, "max_position_embeddings": 2**20, "tie_word_embeddings": False, "initializer_range": 0.02,
+    "num_key_value_heads": "", "head_dim": "", "num_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": 0,
+}  # fmt: skip
+"""Keys of ``model`` that a class's configuration has by these names, and what they are else (None: the hidden size)."""
+
+_OTHERS = {
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
+}
+
+
+def sizes(config: Any) -> JsonObject:
+    """The sizes of a model by the keys of ``model``; those that its class has not are neutral."""
+    made: JsonObject = {}
+    for key, neutral in _SIZES.items():
+        names = (key, *_OTHERS.get(key, ()))
+        value = next((each for name in names if _plain(each := getattr(config, name, None))), neutral)
+        made[key] = None if value == "" else made.get("hidden_size", 1) if value is None else value
+    if not made["num_experts"]:
+        return {**made, "num_experts_per_tok": 0, "moe_intermediate_size": 0}
+    return {
+        **made,
+        "num_experts_per_tok": made["num_experts_per_tok"] or made["num_experts"],
+        "moe_intermediate_size": made["moe_intermediate_size"] or made["intermediate_size"],
+    }
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, bool | int | float) and value != 0
+
+
+def attentions(config: Any) -> tuple[str, ...]:
+    """Ways of attention to try, the best first: torch's kernels without a mask, with the class's own, whole scores."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CLASSES
+
+    return (CAUSAL_SDPA, "sdpa", "eager") if CLASSES[type(config)]._supports_sdpa else ("eager",)
+
+
+def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = "eager") -> Structure:
+    """Build a model without memory and compare its layers."""
+    with torch.device("meta"):
+        made = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    made.config.use_cache = False
+    path, blocks = _blocks(made)
+    names: dict[Any, str] = {}
+    layers = []
+    for block in blocks:
+        signature = _signature(block)
+        if signature not in names:
+            names[signature] = _name(block, set(names.values()))
+        layers.append(names[signature])
+    kinds = {name: layers.index(name) for name in names.values()}
+    return Structure(model=made, blocks=blocks, path=path, kinds=kinds, layers=tuple(layers))
+
+
+def _blocks(made: Any) -> tuple[str, nn.ModuleList]:
+    inner = base(made)
+    inner = getattr(inner, "decoder", inner)
+    for name in _BLOCKS:
+        found = getattr(inner, name, None)
+        if isinstance(found, nn.ModuleList) and len(found):
+            place = next(path for path, module in made.named_modules() if module is found)
+            return place, found
+    raise TrainingError(f"the layers of {type(made).__name__} are not where transformers' decoders have them")
+
+
+def _signature(block: nn.Module) -> Any:
+    parameters = tuple((name, tuple(each.shape)) for name, each in block.named_parameters())
+    modules = tuple(
+        (path, type(module).__name__, *(repr(getattr(module, mark, None)) for mark in _MARKS))
+        for path, module in block.named_modules()
+    )
+    return parameters, modules
+
+
+def _name(block: nn.Module, taken: set[str]) -> str:
+    """A word for a kind of layers: its children that hold matrices, experts by their own word."""
+    words = [name for name, child in block.named_children() if any(each.dim() > 1 for each in child.parameters())]
+    if any(each.dim() > 2 and "conv" not in name for name, each in block.named_parameters()):
+        words.append("experts")
+    windows = {getattr(module, "sliding_window", None) for module in block.modules()} - {None}
+    plain = " ".join(dict.fromkeys([*words, *(["window"] if windows else [])])) or "layer"
+    return plain if plain not in taken else f"{plain} {sum(name.startswith(plain) for name in taken) + 1}"
+
+
+def weights(found: Structure) -> JsonObject:
+    """The parameters before, in and after the layers: shapes by name; tied ones once."""
+    kinds: JsonObject = {name: dict(_shapes(found.blocks[layer])) for name, layer in found.kinds.items()}
+    before: JsonObject = {}
+    after: JsonObject = {}
+    own = {id(each) for each in found.blocks.parameters()}
+    seen = False
+    for name, each in found.model.named_parameters():
+        if id(each) in own:
+            seen = True
+        else:
+            (after if seen else before)[name] = list(each.shape)
+    return {"before": before, "after": after, "kinds": kinds}
+
+
+def _shapes(module: nn.Module) -> Iterator[tuple[str, list[int]]]:
+    for name, each in module.named_parameters():
+        yield name, list(each.shape)

@@ -1,0 +1,208 @@
+"""Models whose class was built without memory, in place of a description: read, counted, judged, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.base.files import JsonObject
+from launcher.config.hub import observing, reading
+from launcher.estimate import families
+from launcher.estimate.families import observed
+from launcher.estimate.rank.counts import kinds_of, parameter_counts
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.spec import RunSpec
+from launcher.spec.parse import parse, to_dict
+from tests.support.helpers import make_spec
+
+FILE = {
+    "model_type": "nemotron_h",
+    "hidden_size": 8,
+    "vocab_size": 32,
+    "num_hidden_layers": 3,
+    "torch_dtype": "float32",
+}
+LINE = {"saved": [100.5, 2.0], "extra": [10.0, 0.0], "keeps_input": False}
+FORMS = dict.fromkeys(("fp32", "bf16", "mixed"), LINE)
+FOUND: JsonObject = {
+    "class": "NemotronHConfig",
+    "parameters": 32 * 8 * 2 + 8 + 2 * (16 * 8 + 4) + 4 * 8 * 6,
+    "sizes": {
+        "num_hidden_layers": 3,
+        "hidden_size": 8,
+        "intermediate_size": 6,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.02,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 6,
+    },
+    "layers": ["mixer", "mixer experts", "mixer"],
+    "before": {"model.embeddings.weight": [32, 8]},
+    "after": {"model.norm_f.weight": [8], "lm_head.weight": [32, 8]},
+    "kinds": {
+        "mixer": {"mixer.in_proj.weight": [16, 8], "mixer.A_log": [4]},
+        "mixer experts": {"mixer.experts.up_proj": [4, 6, 8]},
+    },
+    "attention": "causal_sdpa",
+    "logits": [1.0, None],
+    "passes": {"mixer": FORMS, "mixer experts": FORMS},
+}
+"""What building a class shows, made small."""
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The configurations for which a class was built, by a process that is not started."""
+    asked: list[str] = []
+
+    def run(text: str) -> JsonObject:
+        asked.append(text)
+        return FOUND
+
+    monkeypatch.setattr(observing, "_run", run)
+    monkeypatch.setattr(observing, "_version", lambda name: "1.0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return asked
+
+
+def _spec(document: dict[str, Any], *words: str) -> RunSpec:
+    run = to_dict(make_spec("model=tiny", "precision=fp32", *words))
+    group = run["model"]
+    assert isinstance(group, dict)
+    run["model"] = {**group, **reading.read(json.dumps(document), "config.json").model}
+    return parse(run)
+
+
+def test_a_type_that_no_family_describes_is_counted_by_its_class(built: list[str]) -> None:
+    spec = _spec(FILE)
+    assert spec.model.family == "observed"
+    assert list(families.check(spec)) == []
+    total, active = parameter_counts(spec, families.of(spec.model))
+    assert (total, total - active) == (FOUND["parameters"], 3 * 6 * 8)
+    assert kinds_of(observed, spec.model, (0, 1, 2), first_apart=False) == (("mixer", 2, 2), ("mixer experts", 1, 1))
+
+
+def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built: list[str]) -> None:
+    spec = _spec(FILE)
+    assert _spec(FILE) == spec
+    [asked] = built
+    assert "torch_dtype" not in json.loads(asked)
+    found = families.of(spec.model).transformers_config(spec.model)
+    assert found is not None
+    assert (found.name, found.settings) == (
+        "NemotronHConfig",
+        {"hidden_size": 8, "vocab_size": 32, "num_hidden_layers": 3},
+    )
+
+
+def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: list[str]) -> None:
+    engine = EngineTraits(library="transformers", size=2, residual_size=2, sequence_length=10)
+    [row] = observed.saved(_spec(FILE).model, 1, engine)
+    assert (row.name, row.bytes) == ("tensors of mixer experts", 121)
+    assert not observed.attends(_spec(FILE).model, 0)
+
+
+def test_another_size_than_was_built_is_refused_with_the_one_that_was(built: list[str]) -> None:
+    run = to_dict(_spec(FILE))
+    group = run["model"]
+    assert isinstance(group, dict)
+    [error] = families.check(parse({**run, "model": {**group, "num_hidden_layers": 2}}))
+    assert (error.path, error.way_out) == ("model.num_hidden_layers", ("model.num_hidden_layers=3",))
+    [error] = families.check(parse({**run, "model": {**group, "extra": {}}}))
+    assert error.path == "model.family"
+
+
+@pytest.mark.parametrize("word", ["parallel.tensor=2", "checkpointing=selective", "model.attention=eager"])
+def test_what_its_layers_do_not_show_is_refused(built: list[str], word: str) -> None:
+    spec = _spec(FILE, word)
+    if "attention" in word:
+        run = to_dict(spec)
+        group = run["model"]
+        assert isinstance(group, dict)
+        spec = parse({**run, "model": {**group, "attention": "eager"}})
+    assert [error.path for error in observed.not_computed(spec)] == [
+        word.partition("=")[0].replace("checkpointing", "checkpointing.mode")
+        if "checkpointing" in word
+        else word.partition("=")[0]
+    ]
+
+
+def test_the_reason_is_said_where_no_class_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(text: str) -> JsonObject:
+        raise observing.NotObservedError("its class cannot be built: ValueError: no")
+
+    monkeypatch.setattr(observing, "_run", run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    [error] = reading.read(json.dumps(FILE), "config.json").errors
+    assert error.path == "config.json: model_type"
+    assert str(error.rule).endswith("its class cannot be built: ValueError: no")
+
+
+def test_a_limit_without_end_is_the_default_of_its_class(built: list[str]) -> None:
+    text = json.dumps({**FILE, "time_step_limit": [0.0, float("inf")]})
+    assert "Infinity" in text
+    found = reading.read(text, "config.json")
+    assert not found.errors
+    assert [left.key for left in found.imported.left_out if left.matters] == []
+
+
+TINY: dict[str, dict[str, Any]] = {
+    "minimax_m2": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "granitemoehybrid": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 48,
+        "logits_scaling": 4.0,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+        "layer_types": ["mamba", "attention"],
+    },
+}
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", TINY)
+def test_a_worker_has_the_loss_and_the_parameters_of_the_class(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from launcher.worker.model import LanguageModel, initial, network
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = _spec({"model_type": kind, **SIZES, **TINY[kind]})
+    ours = network.network(spec.model, torch.float32).to_empty(device="cpu")
+    network.retie(ours)
+    initial.fill(ours, 1)
+    torch.manual_seed(0)
+    plain = transformers.AutoModelForCausalLM.from_config(network.config(spec.model)).float().train()
+    assert parameter_counts(spec, families.of(spec.model))[0] == sum(each.numel() for each in plain.parameters())
+    assert all(torch.isfinite(each).all() for each in ours.parameters())
+    ours.load_state_dict(plain.state_dict())
+    tokens = torch.randint(0, 256, (2, 65), generator=torch.Generator().manual_seed(1))
+    logits = plain(input_ids=tokens[:, :-1], use_cache=False).logits.float()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert float(LanguageModel(ours, spec).train()(tokens)) == pytest.approx(float(expected), rel=1e-6)
