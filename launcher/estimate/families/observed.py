@@ -14,9 +14,10 @@ from math import ceil
 from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate.families import _transformers
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.family import FamilyTraits, TransformersConfig
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
 from launcher.spec import ModelSpec, RunSpec, edit
 
@@ -186,3 +187,9 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     if found(model)["logits"] is None:
         rule = f"transformers' {model.model_type} makes its logits in a way that the worker's loss does not know"
         yield ConfigError("model.model_type", model.model_type, rule, ["script=path/to/train.py"])
+
+
+def read_config(config: ConfigFile) -> JsonObject:
+    """None: the class of a file is built in a process of its own (``launcher.config.hub.observing``)."""
+    config.error("model_type", "its class is to be built, which reading a file does not do")
+    return {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import TrainingError
 
@@ -38,7 +39,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
     if spec.parallel.pipeline > 1:
         yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
-    if spec.model.family == "observed" and len(depths(spec)) > 1:
+    if families.of(spec.model).traits.observed and len(depths(spec)) > 1:
         yield "a model whose layers are of kinds that no formula describes is not made shallower here"
     name, cuda = spec.optimizer.name, spec.hardware.device == "cuda"
     if name == "adafactor":
