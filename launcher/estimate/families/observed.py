@@ -23,6 +23,9 @@ from launcher.spec import ModelSpec, RunSpec, edit
 
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
 _ATTENTION = re.compile(r"attn|attention|\b(q|k|qkv|query_key_value|q_a)_proj")
+_NOTHING: Mapping[str, Any] = {"before": {}, "after": {}, "kinds": {"layer": {}}, "layers": ["layer"], "sizes": {}}
+"""Of a model that ``choices`` refuses."""
+
 _UNCUT = ("tensor", "pipeline", "context", "ulysses", "expert")
 
 
@@ -69,7 +72,7 @@ traits = FamilyTraits(
 
 def found(model: ModelSpec) -> Mapping[str, Any]:
     """What building the class has shown."""
-    observed: Mapping[str, Any] = model.extra["observed"]
+    observed: Mapping[str, Any] = model.extra.get("observed", _NOTHING)
     return observed
 
 
@@ -112,7 +115,8 @@ def _kinds(model: ModelSpec) -> Mapping[str, Mapping[str, list[int]]]:
 
 def kind(model: ModelSpec, layer: int) -> str:
     """The word for a layer's kind."""
-    return str(found(model)["layers"][layer])
+    layers = found(model)["layers"]
+    return str(layers[min(layer, len(layers) - 1)])
 
 
 def _passes(model: ModelSpec, layer: int, engine: EngineTraits) -> Mapping[str, Any]:
@@ -151,9 +155,11 @@ def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTen
     return _transformers.first_norm_backward(model, engine)
 
 
-def transformers_config(model: ModelSpec) -> TransformersConfig:
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
     """The class, with all that the file says."""
     seen = found(model)
+    if "class" not in seen or "config" not in model.extra:
+        return None
     factor, cap = seen["logits"] or (1.0, None)
     return TransformersConfig(
         name=str(seen["class"]),

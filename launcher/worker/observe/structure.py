@@ -58,9 +58,10 @@ _OTHERS = {
 def sizes(config: Any) -> JsonObject:
     """The sizes of a model by the keys of ``model``; those that its class has not are neutral."""
     made: JsonObject = {}
+    own = config.get_text_config()
     for key, neutral in _SIZES.items():
         names = (key, *_OTHERS.get(key, ()))
-        value = next((each for name in names if _plain(each := getattr(config, name, None))), neutral)
+        value = next((each for name in names if _plain(each := _value(own, name))), neutral)
         made[key] = None if value == "" else made.get("hidden_size", 1) if value is None else value
     if not made["num_experts"]:
         return {**made, "num_experts_per_tok": 0, "moe_intermediate_size": 0}
@@ -69,6 +70,13 @@ def sizes(config: Any) -> JsonObject:
         "num_experts_per_tok": made["num_experts_per_tok"] or made["num_experts"],
         "moe_intermediate_size": made["moe_intermediate_size"] or made["intermediate_size"],
     }
+
+
+def _value(config: Any, name: str) -> object:
+    try:
+        return getattr(config, name, None)
+    except Exception:  # transformers has no one answer where layers differ in it.
+        return None
 
 
 def _plain(value: object) -> bool:
@@ -122,7 +130,7 @@ def _signature(block: nn.Module) -> Any:
 def _name(block: nn.Module, taken: set[str]) -> str:
     """A word for a kind of layers: its children that hold matrices, experts by their own word."""
     words = [name for name, child in block.named_children() if any(each.dim() > 1 for each in child.parameters())]
-    if any(each.dim() > 2 and "conv" not in name for name, each in block.named_parameters()):
+    if any(each.dim() > 2 and "experts" in name for name, each in block.named_parameters()):
         words.append("experts")
     windows = {getattr(module, "sliding_window", None) for module in block.modules()} - {None}
     plain = " ".join(dict.fromkeys([*words, *(["window"] if windows else [])])) or "layer"
@@ -141,7 +149,15 @@ def weights(found: Structure) -> JsonObject:
             seen = True
         else:
             (after if seen else before)[name] = list(each.shape)
+    _require_all_counted(found)
     return {"before": before, "after": after, "kinds": kinds}
+
+
+def _require_all_counted(found: Structure) -> None:
+    """Refuse a model whose layers share parameters: each would be counted in every layer."""
+    each = sum(parameter.numel() for block in found.blocks for parameter in block.parameters())
+    if each != sum(parameter.numel() for parameter in found.blocks.parameters()):
+        raise TrainingError("its layers share parameters, which this version counts with none of them")
 
 
 def _shapes(module: nn.Module) -> Iterator[tuple[str, list[int]]]:
