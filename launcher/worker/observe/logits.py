@@ -12,7 +12,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 _VALUES = (1e-6, 0.5, 3.0, 40.0, 1e9)
 
 
-class _Output(MoeModelOutputWithPast):
+class _Output(MoeModelOutputWithPast):  # type: ignore[misc]  # transformers has no types.
     """Hidden states, and nothing of all else that some class asks for."""
 
     def __getattr__(self, name: str) -> None:
