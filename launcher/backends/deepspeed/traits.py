@@ -18,7 +18,8 @@ def engine(spec: RunSpec) -> EngineTraits:
     """Hugging Face modules cast as a whole to the compute format; flat buffers cut evenly.
 
     Ulysses keeps attention's output with all tokens of some heads, for attention, and with all heads of some tokens,
-    for the output projection.
+    for the output projection. ZeRO 3's linears are ``LinearFunctionForZeroStage3`` (runtime/zero/linear.py), whose
+    ``setup_context`` saves the input after ``forward``; those of adapters and AutoTP are torch's own products.
     """
     meaning = dtypes(spec)
     size = DTYPE_BYTES[beside_products(meaning.compute)]
@@ -33,6 +34,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         key_heads=ulysses_key_heads(spec),
         gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
+        saves_after_products=spec.zero.stage == 3 and spec.adapter.name == "none" and spec.parallel.tensor == 1,
         grouped_experts=True,
         whole_embedding=True,
         partition_buffer=buffers_partition(spec),

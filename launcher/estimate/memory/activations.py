@@ -262,13 +262,17 @@ def first_norm(rank: RankModel, kind: BlockKind) -> Value:
 def _there(rank: RankModel, kind: BlockKind) -> Value:
     """Bytes of a token of a recomputed block's saved tensors that are among those that it kept.
 
-    The product that its last operation made is not: recomputation stops before it (``early_stop`` of
-    ``torch/utils/checkpoint.py``), and it stays in the cache.
+    The product that its last operation made is not: recomputation stops where the last tensor is saved (``early_stop``
+    of ``torch/utils/checkpoint.py``), which torch's own linear does before its product, and it stays in the cache. A
+    linear that saves after its product has taken it out of there by then.
     """
     selective, engine = rank.spec.checkpointing.mode == "selective", rank.engine
     if engine.library == "megatron":
         return checkpoint_per_token(rank, kind) if selective else 0
-    rows = [item for item in kind.saved if item.kept_by_selective and not item.last] if selective else []
+    rows = []
+    if selective:
+        late = engine.saves_after_products
+        rows = [item for item in kind.saved if item.kept_by_selective and (late or not item.last)]
     if rank.family.saves_input(rank.spec.model, engine):
         rows.append(block_input(rank))
     return rank.token_bytes(rows)

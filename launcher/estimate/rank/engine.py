@@ -71,6 +71,8 @@ class EngineTraits(Hashed):
     # True if attention's output is kept twice, in the layouts of its kernel and of the block.
     attention_copy: bool = False
     expert_outputs: bool = False  # True if the outputs of routed experts are kept.
+    # True if linears save their input after their product: they are autograd functions written in Python.
+    saves_after_products: bool = False
     cpu: bool = False  # True if the kernels are those of the CPU.
     vocabulary_multiple: int = 1  # The vocabulary is padded to a multiple of it.
     shard_rows: bool = False  # True if shards are cut by rows of each tensor (FSDP2), False if from one flat buffer.

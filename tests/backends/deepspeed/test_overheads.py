@@ -21,8 +21,8 @@ from launcher.backends.deepspeed.overheads import (
     whole_reduction,
 )
 from launcher.estimate.memory import states
-from launcher.estimate.memory.activations import running_blocks
-from launcher.estimate.memory.moments import ROOT_BACKWARD
+from launcher.estimate.memory.activations import content, running_blocks
+from launcher.estimate.memory.moments import BLOCK_BACKWARD, ROOT_BACKWARD
 from tests.support.overheads import at, rank
 
 BLOCK, LAYERS, TOKENS, HIDDEN, WIDTH = 218_112_000, 32, 2048, 4096, 14336
@@ -112,6 +112,17 @@ def test_zero_3_prefetches_until_the_bound_of_live_parameters_or_keeps_what_is_r
     assert gathered("adapter=lora") == adapted, "autograd keeps views of what an adapter's linears multiply by"
     found = list(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000")))
     assert at(found, "forward") - at(found, "loss") == 2 * (TABLE + 50_000_000)
+
+
+def test_recomputation_takes_the_mlps_output_out_of_the_cache_where_linears_save_after_their_product() -> None:
+    def recomputed(*words: str) -> int:
+        held = rank(*words, "checkpointing=selective")
+        return content(held, held.blocks[-1], BLOCK_BACKWARD).bytes
+
+    output, second = 2 * HIDDEN * TOKENS, recomputed("parallel=zero2")
+    assert second - recomputed("parallel=zero3") == output
+    lora = [recomputed(f"parallel={stage}", "adapter=lora") for stage in ("zero2", "zero3")]
+    assert lora[0] == lora[1], "adapters' linears are torch's own"
 
 
 def test_a_secondary_partition_is_shared_by_the_ranks_of_hpz() -> None:
