@@ -94,11 +94,13 @@ def is_text_decoder(content: Mapping[str, Any]) -> bool:
 
 def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None:
     """The key of the language model inside a model of other media, where that can be read; else None."""
-    if content.get("model_type") in known or not any(content.get(key) for key in _TEXT):
+    kind = content.get("model_type")
+    if isinstance(kind, str) and kind in known:
         return None
     for key in _TEXT:
         within = content.get(key)
-        if isinstance(within, Mapping) and (within.get("model_type") in known or is_text_decoder(within)):
+        inner = within if isinstance(within, Mapping) else {}
+        if isinstance(inner.get("model_type"), str) and (inner["model_type"] in known or is_text_decoder(inner)):
             return key
     return None
 
