@@ -206,6 +206,22 @@ def test_weights_of_another_format_may_be_left_aside(folder: Path) -> None:
     assert make_spec("model=./sizes", "model.weights=null").model.weights is None
 
 
+def test_weights_of_a_model_of_images_are_not_those_of_the_language_model_in_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"model_type": "llava", "text_config": SMALL, "vision_config": {"hidden_size": 64}}
+    (folder / "mine" / "config.json").write_text(json.dumps(whole))
+    why = "they have other names for the tensors of text_config, which this version does not read: it starts afresh"
+    assert main(["import", "hf", "mine"]) == 0
+    printed = capsys.readouterr()
+    assert "model.weights" not in printed.out
+    assert f"not understood: the weights in mine: {why}" in " ".join(printed.err.split())
+    status, found = answer("check model=./mine", capsys)
+    assert status == 2
+    assert f"of its weights: {why} with null" in found
+    assert make_spec("model=./mine", "model.weights=null").model.weights is None
+
+
 def test_a_model_of_the_hub_that_was_fetched_once_needs_no_network_and_its_weights_are_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,14 +49,16 @@ class OwnModel:
 
     def settings(self) -> Settings:
         """Values of the keys of ``model``."""
-        weights = {} if self.folder is None or not self._has_weights() else {"weights": self.folder}
+        own = self.folder is not None and self.content.within is None and self._has_weights()
+        weights = {"weights": self.folder} if own else {}
         return {**self.content.model, **weights}
 
     def expand(self, overrides: Sequence[Override]) -> list[Override]:
         """The same overrides with the model's settings before them, in place of its choice.
 
         Raises:
-            ConfigErrors: Its weights are in files that are not read, and ``model.weights`` says nothing else.
+            ConfigErrors: Its weights are in files, or by names, that are not read, and ``model.weights`` says nothing
+                else.
         """
         if "model.weights" not in {override.key for override in overrides}:
             _require_known_weights(self)
@@ -191,7 +193,10 @@ def _read_once(file: Path, name: str | None, source: str, *state: int) -> ModelF
 
 
 def _require_known_weights(model: OwnModel) -> None:
-    folder = model.file.parent
+    folder, within = model.file.parent, model.content.within
+    if model.folder is not None and within is not None and model._has_weights():
+        rule = f"of its weights: {hugging_face.other_weights(within)} with null"
+        raise ConfigErrors([ConfigError("model", model.typed, rule, ["model.weights=null"])])
     if model.folder is None or has_weights(folder) or hub.command(folder) is not None:
         return
     there = sorted(path.name for pattern in _UNREAD_WEIGHTS for path in folder.glob(pattern))

@@ -32,6 +32,7 @@ class ModelFile:
 
     model: Mapping[str, Any]  # Values of the keys of ``model``.
     imported: Imported  # The same as overrides and as a recipe, and the list that each key of the file ends in.
+    within: str | None = None  # The key of the language model inside a model of other media, where that was read.
 
     @property
     def errors(self) -> tuple[ConfigError, ...]:
@@ -45,16 +46,18 @@ def read(
     """Read a ``config.json``; what keeps it from being a model here is in ``errors`` of the answer.
 
     ``name`` and ``source`` stand in place of what the file may say of them, ``weights`` is the folder of the model's
-    weights, where it has some. Raises ConfigErrors where the text is not a JSON object.
+    weights, where it has some; beside a model of other media they are none of the language model's. Raises ConfigErrors
+    where the text is not a JSON object.
     """
     content = _content(text, path)
     config = Config(content, path)
     origin = str(content.get("_name_or_path") or "")
     called = name or name_from(origin or config.model_type)
     said = source or (f"config.json of {called}" if origin else "a config.json")
-    model = _model(config)
+    model, within = _model(config), _within(config)
+    starts = {} if weights is None or within is not None else {"weights": weights}
     if model:
-        model = {"name": called, **model, "source": said, **({} if weights is None else {"weights": weights})}
+        model = {"name": called, **model, "source": said, **starts}
         config.ledger.say("model_type", "model.family", "model.model_type")
         if origin and name is None:
             config.ledger.say("_name_or_path", "model.name")
@@ -63,9 +66,20 @@ def read(
         source=said,
         choose={},
         settings={f"model.{key}": value for key, value in model.items()},
+        not_understood=[f"the weights in {weights}: {other_weights(within)}"] if within and weights and model else [],
         errors=config.errors,
     )
-    return ModelFile(model=model, imported=imported)
+    return ModelFile(model=model, imported=imported, within=within)
+
+
+def other_weights(within: str) -> str:
+    """Why the weights beside a model of other media are not those of the language model ``within``."""
+    return f"they have other names for the tensors of {within}, which this version does not read: it starts afresh"
+
+
+def _within(config: Config) -> str | None:
+    kind = config.content.get("model_type")
+    return types.text_model(config.content, _families(kind if isinstance(kind, str) else ""))
 
 
 def _model(config: Config) -> JsonObject:
