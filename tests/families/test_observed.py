@@ -206,3 +206,63 @@ def test_a_worker_has_the_loss_and_the_parameters_of_the_class(
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     loss = LanguageModel(ours, spec).train()(tokens)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+DRAWN: dict[str, dict[str, Any]] = {
+    "falcon_h1": {
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_ssm": 128,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9],
+    },
+    "mamba": {"state_size": 4, "rescale_prenorm_residual": True},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "rescale_prenorm_residual": True},
+    "afmoe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1},
+}
+"""Types whose class sets tensors of a module as it is called with one around it."""
+
+
+def _made(kind: str) -> tuple[Any, Any]:
+    """A network whose tensors hold no number, and one that its class has filled."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from launcher.worker.model import network
+
+    config = transformers.CONFIG_MAPPING[kind](**SIZES, **DRAWN[kind])
+    with torch.device("meta"):
+        ours = transformers.AutoModelForCausalLM.from_config(config)
+    network.retie(ours.to_empty(device="cpu"))
+    for each in (*ours.parameters(), *ours.buffers()):
+        if each.is_floating_point():
+            torch.nn.init.constant_(each, float("nan"))
+    torch.manual_seed(0)
+    return ours, transformers.AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_first_values_that_a_module_gives_to_those_in_it_are_those_of_the_class(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    from launcher.worker.model import initial
+
+    ours, plain = _made(kind)
+    initial.fill(ours, 1)
+    buffers = dict(plain.named_buffers())
+    assert all(torch.equal(each, buffers[name]) for name, each in ours.named_buffers())
+    wanted = dict(plain.named_parameters())
+    for name, each in ours.named_parameters():
+        drawn, expected = each.detach(), wanted[name].detach()
+        if each.dim() > 1:
+            assert float(drawn.std()) == pytest.approx(float(expected.std()), rel=0.25), name
+            assert float(drawn.abs().max()) == pytest.approx(float(expected.abs().max()), rel=0.5), name
+
+
+def test_a_buffer_of_which_nothing_says_what_it_holds_is_refused_by_its_name() -> None:
+    torch = pytest.importorskip("torch")
+    from launcher.worker import TrainingError
+    from launcher.worker.model import initial
+
+    ours, _ = _made("mamba")
+    ours.backbone.layers[1].mixer.register_buffer("scale", torch.full((3,), float("nan")), persistent=False)
+    with pytest.raises(TrainingError, match=r"transformers' mamba computes its buffer backbone.layers.1.mixer.scale "):
+        initial.fill(ours, 1)

@@ -22,7 +22,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank.shards import DRAWN_ELEMENTS
-from launcher.worker.model.own_values import own_values
+from launcher.worker import TrainingError
+from launcher.worker.model.own_values import outer_buffers, own_draws, own_values
 
 BLOCK_ELEMENTS = DRAWN_ELEMENTS  # Of one block of rows, which a rank holds beside its shard while it draws values.
 
@@ -60,18 +61,38 @@ def local(parameter: torch.Tensor | Local) -> Local:
 
 @torch.no_grad()
 def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) -> None:
-    """Give every parameter and buffer of a network on a real device its fresh value."""
+    """Give every parameter and buffer of a network on a real device its fresh value.
+
+    Raises:
+        TrainingError: Nothing says what a buffer begins with.
+    """
     for name, parameter, draw in draws(made):
         with access(parameter) as opened:
             if opened is not None:
                 draw_into(local(opened), name, seed, draw)
         del opened  # Else it would outlive the next one's making.
-    for module, name, value in buffer_values(made):
-        getattr(module, name).copy_(value)
-    own = own_values(made)
+    _fill_buffers(made)
+
+
+def _fill_buffers(made: Any) -> None:
+    own, others = own_values(made), {}
     for name, buffer in made.named_buffers():
         if plain(name) in own:
             buffer.copy_(own[plain(name)])
+        elif buffer.is_floating_point():
+            others[id(buffer)] = name
+    for module, name, value in buffer_values(made):
+        buffer = getattr(module, name)
+        others.pop(id(buffer), None)
+        buffer.copy_(value)
+    outer = outer_buffers(made, others.values())
+    for name in others.values():
+        if name not in outer:
+            raise TrainingError(
+                f"transformers' {made.config.model_type} computes its buffer {name} in a way that the worker does not "
+                "know, and the worker reads no buffer from a checkpoint: train it by script=path/to/train.py"
+            )
+        made.get_buffer(name).copy_(outer[name])
 
 
 def draw_into(part: Local, name: str, seed: int, draw: Draw) -> None:
@@ -103,13 +124,13 @@ def seed_of(*content: object) -> int:
 def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
     """Name, parameter and how it begins, for every parameter of a network."""
     seen: set[int] = set()
-    own = own_values(made)
+    own, drawn = own_values(made), own_draws(made)
     for path, module in made.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 full = f"{path}.{name}"
-                draw = _given(own[plain(full)]) if plain(full) in own else None
+                draw = _given(own[plain(full)]) if plain(full) in own else drawn.get(full)
                 yield plain(full), parameter, draw or _draw(plain(full), module, name, made.config)
 
 

@@ -1,7 +1,8 @@
 """First values that a class of ``transformers`` gives to parameters and buffers by code of its own.
 
 Its ``_init_weights`` is called with a copy of each such module, whose small tensors are real and hold no number: what
-is one afterwards was set. Matrices are left out; they are drawn as those of any other class.
+is one afterwards was set. Matrices are left out; they are drawn as those of any other class, except those that the
+module around them draws (``own_draws``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -23,9 +24,70 @@ _PLAIN = (nn.Linear, nn.Embedding)
 def own_values(made: Any) -> dict[str, torch.Tensor]:
     """Values by the name of the parameter or buffer, the same on every rank."""
     found: dict[str, torch.Tensor] = {}
-    for path, module in made.named_modules():
+    for path, module in reversed([*made.named_modules()]):  # What a module sets of those in it stands.
         if _is_odd(module):
             found |= {f"{path}.{name}": value for name, value in _set(made, path, module)}
+    return found
+
+
+def own_draws(made: Any) -> dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]]:
+    """How linears begin whose weight the module around them draws, by the name of the parameter."""
+    found: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {}
+    by_class: dict[type, list[str]] = {}
+    for path, module in made.named_modules():
+        if any(isinstance(getattr(each, "base_layer", each), nn.Linear) for each in module.children()):
+            if type(module) not in by_class:
+                by_class[type(module)] = _drawn(made, module)
+            start = f"{path}." if path else ""
+            found |= {start + name: _draw(made, module, name) for name in by_class[type(module)]}
+    return found
+
+
+@torch.no_grad()
+def _drawn(made: Any, module: nn.Module) -> list[str]:
+    """The weights of linears in a module that ``_init_weights`` writes to when it is called with the module."""
+    twin = _twin(module, depth=-1)
+    linears = [path for path, each in twin.named_modules() if path and isinstance(each, nn.Linear)]
+    before = {path: twin.get_submodule(path).weight._version for path in linears}
+    with torch.random.fork_rng(devices=()):
+        made._init_weights(twin)
+    return [f"{path}.weight" for path in linears if twin.get_submodule(path).weight._version != before[path]]
+
+
+def _draw(made: Any, module: nn.Module, name: str) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    """Draws a block of rows by a copy of the module that has no other tensors."""
+
+    def draw(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        twin = _twin(module, depth=-1)
+        owner, _, last = name.rpartition(".")
+        twin.get_submodule(owner)._parameters[last] = nn.Parameter(values, requires_grad=False)
+        device = values.device
+        with torch.random.fork_rng(devices=(device,) if device.type == "cuda" else ()), torch.no_grad():
+            torch.manual_seed(generator.initial_seed())
+            made._init_weights(twin)
+        return values
+
+    return draw
+
+
+@torch.no_grad()
+def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Values of the named buffers that ``_init_weights`` sets when it is called with a module around theirs."""
+    around = {name.rsplit(".", cut)[0] for name in names for cut in range(2, name.count(".") + 1)}
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(around, key=lambda each: -each.count(".")):
+        twin = _twin(made.get_submodule(path), depth=-1)
+        inside = {name: name.removeprefix(f"{path}.") for name in names if name.startswith(f"{path}.")}
+        for name, below in inside.items():
+            owner, _, last = below.rpartition(".")
+            twin.get_submodule(owner)._buffers[last] = _empty(made.get_buffer(name), depth=0)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(zlib.crc32(path.encode()))
+            made._init_weights(twin)
+        for name, below in inside.items():
+            value = twin.get_buffer(below)
+            if value.device.type != "meta" and not bool(value.isnan().any()):
+                found[name] = value
     return found
 
 
@@ -46,7 +108,8 @@ def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.T
             twin.reset_parameters()
         made._init_weights(twin)
     for name, value in (*twin.named_parameters(), *twin.named_buffers()):
-        matrix = value.dim() > 1 and name.rpartition(".")[2] in _MATRICES and not isinstance(twin, nn.Conv1d)
+        owner, _, last = name.rpartition(".")
+        matrix = value.dim() > 1 and last in _MATRICES and not isinstance(twin.get_submodule(owner), nn.Conv1d)
         if value.device.type == "meta" or matrix or (value.is_floating_point() and bool(value.isnan().any())):
             continue
         yield name, value.detach()
