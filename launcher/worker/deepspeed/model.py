@@ -81,7 +81,18 @@ def _release_weights(spec: RunSpec) -> None:
     Not beside frozen weights, with which DeepSpeed's function would keep inputs that nobody needs.
     """
     freed = spec.zero.stage == 3 and spec.adapter.name == "none"
-    nn.functional.linear = zero3_linear_wrap if freed else _LINEAR
+    released = _biased_apart if spec.checkpointing.mode == "selective" else zero3_linear_wrap
+    nn.functional.linear = released if freed else _LINEAR
+
+
+def _biased_apart(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """DeepSpeed's linear, whose product is left as it is.
+
+    DeepSpeed adds the bias to it in place (``runtime/zero/linear.py``), and so a second time where recomputation takes
+    the product from what it kept.
+    """
+    product: torch.Tensor = zero3_linear_wrap(values, weight)
+    return product if bias is None else product + bias
 
 
 @contextlib.contextmanager

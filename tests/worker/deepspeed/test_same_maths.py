@@ -36,6 +36,7 @@ STAGES = ("parallel.pipeline=2", "train.micro_batch_size=2")
 TENSOR = ("parallel.tensor=2", "train.micro_batch_size=8")
 LION = ("optimizer=lion", "optimizer.lr=2e-3")
 CODED = ("optimizer=adamw_8bit", "model.hidden_size=128", "model.head_dim=32")  # Tensors of at least 4,096 values.
+BIASED = ("model.attention_bias=true", "optimizer.lr=3e-2")  # So far that the biases, fresh ones being 0, matter.
 REFERENCE = {
     "single": ("parallel=ddp", "save.export=safetensors"),
     "evaluated": ("parallel=ddp", *EVALUATED),
@@ -46,6 +47,7 @@ REFERENCE = {
     "lion": ("parallel=ddp", *LION),
     "coded": ("parallel=ddp", *CODED),
     "chat": ("parallel=ddp", *TRAINED),
+    "biased": ("parallel=ddp", *BIASED),
     "adapted": ("parallel=ddp", *TRAINED, "adapter=lora"),
 }
 
@@ -64,6 +66,7 @@ FP32 = {
     "zero3_partitioned": ("parallel=zero3", "zero.param_persistence_threshold=0", "zero.prefetch_bucket_size=5000"),
     "zero3_hpz": ("parallel=zero3", "zero.hpz=2"),
     "zero3_gpt": ("parallel=zero3", "zero.param_persistence_threshold=0", *UNGROUPED_GPT),
+    "zero3_biased": ("parallel=zero3", *BIASED, "checkpointing=selective"),
     "zero3_moe": ("parallel=zero3", *MOE),
     "zero3_offloaded": ("parallel=zero3", "zero.offload_optimizer=cpu", "zero.offload_parameters=cpu"),
     "zero1_coded": ("parallel=zero1", *CODED),
