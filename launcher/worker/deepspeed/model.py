@@ -81,7 +81,7 @@ def _release_weights(spec: RunSpec) -> None:
     Not beside frozen weights, with which DeepSpeed's function would keep inputs that nobody needs.
     """
     freed = spec.zero.stage == 3 and spec.adapter.name == "none"
-    released = _biased_apart if spec.checkpointing.mode == "selective" else zero3_linear_wrap
+    released: Any = _biased_apart if spec.checkpointing.mode == "selective" else zero3_linear_wrap
     nn.functional.linear = released if freed else _LINEAR
 
 
