@@ -266,3 +266,17 @@ def test_a_buffer_of_which_nothing_says_what_it_holds_is_refused_by_its_name() -
     ours.backbone.layers[1].mixer.register_buffer("scale", torch.full((3,), float("nan")), persistent=False)
     with pytest.raises(TrainingError, match=r"transformers' mamba computes its buffer backbone.layers.1.mixer.scale "):
         initial.fill(ours, 1)
+
+
+def test_a_layer_of_a_class_that_fsdp_made_is_filled_as_any_other() -> None:
+    pytest.importorskip("torch")
+    from launcher.worker.model import initial
+
+    def __new__(cls: type, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("FSDP's class makes one of the class that it was made of, which takes arguments")
+
+    ours, plain = _made("falcon_h1")
+    for layer in ours.model.layers:
+        layer.__class__ = type("Sharded", (type(layer),), {"__new__": __new__})
+    initial.fill(ours, 1)
+    assert float(ours.model.layers[1].mamba.mup_vector[0, 0, -1]) == plain.model.layers[1].mamba.mup_vector[0, 0, -1]

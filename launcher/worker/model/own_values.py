@@ -7,7 +7,6 @@ module around them draws (``own_draws``).
 
 from __future__ import annotations
 
-import copy
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -120,7 +119,8 @@ def _twin(module: nn.Module, depth: int = 1) -> nn.Module:
 
     So have the children of the module, and what is further below has none.
     """
-    twin = copy.copy(module)
+    twin: nn.Module = object.__new__(type(module))  # Calling __new__ of a class that FSDP made would build another.
+    twin.__dict__ |= module.__dict__
     twin._parameters = {
         name: None if each is None else nn.Parameter(_empty(each, depth), requires_grad=False)
         for name, each in module._parameters.items()
