@@ -75,16 +75,15 @@ def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) ->
 
 
 def _fill_buffers(made: Any) -> None:
-    own, others = own_values(made), {}
+    others = {id(buffer): name for name, buffer in made.named_buffers() if buffer.is_floating_point()}
+    for module, name, value in buffer_values(made):
+        others.pop(id(getattr(module, name)), None)
+        getattr(module, name).copy_(value)
+    own = own_values(made)
     for name, buffer in made.named_buffers():
         if plain(name) in own:
+            others.pop(id(buffer), None)
             buffer.copy_(own[plain(name)])
-        elif buffer.is_floating_point():
-            others[id(buffer)] = name
-    for module, name, value in buffer_values(made):
-        buffer = getattr(module, name)
-        others.pop(id(buffer), None)
-        buffer.copy_(value)
     outer = outer_buffers(made, others.values())
     for name in others.values():
         if name not in outer:
@@ -187,14 +186,15 @@ def buffer_values(made: Any) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
         for name, _ in module.named_buffers(recurse=False):
             if name in _BY_NAME:
                 yield module, name, _BY_NAME[name](module, made.config)
-        if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)) and not _has_parameters(module):
+        if any(name not in _BY_NAME for name, _ in module.named_buffers(recurse=False)) and _can_be_made(module):
             for name, value in _again(module, made.config).named_buffers(recurse=False):
                 yield module, name, value
 
 
-def _has_parameters(module: nn.Module) -> bool:
-    """True if a module cannot be made anew for its buffers; ``own_values`` has those."""
-    return any(True for _ in module.parameters())
+def _can_be_made(module: nn.Module) -> bool:
+    """True if a module can be made anew for its buffers: it has no parameters, or takes no argument (activations)."""
+    wanted = inspect.signature(type(module)).parameters.values()
+    return all(each.default is not each.empty for each in wanted) or not any(True for _ in module.parameters())
 
 
 def _again(module: nn.Module, config: Any) -> nn.Module:
