@@ -212,6 +212,7 @@ ELSEWHERE = {
     "rundir/provenance.py": KERNEL,
     "base/process.py": KERNEL,
     "worker/metrics.py": KERNEL,
+    "worker/observe/__main__.py": "standard input, which the launcher writes to",
     "worker/out_of_memory.py": KERNEL,
     "submission/stacks.py": f"{KERNEL}, and {OWN}",
     "data/prepare.py": OWN,
