@@ -66,8 +66,9 @@ def test_recomputation_that_is_not_certain_leaves_a_row_out(word: str) -> None:
 
 def test_a_precision_without_a_model_leaves_a_row_out() -> None:
     assert precision("mxfp8") == ("precision=fp8", "precision.recipe=mxfp8")
-    with pytest.raises(LeftOutError, match="nvfp4"):
-        precision("nvfp4")
+    assert precision("nvfp4") == ("precision=nvfp4",)
+    with pytest.raises(LeftOutError, match="int4"):
+        precision("int4")
     with pytest.raises(LeftOutError, match="not stated"):
         precision("")
 

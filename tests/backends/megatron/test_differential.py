@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("megatron") is None, reason="the validator is megatron-core's, of the extra 'megatron'"
 )
 
-COUNT = 3600
+COUNT = 3650
 """Runs that are judged: every value of every setting on every base, and some more."""
 
 DELIBERATE: tuple[tuple[str, str, str], ...] = (
