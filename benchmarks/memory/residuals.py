@@ -77,7 +77,7 @@ def stated(item: Judged) -> tuple[RunSpec, Backend]:
 
 
 def _said(item: Judged, counter: Counter) -> int:
-    """What the estimate says where a worker of ours shares the rows' band: it has no replay of their allocations."""
+    """The estimate's bytes in place of a replay's, where a worker of ours shares the rows' band and has no replay."""
     spec, backend = stated(item)
     if backend.runs_on(spec) is None:
         return predicted(item, counter)

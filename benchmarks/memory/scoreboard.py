@@ -65,7 +65,7 @@ def _published(files: Sequence[Rows]) -> Sequence[str]:
 
 
 def _published_peaks(items: Sequence[Judged], name: str) -> Iterator[tuple[float, int]]:
-    """What the estimator published of each row, by the first of its counters, and what was measured."""
+    """Pairs of published estimate and measured bytes, by the first counter of each row."""
     for item, counter in _peaks(items):
         if counter in (said := item.row.theirs.get(name, {})):
             yield said[counter], item.row.measured[counter]

@@ -1,4 +1,4 @@
-"""What ``launch check`` says of a row: with the constant of our engine, and where nothing was measured of its stack."""
+"""Predictions of ``launch check`` for a row: by our engine's constant, and as if its stack was never measured."""
 
 from __future__ import annotations
 

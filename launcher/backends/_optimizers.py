@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from launcher.base import package
 from launcher.base.errors import ConfigError
+from launcher.estimate.rank.formats import EIGHT_BIT
 from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 
-_EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
 
 _KERNELS = ("adamw", "sgd")  # Those of which torch has several kernels.
@@ -110,7 +110,7 @@ def cut_unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
     reads.
     """
     name, model = before.optimizer.name, before.model
-    if name not in _EIGHT_BIT or _cut(before) == _cut(after):
+    if name not in EIGHT_BIT or _cut(before) == _cut(after):
         return
     widths = (model.hidden_size, model.intermediate_size, model.query_size)
     if name == "adamw_8bit" and before.parallel.tensor == after.parallel.tensor and not any(w % 256 for w in widths):

@@ -51,7 +51,7 @@ BORROWED = (
         way_out="train.loss=chunked",
     ),
 )
-"""What the engines on models of ``transformers`` take from other packages."""
+"""Packages that settings of the engines on models of ``transformers`` need."""
 
 MEGATRON_MODULES = {
     "core_attn": "attention", "mla_up_proj": "attention", "moe_act": "experts", "moe": "experts",

@@ -54,7 +54,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def _place(run: dict[str, Any]) -> tuple[str, ...]:
-    """What the CI gives a job its machines by: the suite, the kind of machine, one node or all of them."""
+    """The suite, the kind of machine and the nodes by which the CI chooses a job's machines."""
     suite, test = run["id"].split("/")[:2]
     kind = "release" if "release" in test else "one node" if test.endswith("_1node") else ""
     return suite, run["machine"].removesuffix("_2nd"), kind
@@ -129,7 +129,7 @@ def _worlds(overrides: list[str], catalog: Catalog) -> list[RunSpec]:
 
 
 def _told_by_the_shards(run: dict[str, Any], overrides: list[str], catalog: Catalog) -> RunSpec | None:
-    """The one world whose static bytes are the measured ones, of release runs; those bytes are not scored then.
+    """The only number of GPUs that explains a release run's static bytes, which are then not scored.
 
     Twice as many GPUs halve the optimizer's shard, which is most of what stays between steps.
     """

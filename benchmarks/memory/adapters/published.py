@@ -213,4 +213,4 @@ _NOT_JUDGED = {
     "torchtune": "what is recomputed and which of torchtune's counters is not stated",
     "NeMo Automodel": "the baseline's number of GPUs is not stated",
 }
-"""What the rows of a framework lack; those that come so far state their model, batch and GPUs."""
+"""Reasons to leave out rows of a framework that state their model, batch and GPUs."""

@@ -107,7 +107,7 @@ class LitGpt(Backend):
         )
 
     def overheads(self, rank: RankModel) -> Iterator[MemoryTerm]:
-        """What blocks save beyond transformers', adapters, gradients in flight, FSDP1 or buckets."""
+        """Terms of LitGPT's own: saved tensors, adapters, gradients in flight, and buffers of FSDP1 or DDP."""
         yield from self.saved(rank)
         if self.head:
             yield from adapted_head(rank)

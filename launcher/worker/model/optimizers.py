@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from launcher.estimate.rank.formats import EIGHT_BIT
 from launcher.spec import OptimizerSpec, RunSpec
 from launcher.worker.model import adapters, network
 
@@ -72,8 +73,6 @@ def set_rate(stepped: Iterable[Optimizer], spec: RunSpec, step: int) -> float:
     return rate
 
 
-_EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit")
-
 type Parameters = Sequence[torch.Tensor]
 type Groups = list[dict[str, Any]]
 
@@ -85,7 +84,7 @@ def parameter_groups(model: nn.Module, spec: RunSpec) -> Groups:
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = spec.optimizer.weight_decay
-    if spec.optimizer.name not in _EIGHT_BIT:
+    if spec.optimizer.name not in EIGHT_BIT:
         return _groups(trained, decay)
     ruled = _with_own_rule(spec, model, [model])
     own, rest = [each for each in trained if each in ruled], [each for each in trained if each not in ruled]
