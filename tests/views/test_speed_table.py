@@ -59,7 +59,7 @@ def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) ->
 
 def test_frameworks_have_one_vote_each_and_a_model_with_experts_the_band_of_such_models() -> None:
     whose = "A on other GPUs, PyTorch FSDP on h100_80g"
-    plain, experts = (speed_of(constant=replace(CONSTANT, whose=f"{whose}{of}")) for of in ("", EXPERTS))
+    plain, experts = (speed_of(constant=replace(CONSTANT, whose=f"{whose}{of}", votes=2)) for of in ("", EXPERTS))
     found = assess.assess(composed_once(*SEVEN), search=None)
     text = " ".join(detail.speed_text(replace(found, speed=plain)).split())
     assert f"the median of the constants of {whose}, 34 runs, each framework with one vote; error band" in text

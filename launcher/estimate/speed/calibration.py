@@ -33,6 +33,8 @@ class Constant:
     high: float  # The upper end.
     rows: int  # The measured runs that it is of; 0 where none was used.
     whose: str  # The framework and GPU, or the wider group, whose runs they are.
+    # Frameworks whose constants it is the median of; 0 where it is that of one pair, or of all.
+    votes: int = 0
     # True if they are the user's own runs on this cluster, and not those of the shipped calibration.
     here: bool = False
 
@@ -122,6 +124,7 @@ def _middle(votes: Sequence[_Vote], tables: Tables) -> Constant:
         low=band["low"],
         high=band["high"],
         rows=sum(vote.rows for vote in votes),
+        votes=len(votes),
         whose=f"{', '.join(vote.whose for vote in votes)}{tables.get('of', '')}",
     )
 

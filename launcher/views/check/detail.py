@@ -233,13 +233,13 @@ def _own(spec: RunSpec, constant: Constant) -> str:
 
 def _votes(constant: Constant) -> bool:
     """True if the run's own framework was not measured on its card."""
-    return constant.whose.startswith("all ") or " GPUs" in constant.whose or constant.whose.count(" on ") > 1
+    return constant.whose.startswith("all ") or " GPUs" in constant.whose or constant.votes > 1
 
 
 def _runs_of(spec: RunSpec, constant: Constant) -> str:
     """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
-    if constant.whose.count(" on ") > 1:
+    if constant.votes > 1:
         runs = f"the constants of {constant.whose}, {constant.rows} runs, each framework with one vote"
     execution = backends.of(spec).execution(spec)
     if execution is None or execution.framework in constant.whose:
