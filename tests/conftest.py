@@ -59,10 +59,10 @@ _LONGEST = (
     "sweeping",
     "backends",
     "slurm/test_runs",
-    "slurm/test_lost_nodes",
-    "slurm/test_preemption",
     "slurm/test_training",
+    "slurm/test_preemption",
     "slurm/test_faults",
+    "slurm/test_lost_nodes",
     "slurm/test_outages",
 )
 """Folders and files whose tests come first: a long file that comes last would run alone."""

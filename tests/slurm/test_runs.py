@@ -26,6 +26,8 @@ from tests.support.slurm_runs import (
     wait,
 )
 
+CLUSTER = "runs"  # Places in a queue are told, which the jobs of others would move.
+
 
 @pytest.fixture(scope="module", autouse=True)
 def long_job(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
