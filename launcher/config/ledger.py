@@ -130,6 +130,10 @@ class Ledger:
         """True if the file has the key and it is in no list yet."""
         return key in self.values and key not in self._entries
 
+    def saying(self, path: str) -> list[str]:
+        """The keys that a setting or a chosen group says."""
+        return [key for key in self._entries if path in self._said(key)]
+
     def _enter(self, key: str, entry: _Entry) -> None:
         if key in self.values:
             self._entries[key] = entry

@@ -23,7 +23,6 @@ _KEY = re.compile(r"^(?:([A-Za-z_-][\w.-]*)[ \t]*[:=](?:[ \t]|$)|\[\[?([A-Za-z_]
 """A key at the beginning of a line of YAML or TOML, and the head of a table of TOML."""
 
 _WORDS = "say its model, data and settings as words: launch check model=ORG/NAME train.sequence_length=..."
-_BESIDE = f"{_WORDS}; a DeepSpeed file that it names is read by launch import deepspeed"
 _MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
 
 
@@ -48,31 +47,37 @@ _FORMATS = (
     )),
     _Format("axolotl", "a configuration of axolotl", (
         "base_model datasets", "base_model sequence_len", "base_model micro_batch_size", "base_model adapter",
-    ), _BESIDE),
+        "base_model pretraining_dataset",
+    )),
     _Format("llamafactory", "a configuration of LLaMA-Factory", (
         "finetuning_type", "model_name_or_path cutoff_len", "model_name_or_path template dataset",
-    ), _BESIDE),
+    )),
     _Format("trl", "a configuration of TRL", (
         "model_name_or_path dataset_name", "model_name_or_path dataset_mixture", "model_name_or_path use_peft",
         "model_name_or_path num_generations",
-    ), _BESIDE),
+    )),
     _Format("accelerate", "a configuration of accelerate", (
         "compute_environment distributed_type", "distributed_type num_processes", "compute_environment num_processes",
-    ), "say its engine and processes as words: parallel=zero3 or parallel=fsdp, cluster.nodes=...,"
-       " cluster.gpus_per_node=...; the file behind deepspeed_config_file is read by launch import deepspeed"),
+    )),
     _Format("torchtitan", "a configuration of torchtitan", (
         "job model training", "model training parallelism", "model training lr_scheduler", "model training metrics",
-    ), "say its model and degrees as words: launch check model=llama3_8b parallel.tensor=..."),
-    _Format("megatron-bridge", "a configuration of Megatron Bridge", (
+    )),
+    _Format("nanotron", "a configuration of nanotron", (
+        "tokens optimizer parallelism", "general model parallelism tokens",
+    )),
+    _Format("torchtune", "a configuration of torchtune", (
+        "checkpointer tokenizer model optimizer", "checkpointer dataset model", "checkpointer model loss",
+    )),
+    _Format("megatron_bridge", "a configuration of Megatron Bridge", (
         "train model checkpoint", "optimizer scheduler train ddp", "train model ddp",
-    ), _MODEL),
+    )),
     _Format("nemo", "a configuration of NeMo", (
         "trainer exp_manager", "_target_", "trainer model restore_from_path",
     ), _MODEL),
     _Format("trl", "the TrainingArguments of Hugging Face's Trainer", (
         "output_dir per_device_train_batch_size", "output_dir num_train_epochs",
         "per_device_train_batch_size learning_rate", "per_device_train_batch_size num_train_epochs",
-    ), _BESIDE),
+    )),
     _Format("megatron", "Megatron-LM's --yaml-cfg", ("language_model model_parallel",),
             "the arguments as flags are read: --num-layers 32"),
     _Format("megatron", "Megatron-LM's test recipes", ("spec products",),

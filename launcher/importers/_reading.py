@@ -1,0 +1,139 @@
+"""Another program's file of keys and values while it is read: the settings so far, and where each of its keys ends."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.base.errors import ConfigError
+from launcher.config.ledger import OPEN, Ledger, Settings
+
+_NUMBER = re.compile(r"\s*[-+]?(\d{1,18}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*\Z")
+_FRACTION = re.compile(r"[.eE]")
+
+_FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
+"""Words that readers of such files (pydantic) take for true and false."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """Findings so far."""
+
+    path: str  # The file, for messages.
+    ledger: Ledger  # Where each key ends.
+    file: str = "the file"  # What the format calls such a file, for messages.
+    open_words: tuple[str, ...] = (OPEN,)  # Words of a value that the file leaves open.
+    lenient: bool = False  # True where the program takes a number in quotes, as pydantic does.
+    choose: dict[str, str] = field(default_factory=dict)  # Chosen groups.
+    settings: Settings = field(default_factory=dict)  # Keys of the run and their values.
+    # Values that the program refuses, and that no run follows from.
+    errors: list[ConfigError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # Sentences about the file beside its keys.
+
+    def value(self, key: str) -> Any:
+        """The value of a key; None where it is absent, null or left open (``???``)."""
+        value = self.ledger.values.get(key)
+        return None if isinstance(value, str) and value in self.open_words else value
+
+    def absent(self, key: str) -> bool:
+        """True if the file says nothing of a key, so that its program's default holds; an open word says something."""
+        return self.ledger.values.get(key) is None
+
+    def number(self, key: str) -> float | None:
+        """The number of a key; anything else is an error."""
+        value = self.value(key)
+        if self.lenient and isinstance(value, str) and _NUMBER.match(value):
+            value = float(value) if _FRACTION.search(value) else int(value)
+        if value is None or _is_number(value):
+            return value if value is None or isinstance(value, int) else float(value)
+        self.wrong(key, f"is a number in {self.file}")
+        return None
+
+    def count(self, key: str, least: int = 0) -> int | None:
+        """The whole number of a key, which may be written as ``5e8``."""
+        value = self.number(key)
+        if value is None:
+            return None
+        if value != int(value) or value < least:
+            self.wrong(key, f"is a whole number of at least {least} in {self.file}")
+            return None
+        return int(value)
+
+    def flag(self, key: str) -> bool:
+        """The switch of a key; off where it is not there."""
+        value = self.value(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        known = _FLAGS.get(str(value).lower())
+        if known is None:
+            self.wrong(key, f"is true or false in {self.file}", [f'"{key.rpartition(".")[2]}": true'])
+        return bool(known)
+
+    def wrong(self, key: str, rule: str, ways: Iterable[str] = ()) -> None:
+        """Enter an error of a key's value."""
+        self.errors.append(ConfigError(f"{self.path}: {key}", self.ledger.values.get(key), rule, list(ways)))
+        self.ledger.leave(key, "its value is an error")
+
+    def require_block(self, key: str, example: str) -> None:
+        """Enter an error where a block of keys is anything else."""
+        if self.value(key) not in (None, {}):
+            self.wrong(key, f"is a block of keys in {self.file}", [f'"{key}": {{{example}}}'])
+
+    def say_number(self, key: str, setting: str) -> None:
+        """Say the number of a key, where it has one."""
+        if (number := self.number(key)) is not None:
+            self.say(key, {setting: number})
+
+    def say_count(self, key: str, setting: str, least: int = 0) -> None:
+        """Say the whole number of a key, where it has one."""
+        if (number := self.count(key, least)) is not None:
+            self.say(key, {setting: number})
+
+    def say_flag(self, key: str, setting: str) -> None:
+        """Say the switch of a key, where it has one."""
+        if self.value(key) is not None:
+            self.say(key, {setting: self.flag(key)})
+
+    def say(self, key: str, settings: Mapping[str, Any]) -> None:
+        """Settings that say a key."""
+        self.settings |= settings
+        self.ledger.say(key, *settings)
+
+    def leave_unless(self, key: str, usual: object, effect: str) -> None:
+        """Enter a key as left out, or as default where its value is the one that the program has without it."""
+        if self.ledger.is_open(key):
+            if self.value(key) == usual:
+                self.ledger.default(key)
+            else:
+                self.ledger.leave(key, effect)
+
+    def default(self, *blocks: str) -> None:
+        """Enter open keys of some blocks that say the default here too."""
+        self.ledger.default(*self.inside(*blocks))
+
+    def idle(self, why: str, *blocks: str) -> None:
+        """Enter open keys of some blocks as left out without effect."""
+        for key in self.inside(*blocks):
+            self.ledger.leave(key, f"no effect: {why}", matters=False)
+
+    def leave(self, effect: str, *blocks: str) -> None:
+        """Enter open keys of some blocks as left out, with an effect on the training."""
+        for key in self.inside(*blocks):
+            self.ledger.leave(key, effect)
+
+    def inside(self, *blocks: str) -> Iterator[str]:
+        """Open keys of some blocks, and those that are such a key themselves."""
+        for key in self.ledger.values:
+            if self.ledger.is_open(key) and any(key == block or key.startswith(f"{block}.") for block in blocks):
+                yield key
+
+    def has(self, block: str) -> bool:
+        """True if the file has a block of this name, or anything in its place."""
+        return any(key == block or key.startswith(f"{block}.") for key in self.ledger.values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
