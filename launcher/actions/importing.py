@@ -36,10 +36,16 @@ def variables_of(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def kinds() -> tuple[str, ...]:
+    """The kinds of files that are read, as they are typed: ``megatron-bridge``."""
+    return tuple(name.replace("_", "-") for name in registry.names("importers"))
+
+
 def read(kind: str, path: Path, variables: Mapping[str, str]) -> Imported:
     """Read a foreign configuration, of ``hf`` also the folder of a model; raises ConfigErrors where it is none."""
+    kind = kind.replace("-", "_")
     if kind not in registry.names("importers"):
-        raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(registry.names('importers'))}")])
+        raise ConfigErrors([ConfigError("kind", kind, f"it is one of {', '.join(kinds())}")])
     importer = registry.load("importers", kind)
     if variables and not getattr(importer, "HAS_VARIABLES", False):
         words = " ".join(f"{name}={value}" for name, value in variables.items())

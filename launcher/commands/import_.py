@@ -3,6 +3,7 @@
   launch import hf config.json     (or a folder: its weights, too)
   launch import deepspeed ds_config.json
   launch import megatron train.sh --set TP=8
+  launch import axolotl lora.yml   (or llamafactory, trl, accelerate, torchtitan, torchtune, nanotron, megatron-bridge)
 
 Every key of the file is said by overrides, the default here too, kept for the engine, or left out: stderr counts them
 and names what is left out with its effect. Where that changes the maths, the memory or the data, nothing is imported
@@ -16,9 +17,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.actions.importing import read, refusals, variables_of
+from launcher.actions.importing import kinds, read, refusals, variables_of
 from launcher.actions.requests import write_new
-from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.terminal import pasteable, say, width
 from launcher.commands._options import add_shared, print_json
@@ -35,7 +35,7 @@ _LISTED = 5  # Keys without an effect that are shown each with its reason; more 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("kind", choices=registry.names("importers"), help="what the file is")
+    parser.add_argument("kind", choices=kinds(), help="what the file is")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--partial", "--set")

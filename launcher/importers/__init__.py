@@ -97,7 +97,7 @@ def refuse_other(kind: str, text: str, path: str) -> None:
     found, sign = alike[0]
     rule, way_out = f"this looks like {found.name} ({', '.join(sorted(sign))})", []
     if found.kind in registry.names("importers") and not found.instead:
-        way_out = [f"launch import {found.kind} {path}"]
+        way_out = [f"launch import {found.kind.replace('_', '-')} {path}"]
     else:
         rule += f", which is not read here: {found.instead}"
     raise ConfigErrors([ConfigError(path, None, rule, way_out)])

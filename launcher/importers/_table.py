@@ -40,14 +40,28 @@ def apply(rows: Iterable[Row], reading: Reading) -> None:
     for key, value in reading.ledger.values.items():
         if (value is None or value == {}) and reading.ledger.is_open(key):
             reading.ledger.default(key)
-    for row in rows:
-        for key in list(reading.inside(*row.keys)):
-            if row.tells and _is_open(reading.ledger.values[key]):
-                reading.ledger.leave(
-                    key, "the file leaves it open" + (f": set {row.ours}" if _KEY.match(row.ours) else "")
-                )
-            elif reading.ledger.is_open(key):
-                row.enter(reading, key)
+    for row, key in _matches(tuple(rows), reading):
+        if not reading.ledger.is_open(key):
+            continue
+        if row.tells and _is_open(reading.ledger.values[key]):
+            asked = f": set {row.ours}" if _KEY.match(row.ours) else ""
+            reading.ledger.leave(key, f"the file leaves it open{asked}")
+        else:
+            row.enter(reading, key)
+
+
+def _matches(rows: Sequence[Row], reading: Reading) -> list[tuple[Row, str]]:
+    """Every row with the keys of the file that it is for, in the order of the rows."""
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        for name in row.keys:
+            places.setdefault(name, []).append(place)
+    found = []
+    for order, key in enumerate(reading.ledger.values):
+        parts = key.split(".")
+        names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+        found += [(place, order, key) for name in names for place in places.get(name, ())]
+    return [(rows[place], key) for place, _, key in sorted(found)]
 
 
 def _is_open(value: object) -> bool:
@@ -147,7 +161,7 @@ def words(keys: str, setting: str, table: Mapping[str, Any], otherwise: str, dif
         else:
             choose(reading, key, found if isinstance(found, dict) else {setting: found})
 
-    return Row(tuple(keys.split()), setting, differs or otherwise.replace("{}", "another"), enter)
+    return Row(tuple(keys.split()), setting, differs or "other words are refused", enter)
 
 
 def switch(keys: str, settings: Mapping[str, Any], differs: str = "") -> Row:

@@ -31,6 +31,7 @@ _OPTIMIZERS: Mapping[str, Any] = {
     **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "adamw_apex_fused"), "adamw"),
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "ao_adamw_8bit"), "adamw_8bit"),
     "paged_adamw_8bit": "paged_adamw_8bit",
+    **dict.fromkeys(("paged_adamw_32bit", "paged_adamw"), "adamw"),
     "adafactor": "adafactor",
     "sgd": "sgd",
     **dict.fromkeys(("lion_32bit", "lion"), "lion"),
@@ -63,6 +64,8 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
     if "train.steps" in reading.settings:
         reading.settings.pop("train.epochs", None)
         defaults = {key: value for key, value in defaults.items() if key != "train.epochs"}
+    if reading.choose.get("parallel") == "zero3" and reading.settings.get("train.loss") == "fused":
+        reading.settings["train.loss"] = "chunked"  # ZeRO 3 gathers the head for its own call alone.
     _table.defaults(reading, defaults)
     for setting in _LESS.get(reading.choose.get("optimizer", ""), ()):
         reading.settings.pop(setting, None)
@@ -233,7 +236,7 @@ _AS_HERE: tuple[tuple[str, Any], ...] = (
 OPTIMIZER: tuple[Row, ...] = (
     number("learning_rate", "optimizer.lr"),
     words("optim optimizer", "optimizer", _OPTIMIZERS, _OTHER_OPTIMIZER,
-        "8-bit AdamW is torchao's, Lion bitsandbytes'"),
+        "8-bit AdamW is torchao's, Lion bitsandbytes'; paged 32-bit states stay on the GPU"),
     number("weight_decay", "optimizer.weight_decay", "left out it is 0"),
     number("adam_beta1", "optimizer.beta1"),
     number("adam_beta2", "optimizer.beta2", "left out it is 0.999"),

@@ -56,6 +56,7 @@ _SFT: Mapping[str, Any] = {
 }  # fmt: skip
 _BASES: Mapping[str, Mapping[str, Any]] = {"_pretrain_common": _COMMON, "_sft_common": _SFT}
 _DEFAULTS: Mapping[str, Any] = {"precision": "bf16", "data": "synthetic"}
+_LONG = {"microbatch-group-size-per-vp-stage": "microbatch-group-size-per-virtual-pipeline-stage"}
 _SECTIONS = re.compile(
     r"(?:model|ddp|optimizer|scheduler|train|validation|checkpoint|logger|rng|dist|dataset)\.(\w+)\Z"
 )
@@ -116,6 +117,10 @@ def _finish(reading: Reading) -> None:
     reading.choose |= {"parallel": preset, "zero": zero}
     for name, found in degree.items():
         reading.settings[f"parallel.{name}"] = found
+    if degree["tensor"] == 1:
+        reading.settings["parallel.sequence"] = False
+    if "model" not in reading.choose:
+        reading.notes.append("its model is not named: add model=ORGANISATION/NAME, or one of launch show model")
     if reading.choose.get("data") == "synthetic":
         reading.settings.pop("data.tokenizer", None)
 
@@ -127,6 +132,7 @@ def _arguments(reading: Reading) -> None:
         if not reading.ledger.is_open(key) or found is None or not isinstance(value, bool | int | float | str):
             continue
         name = found[1].replace("_", "-")
+        name = _LONG.get(name, name)
         meaning = MEANINGS.get(name)
         if value is False or DEFAULTS.get(name) == value:
             reading.ledger.default(key)
@@ -152,11 +158,37 @@ def _sequence(reading: Reading, key: str) -> None:
 
 def _mixed(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
-    if word not in _PRECISION:
+    if word in ("get_mixed_precision_config", "MixedPrecisionConfig") and reading.has("mixed_precision.value"):
+        reading.ledger.default(key)
+    elif word not in _PRECISION:
         reading.ledger.leave(key, f"{word} mixes formats by layers: set precision.compute")
     else:
         found = _PRECISION[word]
         choose(reading, key, found if isinstance(found, dict) else {"precision": found})
+
+
+def _reduces(reading: Reading, key: str) -> None:
+    """Gradients in fp32 are the default; else they are kept and reduced in 16 bits."""
+    if reading.flag(key):
+        reading.ledger.default(key)
+    else:
+        reading.say(key, {f"precision.{name}": "bf16" for name in ("gradients", "accumulate", "reduce")})
+
+
+def _evaluates(reading: Reading, key: str) -> None:
+    """Steps between evaluations, or batches of one; 0 evaluates never."""
+    if reading.number(key):
+        reading.say_count(key, "train.eval_every" if key.endswith("interval") else "train.eval_steps", 1)
+    else:
+        reading.say(key, {"train.eval_every": None})
+
+
+def _layout(reading: Reading, key: str) -> None:
+    """Stages in Megatron's letters, in one word."""
+    if isinstance(reading.value(key), str):
+        reading.say(key, {"parallel.layout": str(reading.value(key)).split("|")})
+    else:
+        reading.ledger.leave(key, "stages are named by letters in one word here: set parallel.layout")
 
 
 def _data(reading: Reading, key: str) -> None:
@@ -235,6 +267,17 @@ TABLE: tuple[Row, ...] = (
     flag("model.sequence_parallel", "parallel.sequence"),
     count("model.num_layers_in_first_pipeline_stage", "parallel.first_stage_layers", least=1),
     count("model.num_layers_in_last_pipeline_stage", "parallel.last_stage_layers", least=1),
+    by("model.pipeline_model_parallel_layout", "parallel.layout", "in one word", _layout),
+    count("model.kv_channels", "model.head_dim", least=1),
+    number("model.hidden_dropout model.attention_dropout", "model.dropout"),
+    usual("model.gradient_accumulation_fusion model.bias_activation_fusion model.bias_dropout_fusion"
+          " model.apply_rope_fusion model.persist_layer_norm model.masked_softmax_fusion"
+          " model.deallocate_pipeline_outputs"
+          " model.use_transformer_engine_full_layer_spec", (True, False), ""),
+    off("model.position_embedding_type model.yarn_rotary_scaling_factor model.yarn_mscale model.yarn_mscale_all_dim"
+        " model.layernorm_zero_centered_gamma model.freeze_vision_model model.freeze_language_model"
+        " model.freeze_vision_projection ddp.use_megatron_fsdp",
+        "there is no such thing here"),
     idle("model.pipeline_dtype", "of what stages send, which is what they compute"),
     by("model.seq_length dataset.seq_length dataset.sequence_length", "train.sequence_length", "", _sequence),
     by("model.recompute_granularity", "checkpointing", "", _recomputes),
@@ -267,13 +310,18 @@ TABLE: tuple[Row, ...] = (
          " model.use_te_rng_tracker"
          " rng.te_rng_tracker model.offload_modules model.high_priority_a2a_comm_stream model.hf_config",
          "it belongs to what another key switches on"),
-    by("mixed_precision mixed_precision.class", "precision", "", _mixed),
-    usual("mixed_precision.grad_reduce_in_fp32", (True,), "set precision.reduce"),
+    by("mixed_precision.grad_reduce_in_fp32", "precision.gradients, precision.accumulate, precision.reduce", "",
+        _reduces),
+    idle("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "of how buffers are shared"),
+    usual("mixed_precision.fp8_param_gather mixed_precision.fp8_dot_product_attention", (False,),
+        "parameters are gathered in 16 bits here"),
+    by("mixed_precision.class mixed_precision.value mixed_precision", "precision", "mixtures by layers are refused",
+        _mixed),
     count("train.train_iters", "train.steps", least=1),
     count("train.global_batch_size", "train.global_batch_size", least=1),
     count("train.micro_batch_size", "train.micro_batch_size", least=1),
-    count("train.eval_interval validation.eval_interval", "train.eval_every", least=1),
-    count("train.eval_iters validation.eval_iters", "train.eval_steps", least=1),
+    by("train.eval_interval validation.eval_interval train.eval_iters validation.eval_iters",
+       "train.eval_every, train.eval_steps", "", _evaluates),
     idle("train.manual_gc train.manual_gc_interval train.manual_gc_eval train.empty_unused_memory_level"
          " train.exit_signal_handler train.check_for_nan_in_grad", "of how ranks do the same"),
     number("optimizer.lr scheduler.max_lr", "optimizer.lr"),
@@ -289,7 +337,7 @@ TABLE: tuple[Row, ...] = (
           _DTYPES, "states are in fp32 here: set precision.optimizer_states"),
     usual("optimizer.bf16 optimizer.fp16 optimizer.class scheduler.class", (True, False), ""),
     by("optimizer.use_distributed_optimizer ddp.use_distributed_optimizer", "zero=1", "", _shards),
-    usual("ddp.grad_reduce_in_fp32", (True,), "set precision.reduce"),
+    idle("ddp.grad_reduce_in_fp32", "mixed_precision decides it"),
     usual("ddp.data_parallel_sharding_strategy", ("no_shard", "optim_grads_params"),
         "Megatron-FSDP alone reads it: set zero.stage"),
     idle("ddp.check_for_nan_in_grad ddp.check_for_large_grads ddp.average_in_collective",

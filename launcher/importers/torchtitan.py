@@ -90,6 +90,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     apply(TABLE, reading)
     saves = {} if "save.every" in reading.settings else {"save.last": False}
     defaults(reading, {**_DEFAULTS, **saves})
+    reading.settings["model.max_position_embeddings"] = reading.settings["train.sequence_length"]  # Its max_seq_len.
     _schedule(reading)
     _batch(reading)
     return imported(

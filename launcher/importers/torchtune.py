@@ -58,7 +58,8 @@ _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset",
 """Sets whose ``train_on_input`` is true where a file does not say."""
 
 _OPTIMIZERS: Mapping[str, str] = {
-    "adamw": "adamw", "adam": "adamw", "sgd": "sgd", "pagedadamw8bit": "paged_adamw_8bit", "adamw8bit": "adamw_8bit",
+    "adamw": "adamw", "adam": "adamw", "sgd": "sgd", "pagedadamw8bit": "paged_adamw_8bit", "pagedadamw": "adamw",
+    "adamw8bit": "adamw_8bit",
     "adafactor": "adafactor", "lion": "lion",
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Any] = {

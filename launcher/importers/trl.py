@@ -154,9 +154,9 @@ def _data_and_model(followed: _python.Followed) -> JsonObject:
         places = followed.first(name)
         if places:
             found[key] = places[0]
-    models = [
-        each.get("model") for each in followed.calls([f"{name.removesuffix('Config')}Trainer" for name in _CLASSES])
-    ]
+    trainers = [f"{name.removesuffix('Config')}Trainer" for name in _CLASSES]
+    models = [place for name in trainers for place in followed.first(name)]
+    models += [each.get("model") for each in followed.calls(trainers)]
     if models and isinstance(models[0], str) and models[0] != "???":
         found["model_name_or_path"] = models[0]
     return found

@@ -218,7 +218,7 @@ def test_a_program_imports_and_checks_by_the_same_rule(answer: Answer) -> None:
     words = ["model=1b", *ON.split()]
     assert launcher.check(words, megatron_args="f.json", variables={"DATA": "x"}).verdict == "invalid"
     assert launcher.check(words, deepspeed="f.json", partial=True).verdict == "fits"
-    with pytest.raises(ConfigErrors, match="it is one of deepspeed, hf, megatron"):
+    with pytest.raises(ConfigErrors, match="it is one of accelerate, axolotl, deepspeed, hf, "):
         launcher.import_("nemo", "f.json")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from launcher.base import registry
 from launcher.base.errors import ConfigError, ConfigErrors
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, MODEL_ARGS, ZERO3_OFFLOAD
+from tests.support.peer_files import PEERS
 
 ANYTHING = st.recursive(
     st.none()
@@ -46,15 +47,35 @@ STARTS: dict[str, list[dict[str, Any]]] = {
 
 
 def test_every_importer_has_files_to_start_from() -> None:
-    assert tuple(STARTS) == ("hf", "deepspeed", "megatron")
-    assert set(STARTS) == set(registry.names("importers"))
+    assert {*STARTS, *PEERS} == set(registry.names("importers"))
+    assert all(PEERS.values())
 
 
 @pytest.mark.parametrize("kind", STARTS)
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_any_value_of_any_key_is_imported_or_refused_with_the_files_name(kind: str, data: st.DataObject) -> None:
-    content = json.loads(json.dumps(data.draw(st.sampled_from(STARTS[kind]))))
+    import_changed(kind, STARTS[kind], data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_value_in_a_file_of_a_peer_is_imported_or_refused_with_the_files_name(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(PEERS)))
+    import_changed(kind, PEERS[kind], data)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", sorted(PEERS))
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_any_value_in_a_file_of_each_peer_is_imported_or_refused(kind: str, data: st.DataObject) -> None:
+    import_changed(kind, PEERS[kind], data)
+
+
+def import_changed(kind: str, starts: list[dict[str, Any]], data: st.DataObject) -> None:
+    """Change one value of a file and read it; an error names the file."""
+    content = json.loads(json.dumps(data.draw(st.sampled_from(starts))))
     key = data.draw(st.sampled_from(sorted(content)))
     inside = content[key]
     if isinstance(inside, dict) and inside and data.draw(st.booleans()):

@@ -43,8 +43,32 @@ FILES = {
 }
 
 
+READ = {
+    "axolotl.yml": "axolotl",
+    "sft.yaml": "llamafactory",
+    "trl.yaml": "trl",
+    "accelerate.yaml": "accelerate",
+    "train.toml": "torchtitan",
+    "bridge.yaml": "megatron_bridge",
+    "training_args.json": "trl",
+}
+"""Those that an importer reads."""
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "hf", "megatron", "torchtune"])
+@pytest.mark.parametrize("name", READ)
+def test_a_file_of_a_program_that_is_read_is_told_its_importer(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name][0])
+    with pytest.raises(ConfigErrors) as caught:
+        read(kind, path, {})
+    [error] = caught.value.errors
+    assert FILES[name][1] in error.rule
+    assert error.way_out == (f"launch import {READ[name].replace('_', '-')} {path}",)
+
+
 @pytest.mark.parametrize("kind", ["deepspeed", "hf", "megatron"])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", FILES.keys() - READ)
 def test_a_file_of_another_program_is_named_with_what_can_be_done_with_it(
     name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ from launcher.config import left_out
 from launcher.config.request import request
 from launcher.importers import Imported
 from launcher.preflight import findings
+from tests.support import peer_files
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B, ZERO3_OFFLOAD
 
 FOLDER = Path(__file__).parent / "files"
@@ -144,7 +145,7 @@ def assert_partition(found: Imported, keys: set[str] | None) -> None:
 
 
 def test_there_are_files_of_every_format_and_their_keys_are_found_by_another_reader() -> None:
-    assert set(KINDS) == set(registry.names("importers"))
+    assert {*KINDS, *peer_files.KINDS} == set(registry.names("importers"))
     for kind in KINDS:
         files = [path for path in FILES if path.parent.name == kind]
         assert len(files) >= 2

@@ -1,0 +1,165 @@
+"""Files of axolotl, LLaMA-Factory, TRL, accelerate, torchtitan, torchtune, nanotron and Megatron Bridge as runs here.
+
+The files are written for these tests, with the keys that the examples of each program have; the lists of keys in
+``keys/`` are those of its schema (releases as the importers name them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.actions.importing import kinds, read
+from launcher.base import registry
+from launcher.base.errors import ConfigErrors
+from launcher.config.ledger import UNKNOWN, Imported
+from launcher.config.request import request
+from launcher.importers._table import known_keys
+from launcher.preflight import findings
+from launcher.spec.parse import OPEN_NODES, accepts
+from tests.support.coming_from import page
+from tests.support.helpers import ROOT
+from tests.support.peer_files import KINDS, content_of, files
+
+FOLDER = Path(__file__).parent
+FILES = [path for kind in KINDS for path in files(kind)]
+SCHEMAS = sorted((FOLDER / "keys").glob("*.txt"))
+
+
+def identity(path: Path) -> str:
+    return f"{path.parent.name}-{path.name}"
+
+
+def leaves(content: object, prefix: str = "") -> set[str]:
+    """Dotted paths of all leaves; mappings in a list are told by their place."""
+    if isinstance(content, list) and any(isinstance(each, dict) for each in content):
+        content = {str(place): each for place, each in enumerate(content)}
+    if not isinstance(content, dict) or not content:
+        return {prefix[:-1]}
+    return {path for key, value in content.items() for path in leaves(value, f"{prefix}{key}.")}
+
+
+def lists_of(found: Imported) -> list[str]:
+    left = [each.key for each in found.left_out]
+    return [*(each.key for each in found.said), *found.default, *found.kept, *left]
+
+
+def test_there_are_ten_files_of_each_program() -> None:
+    assert {path.parent.name: len(files(path.parent.name)) for path in FILES} == dict.fromkeys(KINDS, 10)
+    assert "megatron-bridge" in kinds()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_is_said_in_full_and_no_key_is_in_two_lists_or_in_none(kind: str) -> None:
+    for path in files(kind):
+        found = read(kind, path, {})
+        entered, content = lists_of(found), content_of(path)
+        assert len(entered) == len(set(entered)), path
+        assert content is None or set(entered) == leaves(content), path
+        assert [str(error) for error in found.errors] == [], path
+        mattering = [
+            left for left in found.left_out if left.matters and not left.effect.startswith("there is no setting")
+        ]
+        assert [(left.key, left.effect) for left in mattering] == [], path
+        settings = {**found.recipe["set"]}
+        assert [
+            key for key, value in settings.items() if not key.startswith(OPEN_NODES) and not accepts(key, value)
+        ] == [], path
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda path: path.stem)
+def test_every_key_of_a_programs_schema_is_in_its_table(schema: Path) -> None:
+    known = known_keys(registry.load("importers", schema.stem).TABLE)
+    keys = schema.read_text().split()
+    assert len(keys) > 20
+    missing = [
+        key for key in keys if not known & {key[:end] for end in range(len(key) + 1) if key[end : end + 1] in ".."}
+    ]
+    assert missing == []
+
+
+def test_a_key_that_nobody_knows_matters() -> None:
+    for kind in KINDS:
+        [path, *_] = [path for path in files(kind) if path.suffix in (".yaml", ".yml", ".toml")]
+        found = registry.load("importers", kind).read(changed(path), str(path))
+        assert ("unheard_of", UNKNOWN, True) in [(left.key, left.effect, left.matters) for left in found.left_out], kind
+
+
+def changed(path: Path) -> str:
+    line = "unheard_of = 7\n" if path.suffix == ".toml" else "unheard_of: 7\n"
+    return line + path.read_text()
+
+
+def words_here(found: Imported) -> list[str]:
+    """The words of a run with a model that is shipped in place of one of the Hub, on a cluster of its size."""
+    typed = [word for word in found.overrides if not word.startswith(("data.tokenizer", "model.weights"))]
+    here = {"A3B": "qwen3_30b_a3b", "70B": "llama3_70b"}
+    for place, word in enumerate(typed):
+        if word.startswith("model=") and "/" in word:
+            typed[place] = f"model={next((name for part, name in here.items() if part in word), 'llama3_8b')}"
+    return [*typed, "hardware=b200", *cluster(typed)]
+
+
+def cluster(words: Sequence[str]) -> list[str]:
+    """Nodes of 8 GPUs, as many as its degrees or its batch ask for."""
+    typed = dict(word.split("=", 1) for word in words)
+    names = ("tensor", "pipeline", "context", "ulysses", "replicate")
+    ranks = math.prod(int(typed.get(f"parallel.{name}", 1)) for name in names)
+    if any(key.startswith("cluster.") for key in typed):
+        return []
+    if {"train.global_batch_size", "train.gradient_accumulation"} <= typed.keys():
+        micro = int(typed["train.micro_batch_size"]) * int(typed["train.gradient_accumulation"])
+        ranks *= int(typed["train.global_batch_size"]) // micro
+    else:
+        ranks = max(ranks, 8)
+    return [f"cluster.gpus_per_node={min(ranks, 8)}", f"cluster.nodes={max(1, ranks // 8)}"]
+
+
+REFUSED = {
+    "torchtitan-llama3_405b.toml": "this version cuts no linears in fp8 over tensor parallel ranks",
+    "trl-training_args.json": "the model has positions for 256 tokens",
+}
+"""Runs that no engine here trains, and the rule; the Trainer's arguments name no model."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", FILES, ids=identity)
+def test_an_imported_run_keeps_every_rule(path: Path) -> None:
+    asked = request(words_here(read(path.parent.name, path, {})))
+    assert [str(error) for error in asked.errors] == []
+    broken = [str(error) for error in findings.broken_rules(asked.require())]
+    expected = REFUSED.get(identity(path))
+    assert all(expected is not None and expected in error for error in broken), broken
+    assert bool(broken) == (expected is not None)
+
+
+def test_a_python_file_with_several_functions_asks_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "registry.py"
+    path.write_text("def one():\n    return Trainer.Config()\n\n\ndef two():\n    return one()\n")
+    with pytest.raises(ConfigErrors) as caught:
+        read("torchtitan", path, {})
+    [error] = caught.value.errors
+    assert error.way_out == ("--set config=one", "--set config=two")
+    assert read("torchtitan", path, {"config": "two"}).overrides
+
+
+def test_python_is_read_as_text_and_never_run(tmp_path: Path) -> None:
+    path = tmp_path / "sft.py"
+    mark = tmp_path / "ran"
+    path.write_text(
+        f"from trl import SFTConfig\nopen({str(mark)!r}, 'w')\nrate = compute()\n"
+        "args = SFTConfig(learning_rate=rate, max_steps=2 * 5)\n"
+    )
+    found = read("trl", path, {})
+    assert not mark.exists()
+    assert "train.steps=10" in found.overrides
+    [open_one] = [left for left in found.left_out if left.matters]
+    assert (open_one.key, open_one.effect) == ("learning_rate", "the file leaves it open: set optimizer.lr")
+
+
+def test_the_page_of_their_keys_and_ours_is_made_of_the_tables() -> None:
+    written = (ROOT / "docs" / "coming-from.md").read_text()
+    assert written == page(), "python -c 'from tests.support.coming_from import page; print(page(), end=str())'"

@@ -1,0 +1,77 @@
+"""The tables of docs/coming-from.md, made of the importers' own, so that the two cannot drift apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launcher.base import registry
+from launcher.importers import _sharding, _trainer
+from launcher.importers._table import Row
+
+NAMES = {
+    "axolotl": "axolotl",
+    "llamafactory": "LLaMA-Factory",
+    "trl": "TRL",
+    "accelerate": "accelerate",
+    "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
+    "nanotron": "nanotron",
+    "megatron_bridge": "Megatron Bridge",
+}
+_HEAD = ("| there | here | what differs |", "|---|---|---|")
+_SHARED = {*map(id, _trainer.ROWS), *map(id, _sharding.FSDP), id(_sharding.DEEPSPEED), id(_sharding.FSDP_WORDS)}
+
+
+INTRODUCTION = """\
+# Coming from another program
+
+    launch import axolotl lora.yml                         # prints the words of the same run
+    launch import torchtitan config_registry.py --set config=llama3_8b
+    launch import trl dpo.yaml --set task=dpo              # a YAML of TRL does not say its task
+    launch import megatron-bridge llama3.py --recipe mine.yaml
+
+The kinds are `accelerate`, `axolotl`, `llamafactory`, `megatron-bridge`, `nanotron`, `torchtitan`, `torchtune` and
+`trl`, which reads TrainingArguments, too; `deepspeed`, `hf` and `megatron` stand in
+[own-files.md](own-files.md#other-programs-files). Python is read as text and never run: calls with keywords,
+assignments, and functions of the same file. Every key ends in one of four lists, and one that changes the maths, the
+memory or the data and cannot be said is an error, unless `--partial`.
+
+- The tables list the keys that something here says. Keys of logs, files, samples, trackers and kernels with the same
+  maths are left out with "no effect", and the reason; all others are refused by name.
+- What a file leaves to its program is said, too, where the default here is another ("left out it is ...").
+- The number of GPUs is yours (`cluster.nodes`, `cluster.gpus_per_node`), but for files of accelerate.
+- axolotl and LLaMA-Factory fine-tune on the engines here, which mask, pack and shard; preferences go to TRL.
+- Frozen weights in 8 bits, GaLore, APOLLO, BAdam, adapters other than LoRA, and images are refused by name.
+
+The tables are made from the importers (`launcher/importers/`).
+
+"""
+
+
+def page() -> str:
+    """The whole of docs/coming-from.md."""
+    return INTRODUCTION + tables()
+
+
+def tables() -> str:
+    """Every table with its heading: keys that several programs have once, then those of each program."""
+    sharding = (_sharding.DEEPSPEED, _sharding.FSDP_WORDS, *_sharding.FSDP)
+    parts = ["## Keys of the Trainer (axolotl, LLaMA-Factory, TRL)", table((*_trainer.ROWS, *sharding))]
+    for kind, name in NAMES.items():
+        rows: Sequence[Row] = registry.load("importers", kind).TABLE
+        parts += [f"## {name}", table(row for row in rows if id(row) not in _SHARED)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows that something here says, those of one setting together."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.ours and row.tells:
+            lines.setdefault((row.ours, row.differs), []).extend(row.keys)
+    return "\n".join([*_HEAD, *(_line(keys, *said) for said, keys in lines.items())])
+
+
+def _line(keys: Sequence[str], ours: str, differs: str) -> str:
+    here = ", ".join(f"`{each}`" for each in ours.split(", "))
+    return f"| {', '.join(f'`{key}`' for key in dict.fromkeys(keys))} | {here} | {differs.replace('|', '/')} |"
