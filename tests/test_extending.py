@@ -261,3 +261,35 @@ def test_a_family_and_a_backend_are_one_file_each_of_the_launchers_folder(packag
     assert found["added"]["peak"] != found["shipped"]["peak"]
     fewer = found["shipped"]["parameters"]["total"] - found["added"]["parameters"]["total"]
     assert (fewer > 0) == (package == "families")
+
+
+KIND = (
+    "from launcher.estimate.families._decoders.kinds.mlp import *\n"
+    "from launcher.estimate.families._weights import linear\n"
+    "def weights(part):\n    return linear('mixer.only', part.model.hidden_size, 16, bias=False)\n"
+)
+HYBRID = {
+    "model_type": "nemotron_h", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16,
+    "ssm_state_size": 16, "n_groups": 2, "layers_block_type": ["linear_attention", "added"],
+}  # fmt: skip
+
+
+def test_a_kind_of_layer_is_one_file_that_the_description_of_a_model_type_names(tmp_path: Path) -> None:
+    (tmp_path / "kinds").mkdir()
+    (tmp_path / "kinds" / "added.py").write_text(KIND)
+    (tmp_path / "config.json").write_text(json.dumps(HYBRID))
+    room = "launcher.estimate.families._decoders"
+    longer = (
+        f"from {room} import TYPES, kinds; kinds.__path__.append({str(tmp_path / 'kinds')!r})\n"
+        f"from {room}.description import Step; from dataclasses import replace; one = TYPES['nemotron_h']\n"
+        "steps = {**one.steps, 'added': (Step(norm='norm', kinds=('added',)),)}\n"
+        f"TYPES['nemotron_h'] = replace(one, steps=steps)\n{LAUNCH}"
+    )
+    words = ("model=./config.json", "parallel=ddp", *WORLD)
+    found = judged({"named": words}, tmp_path, program=longer)["named"]
+    shipped = judged({"named": words}, tmp_path)["named"]
+    assert found["errors"] == []
+    mixer = 64 * (128 + 192 + 8) + 192 * 5 + 3 * 8 + 128 + 128 * 64
+    assert found["parameters"]["total"] == 2 * 256 * 64 + 64 + (64 + mixer) + (64 + 64 * 16)
+    assert "a layer of a nemotron_h is" in shipped["errors"][0]["rule"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank.adapters import module
+from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.spec import RunSpec, edit
 
 
@@ -39,7 +40,8 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
 def _linears(spec: RunSpec) -> tuple[str, ...]:
     """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
     family = families.of(spec.model)
-    rows = family.block(spec.model, 0)
+    layers = kinds_of(family, spec.model, tuple(range(spec.model.num_hidden_layers)), first_apart=False)
+    rows = [row for _, layer, _ in layers for row in block_weights(family, spec.model, layer)]
     if family.traits.choices is None:
         there = {module(row) for row in rows}
         return tuple(name for name in family.traits.adapter_targets if name in there or not family.traits.experts)

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
-from launcher.estimate.families._decoders import TYPES, checks, saved, values
+from launcher.estimate.families._decoders import TYPES, checks, values, windows
 from launcher.estimate.rank.counts import parameter_counts
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
@@ -99,7 +99,15 @@ def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> No
     assert ours == pytest.approx(plain, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    ("kind", "layer"), [(kind, layer) for kind, found in TYPES.items() if found.layers for layer in range(4)]
+)
+def test_each_kind_of_layer_saves_what_autograd_keeps_for_it(kind: str, layer: int) -> None:
+    measured, predicted = decoders.saved(kind, layer % decoders.spec_of(decoders.tiny(kind)).model.num_hidden_layers)
+    assert predicted == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if not found.layers])
 def test_a_block_saves_what_autograd_keeps_for_it(kind: str) -> None:
     """At this size a few numbers a token, fp32 copies of weights and experts without tokens show."""
     measured, predicted = decoders.saved(kind)
@@ -131,7 +139,7 @@ def test_the_layers_with_a_window_are_those_of_the_class(kind: str, more: dict[s
     document = {"model_type": kind, "num_hidden_layers": 14, **more}
     made = transformers.CONFIG_MAPPING[kind](**{key: value for key, value in document.items() if key != "model_type"})
     model = decoders.spec_of(document).model
-    assert [saved.has_window(model, layer) for layer in range(14)] == [
+    assert [windows.has_window(model, layer) for layer in range(14)] == [
         kind == "sliding_attention" for kind in made.layer_types
     ]
 

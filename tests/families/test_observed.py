@@ -19,7 +19,7 @@ from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import make_spec
 
 FILE = {
-    "model_type": "nemotron_h",
+    "model_type": "lfm2",
     "hidden_size": 8,
     "vocab_size": 32,
     "num_hidden_layers": 3,
@@ -28,7 +28,7 @@ FILE = {
 LINE = {"saved": [100.5, 2.0], "extra": [10.0, 0.0], "keeps_input": False}
 FORMS = dict.fromkeys(("fp32", "bf16", "mixed"), LINE)
 FOUND: JsonObject = {
-    "class": "NemotronHConfig",
+    "class": "Lfm2Config",
     "parameters": 32 * 8 * 2 + 8 + 2 * (16 * 8 + 4) + 4 * 8 * 6,
     "sizes": {
         "num_hidden_layers": 3,
@@ -99,7 +99,7 @@ def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built
     found = families.of(spec.model).transformers_config(spec.model)
     assert found is not None
     assert (found.name, found.settings) == (
-        "NemotronHConfig",
+        "Lfm2Config",
         {"hidden_size": 8, "vocab_size": 32, "num_hidden_layers": 3},
     )
 

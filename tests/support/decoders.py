@@ -47,6 +47,19 @@ _MORE = {
     "shared_expert_intermediate_size": 32,
     "shared_intermediate_size": 32,
 }
+_OF_KIND: dict[str, dict[str, Any]] = {
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
+        "ssm_state_size": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "moe_shared_expert_intermediate_size": 40,
+    },
+}
+"""Of types whose layers are of several kinds."""
+
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
@@ -70,6 +83,7 @@ def tiny(kind: str, **changes: Any) -> dict[str, Any]:
     there = values.defaults(kind)
     named = {name: size for key, size in _SIZES.items() if (name := values.their_key(kind, key))}
     more = {key: value for key, value in _MORE.items() if key in there}
+    more |= _OF_KIND.get(kind, {})
     return {"model_type": kind, **named, **more, **dict.fromkeys(TYPES[kind].dropouts, 0.0), **changes}
 
 
@@ -162,7 +176,7 @@ def _networks(kind: str) -> tuple[Any, Any, RunSpec]:
     return ours, plain, spec_of(tiny(kind))
 
 
-def saved(kind: str) -> tuple[int, int]:
+def saved(kind: str, layer: int = 1) -> tuple[int, int]:
     """Bytes of the storages that a block's forward pass saves, each once, and those of the formula, in bf16."""
     torch = _torch()
     document = tiny(kind, **({"sliding_window": 64} if "sliding_window" in values.defaults(kind) else {}))
@@ -172,7 +186,8 @@ def saved(kind: str) -> tuple[int, int]:
     made.to_empty(device="cpu")
     network.retie(made)
     import_module("launcher.worker.model.initial").fill(made, 1)
-    if spec.model.num_experts:
+    grouped = TYPES[kind].layers is not None
+    if spec.model.num_experts and not grouped:
         made.set_experts_implementation("eager")
     engine = EngineTraits(
         library="transformers",
@@ -180,12 +195,13 @@ def saved(kind: str) -> tuple[int, int]:
         residual_size=2,
         sequence_length=TOKENS,
         cpu=True,
+        grouped_experts=grouped,
         scores=spec.model.attention == "eager",
     )
     choices = dict.fromkeys(("routed", "routed_tensor"), spec.model.num_experts_per_tok)
-    rows = families.of(spec.model).saved(spec.model, 1, engine)
+    rows = families.of(spec.model).saved(spec.model, layer, engine)
     assert rows
-    return _by_autograd(made, network.blocks(made)[1]), sum(
+    return _by_autograd(made, network.blocks(made)[layer]), sum(
         row.bytes * TOKENS * choices.get(row.share, 1) for row in rows
     )
 

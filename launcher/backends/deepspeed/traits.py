@@ -30,6 +30,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         cpu=spec.hardware.device == "cpu",
+        scan_kernels=spec.hardware.device != "cpu",
         attention_copy=spec.parallel.ulysses > 1,
         key_heads=ulysses_key_heads(spec),
         gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",

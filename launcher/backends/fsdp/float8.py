@@ -97,7 +97,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
     i, h = model.intermediate_size, model.hidden_size
     sizes = {"i": i, "h": h, "w": i * h, "tok": tok}
     z, z_res = rank.engine.size, rank.engine.residual_size
-    inside = f"({2 * z_res} * h{f' + {z} * i' if rank.blocks[-1].recomputed else ''}) * tok"
+    inside = f"({2 * z_res} * h{f' + {z} * i' if rank.last_block.recomputed else ''}) * tok"
     what = "tensors inside one block, and the casts of a linear to fp8"
     yield term("temporary", ("forward",), what, f"{inside} + {_forward(rank)}", _SOURCE, **sizes).at("fp8")
     what = "gradients and casts to fp8 in the MLP"

@@ -302,7 +302,7 @@ def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
     block = times * rank.largest_block.unpacked
     blocks = times * rank.all_blocks.unpacked
     head, kept = output_elements(rank), times * _kept_copies(rank)
-    again = ceil(block * rank.blocks[-1].recomputed_share) if rank.blocks else 0
+    again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
     inside = blocks if rank.spec.adapter.name == "none" else kept + again
     cast: list[tuple[tuple[Moment, ...], int]] = [
         (("forward",), inside),

@@ -36,13 +36,13 @@ def forward(rank: RankModel) -> Iterator[MemoryTerm]:
     q/2`` as the kernel returned it. Only a block that saves nothing is looked at: beside what it saves of its MLP the
     ring is less. Of the products that selective checkpointing keeps, the queries' alone is there by then.
     """
-    if not rank.blocks[-1].repeats("attention"):
+    if not rank.last_block.repeats("attention"):
         return
     size, queries, pairs = _sizes(rank)
     kernel = size * queries // 2 if size < _FP32 else 0
     ring = size * (queries + (1 + _neighbours(rank)) * pairs) + 3 * _FP32 * queries + kernel
     k = rank.token_bytes([_row(ring, "tensor"), _row(rank.engine.residual_size * _hidden(rank), "token")])
-    kept = (row for row in rank.blocks[-1].saved if row.part == "cache" and row.output_of != "q_proj")
+    kept = (row for row in rank.last_block.saved if row.part == "cache" and row.output_of != "q_proj")
     values = {"k": k, "k_there": rank.token_bytes(kept), "tok": rank.tokens}
     what, expression = "ring attention, less products to come", "(k - k_there) * tok"
     yield term("temporary", ("forward",), what, expression, _SOURCE, **values).at("attention")

@@ -34,6 +34,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1,
         key_heads=ulysses_key_heads(spec),
         cpu=cpu,
+        scan_kernels=not cpu,
         grouped_experts=True,
         shared_experts=spec.parallel.expert > 1,
         shard_rows=spec.parallel.shard,

@@ -42,6 +42,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         attention_copy=_attention_copy(spec),
         expert_outputs=how.deterministic and not spec.backend.argument("moe-permute-fusion"),
         cpu=spec.hardware.device == "cpu",
+        scan_kernels=True,
         vocabulary_multiple=vocabulary_multiple(spec) * spec.parallel.tensor,
         gradients_stay=True,
         states_in_buffers=True,

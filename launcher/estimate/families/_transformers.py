@@ -188,7 +188,14 @@ def _inside_gelu_new(model: ModelSpec, size: int) -> list[SavedTensor]:
     return [_saved("inside gelu_new", 3 * size, "tensor", "mlp")] if model.hidden_act == "gelu_new" else []
 
 
-def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
+def routed(
+    model: ModelSpec,
+    engine: EngineTraits,
+    *,
+    wide_router: bool = False,
+    groups: tuple[int, int] = (0, 0),
+    hidden: int = 0,
+) -> list[SavedTensor]:
     """Routed experts: indices, inputs, gate and up, activation, product, outputs.
 
     Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
@@ -196,12 +203,14 @@ def routed(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False)
     after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
     router's probabilities and their sum. A router that scores by sigmoid (``wide_router``) makes an fp32 copy of its
     input, and keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum.
+    ``groups`` are these numbers where ``model`` does not hold them, ``hidden`` a token's width on its way.
     """
-    hidden, width = model.hidden_size, model.moe_intermediate_size
+    hidden, width = hidden or model.hidden_size, model.moe_intermediate_size
     size, outputs = (engine.residual_size, 1) if engine.grouped_experts else (engine.size, 2)
-    beside = _FP32 * hidden if wide_router and engine.residual_size < _FP32 else 0
+    beside = _FP32 * model.hidden_size if wide_router and engine.residual_size < _FP32 else 0
     if wide_router:
-        beside += _INDEX * (2 * model.n_group + model.topk_group) + model.num_experts
+        every, chosen = model.n_group or groups[0], model.topk_group or groups[1]
+        beside += _INDEX * (2 * every + chosen) + model.num_experts
         beside += _FP32 * (model.num_experts_per_tok + 1)
     made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     return [

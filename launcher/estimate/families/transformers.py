@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families._decoders import TYPES, checks, reading, values, weights
+from launcher.estimate.families._decoders import TYPES, checks, layers, reading, values, weights, windows
 from launcher.estimate.families._decoders import saved as decoder_saved
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
@@ -19,8 +19,11 @@ from launcher.spec import ModelSpec, RunSpec
 
 traits = FamilyTraits(
     experts=True,
-    mask=decoder_saved.mask,
-    window=decoder_saved.window,
+    mask=windows.mask,
+    window=windows.window,
+    attends=layers.attends,
+    scans=layers.scans,
+    sums=layers.sums,
     choices=checks.of_type,
     narrow_routing=lambda model: True,
     not_linear="blocks of more kinds than this version cuts",
@@ -35,24 +38,26 @@ head = weights.head
 
 
 def block(model: ModelSpec, layer: int) -> list[Weight]:
-    """Norms, attention, and the MLP or the experts."""
-    return weights.block(model)
+    """Norms, and what each kind of the layer has."""
+    return weights.block(model, layer)
 
 
 def kind(model: ModelSpec, layer: int) -> str:
-    """All blocks have equal weights; those with a window may copy keys and values for a mask."""
+    """The word of a layer of several kinds; else those with a window may copy keys and values for a mask."""
+    if word := layers.word(model, layer):
+        return word
     mlp = "moe" if model.num_experts else "dense"
-    return f"{mlp} window" if decoder_saved.has_window(model, layer) else mlp
+    return f"{mlp} window" if windows.has_window(model, layer) else mlp
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Tensors saved by norms, attention and the MLP or the experts, in bytes for one token."""
-    return decoder_saved.block(model, engine, masked=decoder_saved.is_masked(model, layer, engine))
+    """Tensors saved by norms and by what each kind of the layer is, in bytes for one token."""
+    return decoder_saved.block(model, layer, engine)
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients inside the MLP, in bytes for one token."""
-    return decoder_saved.backward_extra(model, engine)
+    """Gradients inside the block, in bytes for one token."""
+    return decoder_saved.backward_extra(model, layer, engine)
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig:

@@ -37,11 +37,10 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
     stay.
     """
     if rank.blocks:
-        counts = tuple(kind.count for kind in rank.blocks)
         kept = tuple(kept_per_token(rank, kind) - rank.token_bytes(kind.offloaded) for kind in rank.blocks)
         f = rank.view.in_flight
-        every = tuple(count * _others(rank, kind) for count, kind in zip(counts, rank.blocks, strict=True))
-        yield from _all_saved(_Held(f, rank.tokens, counts, kept, every))
+        every = tuple(kind.count * _others(rank, kind) for kind in rank.blocks)
+        yield from _all_saved(_Held(f, rank.tokens, rank.order, _fullest_before_last(rank), kept, every))
 
 
 def _others(rank: RankModel, kind: BlockKind) -> Value:
@@ -51,11 +50,15 @@ def _others(rank: RankModel, kind: BlockKind) -> Value:
 
 
 class _Held(NamedTuple):
-    """Micro-batches in flight, tokens of one, blocks of each kind, bytes of a token that one keeps, others' blocks."""
+    """Micro-batches in flight, tokens of one, the kind of each block, bytes of a token that one keeps, others' blocks.
+
+    ``before`` is the place of the block whose backward pass is the fullest of those before the last.
+    """
 
     f: Fraction
     tok: int
-    counts: tuple[int, ...]
+    order: tuple[int, ...]
+    before: int
     kept: tuple[Value, ...]
     every: tuple[Value, ...]
 
@@ -63,31 +66,32 @@ class _Held(NamedTuple):
 @lru_cache(maxsize=4096)
 def _all_saved(held: _Held) -> tuple[MemoryTerm, ...]:
     """The terms of :func:`saved`, kept: layouts that differ in their sharding alone have equal ones."""
-    counts, layers = held.counts, sum(held.counts)
-    last, before = _kind_at(counts, -1), _kind_at(counts, -2)
+    layers, kinds = len(held.order), range(len(held.kept))
+    counts = [held.order.count(kind) for kind in kinds]
     left: dict[Moments, tuple[str, list[int]]] = {
-        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", []),
-        frozenset(("block_backward",)): ("saved by all blocks but the last", [last]),
-    }
+        BEFORE_BLOCKS_BACKWARD: ("saved by all blocks", counts),
+        frozenset(("block_backward",)): (
+            "saved by all blocks but the last", [held.order[:-1].count(kind) for kind in kinds],
+        ),
+    }  # fmt: skip
     if layers > 1:
-        left[frozenset(("next_block_backward",))] = ("saved by all blocks but two", [last, before])
-    terms = [
-        _saved(held, moments, what, [count - gone.count(kind) for kind, count in enumerate(counts)])
-        for moments, (what, gone) in left.items()
-    ]
+        gone = layers - held.before
+        what = f"saved by all blocks but {'two' if gone == 2 else gone}"
+        left[frozenset(("next_block_backward",))] = (what, [held.order[: held.before].count(kind) for kind in kinds])
+    terms = [_saved(held, moments, what, rest) for moments, (what, rest) in left.items()]
     if layers > 1:
-        first = [1 if kind == 0 else 0 for kind in range(len(counts))]
+        first = [1 if kind == held.order[0] else 0 for kind in kinds]
         terms.append(_saved(held, frozenset(("second_layer_backward",)), "saved by the first block", first))
     if held.f > 1:
         late: Moments = frozenset(("first_layer_backward", "root_backward"))
         moments = late if layers > 1 else PASSES - BEFORE_BLOCKS_BACKWARD - {"block_backward"}
-        terms.append(_saved(held, moments, "saved by micro-batches in flight", [0 for _ in counts]))
+        terms.append(_saved(held, moments, "saved by micro-batches in flight", [0 for _ in kinds]))
     return tuple(terms)
 
 
 def _saved(held: _Held, moments: Moments, what: str, counts: list[int]) -> MemoryTerm:
     """Tensors saved by so many blocks of each kind, and all blocks of the other micro-batches in flight."""
-    f, tok, _, kept, every_count = held
+    f, tok, _, _, kept, every_count = held
     values: dict[str, Value] = {"k": kept[0], "n": counts[0]}
     one, every = "n * k", "L * k"
     if len(kept) > 1:
@@ -142,31 +146,36 @@ def mask(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
     """The kinds of blocks whose backward pass runs, each with the moments at which it does."""
-    places: dict[Moment, int] = {
-        "block_backward": -1,
-        "next_block_backward": -2,
-        "second_layer_backward": 1,
-        "first_layer_backward": 0,
-    }
     if len(rank.blocks) < 2:
         return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
+    last = len(rank.order) - 1
+    places: dict[Moment, int] = {
+        "block_backward": last,
+        "next_block_backward": _fullest_before_last(rank),
+        "second_layer_backward": min(1, last),
+        "first_layer_backward": 0,
+    }
     found: dict[int, list[Moment]] = {}
-    counts = [kind.count for kind in rank.blocks]
     for moment, place in places.items():
-        found.setdefault(_kind_at(counts, place), []).append(moment)
+        found.setdefault(rank.order[place], []).append(moment)
     return ((frozenset(moments), rank.blocks[kind]) for kind, moments in found.items())
 
 
-def _kind_at(counts: Sequence[int], place: int) -> int:
-    """The kind of a block, of so many of each kind; counted from the first block or, below zero, from the last."""
-    last = len(counts) - 1
-    kinds = range(last + 1) if place >= 0 else range(last, -1, -1)
-    left = place if place >= 0 else -place - 1
-    for kind in kinds:
-        if left < counts[kind]:
-            return kind
-        left -= counts[kind]
-    return kinds[-1]
+def _fullest_before_last(rank: RankModel) -> int:
+    """The place of the block before the last beside whose backward pass most is held: of equal ones the next to last.
+
+    Of each kind that is the last one, which has the most blocks before it.
+    """
+    last = len(rank.order) - 1
+    if len(rank.blocks) < 2 or last < 2:
+        return max(0, last - 1)
+    kept = [kept_per_token(rank, kind) for kind in rank.blocks]
+    running = [rank.token_bytes((*kind.saved, *kind.backward_extra)) for kind in rank.blocks]
+    found, held = {}, Fraction()
+    for place, kind in enumerate(rank.order[:last]):
+        found[kind] = (held + running[kind], place)
+        held += kept[kind]
+    return max(found.values())[1]
 
 
 def mlp_backward(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -291,7 +300,7 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.blocks or rank.engine.library == "megatron":
         return
-    kind, engine = rank.blocks[-1], rank.engine
+    kind, engine = rank.last_block, rank.engine
     model, recomputes = rank.spec.model, BLOCK in kind.recomputed
     # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4

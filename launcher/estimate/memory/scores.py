@@ -17,9 +17,9 @@ _INSTANT = "scores"
 
 def scores(rank: RankModel) -> Iterator[MemoryTerm]:
     """Both passes, each as an instant beside that of the MLP."""
-    if not rank.blocks or rank.engine.library != "transformers" or _row(rank.blocks[-1]) is None:
+    if not rank.blocks or rank.engine.library != "transformers" or _row(rank.last_block) is None:
         return
-    yield from _forward(rank, rank.blocks[-1])
+    yield from _forward(rank, rank.last_block)
     for moments, kind in running_blocks(rank):
         yield from _backward(rank, kind, moments)
 

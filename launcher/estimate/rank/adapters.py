@@ -26,8 +26,8 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 
 def _packable(weight: Weight) -> bool:
-    """True for linears and experts; a router is a matrix that no linear layer holds."""
-    return len(weight.shape) > 1 and module(weight) not in ("gate", "router")
+    """True for linears and experts; a router is a matrix that no linear layer holds, and a convolution none."""
+    return len(weight.shape) == 2 and module(weight) not in ("gate", "router")
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
@@ -105,6 +105,8 @@ def saved(
 
 def _place(weight: Weight, rows: Sequence[SavedTensor]) -> Module | None:
     """The module of ``checkpointing.modules`` that a linear is in: attention, or the MLP or what stands for it."""
+    if weight.module is not None:
+        return weight.module
     if "attn" in weight.name or "attention" in weight.name:
         return "attention"
     return next((row.module for row in reversed(rows) if row.module not in (None, "norm")), None)

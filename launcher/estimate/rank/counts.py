@@ -119,6 +119,13 @@ def kinds_of(
     return tuple((name, 0 if apart else last[name], count) for (name, apart), count in found.items())
 
 
+@lru_cache(maxsize=1024)
+def names_of(family: Family, model: ModelSpec, layers: tuple[int, ...]) -> tuple[str, ...]:
+    """The word of the kind of each of these layers."""
+    _, names = _last_of_kind(family, model)
+    return tuple(names[layer] for layer in layers)
+
+
 @lru_cache(maxsize=256)
 def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tuple[str, ...]]:
     """The last layer of each kind, and the kind of each layer."""

@@ -74,6 +74,8 @@ class EngineTraits(Hashed):
     # True if linears save their input after their product: they are autograd functions written in Python.
     saves_after_products: bool = False
     cpu: bool = False  # True if the kernels are those of the CPU.
+    # True if scans of state spaces and of linear attention are Triton's kernels, and not operations of torch.
+    scan_kernels: bool = False
     vocabulary_multiple: int = 1  # The vocabulary is padded to a multiple of it.
     shard_rows: bool = False  # True if shards are cut by rows of each tensor (FSDP2), False if from one flat buffer.
     gradients_stay: bool = False  # True if gradient buffers live from the first step to the last.

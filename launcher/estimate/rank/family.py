@@ -17,7 +17,7 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.estimate.rank.tensors import NO_SCANS, SavedTensor, Scans, Weight
 from launcher.spec import ModelSpec, RunSpec
 
 
@@ -46,6 +46,14 @@ def _wide_routing(model: ModelSpec) -> bool:
 
 def _attends(model: ModelSpec, layer: int) -> bool:
     return True
+
+
+def _no_scans(model: ModelSpec, layer: int, size: int) -> Scans:
+    return NO_SCANS
+
+
+def _two_sums(model: ModelSpec, layer: int) -> int:
+    return 2
 
 
 def _no_window(model: ModelSpec, layer: int) -> int | None:
@@ -81,6 +89,10 @@ class FamilyTraits:
     observed: bool = False
     # True if a block has attention; a layer of another kind alone has none.
     attends: Callable[[ModelSpec, int], bool] = _attends
+    # The kernels of a block that multiply no weight and are not attention's, for one token, by the bytes of an element.
+    scans: Callable[[ModelSpec, int, int], Scans] = _no_scans
+    # The sums with the residual stream in a block.
+    sums: Callable[[ModelSpec, int], int] = _two_sums
     # True if a router's weights of experts are cast to the compute format.
     narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
     # Errors of ``model.model_type`` and ``model.extra``, where these say which of its models one is; else None.

@@ -15,7 +15,7 @@ from math import ceil, lcm
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters, predicted
-from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, padded
+from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, names_of, padded
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
@@ -120,6 +120,19 @@ class RankModel:
         return self.counts.layers
 
     @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The place in ``blocks`` of the kind of each block, in the order in which the rank runs them."""
+        counts = tuple((kind.name, kind.count) for kind in self.blocks)
+        if len(counts) < 2:
+            return (0,) * sum(count for _, count in counts)
+        return _order(names_of(self.family, self.spec.model, self.view.layers), counts)
+
+    @property
+    def last_block(self) -> BlockKind:
+        """The kind of the block that the rank runs last."""
+        return self.blocks[self.order[-1]]
+
+    @cached_property
     def linears(self) -> int:
         """Elements of the linears that are quantised."""
         return sum(kind.count * kind.linears for kind in self.blocks)
@@ -155,6 +168,19 @@ class RankModel:
             total += row.bytes * weights[row.share]
         whole, rest = divmod(total, denominator)
         return Fraction(total, denominator) if rest else whole
+
+
+@lru_cache(maxsize=1024)
+def _order(names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
+    """The kind of each block: of those that share a word the first so many are of the first kind."""
+    left = [count for _, count in counts]
+    found = []
+    for name in names:
+        place = next((place for place, (other, _) in enumerate(counts) if other == name and left[place]), None)
+        if place is not None:
+            left[place] -= 1
+            found.append(place)
+    return (*found, *(place for place, count in enumerate(left) for _ in range(count)))
 
 
 @lru_cache(maxsize=1024)

@@ -68,7 +68,7 @@ def _named(block: Sequence[Weight]) -> Iterator[tuple[str, Module]]:
     routed = any(weight.split == "expert" for weight in block)
     for weight in block:
         child, _, rest = weight.name.partition(".")
-        if (module := _module(child, rest, weight, routed=routed)) is not None:
+        if (module := weight.module or _module(child, rest, weight, routed=routed)) is not None:
             yield child, module
 
 

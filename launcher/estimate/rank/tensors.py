@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from launcher.base.frozen import dataclass
 
 type Split = Literal["replicated", "tensor", "expert"]
 type Share = Literal["token", "residual", "tensor", "routed", "routed_tensor"]
-type Module = Literal["attention", "mlp", "experts", "norm"]
+type Module = Literal["attention", "mixer", "mlp", "experts", "norm"]
 type Part = Literal[
-    "input", "norm", "attention", "core_attention", "up_projection", "mlp", "moe", "activation", "adapter", "cache"
-]
+    "input", "norm", "attention", "core_attention", "mixer", "up_projection", "mlp", "moe", "activation", "adapter",
+    "cache",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Weight:
     dimension: int = 0  # The dimension that tensor parallelism splits.
     frozen: bool = False  # True if it is not trained.
     quantised: bool = False  # True if it is held in 4 bits.
+    module: Module | None = None  # The module of ``checkpointing.modules`` that has it, where its name does not say so.
 
     @property
     def elements(self) -> int:
@@ -57,3 +59,20 @@ class SavedTensor:
     module: Module | None = None  # The module of ``checkpointing.modules`` that saves it.
     offloaded_by: str = ""  # The module of Megatron-LM's ``--offload-modules`` that moves it to the host.
     input: str = ""  # The name of the tensor that this module reads, and keeps where it is recomputed.
+
+
+class Scan(NamedTuple):
+    """One kernel of a layer that multiplies no weight, for one token."""
+
+    flops: float  # Of its products.
+    moved: float  # Bytes that it reads and writes.
+
+
+class Scans(NamedTuple):
+    """Those of a layer's forward pass and of its backward pass; both are shared by tensor parallel ranks."""
+
+    forward: tuple[Scan, ...]
+    backward: tuple[Scan, ...]
+
+
+NO_SCANS = Scans((), ())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
-from launcher.estimate.speed import attention, collectives, experts, gemm
+from launcher.estimate.speed import attention, collectives, experts, gemm, scans
 from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.products import Product, head_sizes, products
 from launcher.estimate.speed.shape import Shape
@@ -60,15 +60,16 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     matrix, matrix_back = _products(own, key.model, shape)
     scores, scores_back = _attention(key, shape)
     rest = _memory(key, own, shape)
+    scan, scan_back = scans.passes(key.family.traits.scans(key.model, key.layer, shape.size), shape)
     regions = sum(1 for one in own if one.split == 1 and (not one.experts or shape.expert_tensor > 1))
     regions = min(regions, 2) if key.model.num_experts else regions
     tensor = _tensor(key.model, regions, shape)
     routed = any(one.experts for one in own)
     expert = experts.exchange(key.model, shape).plus(experts.sorting(key.model, shape)) if routed else NOTHING
-    forward = _sum(matrix, scores, rest, tensor, expert)
+    forward = _sum(matrix, scores, scan, rest, tensor, expert)
     # The backward pass moves each tensor and its gradient, and gathers a split sequence once more for weights.
     traffic_back = tensor.times(1.5) if shape.split_sequence else tensor
-    backward = _sum(matrix_back, scores_back, rest.times(2.0), traffic_back, expert)
+    backward = _sum(matrix_back, scores_back, scan_back, rest.times(2.0), traffic_back, expert)
     return own, forward, backward
 
 
@@ -183,7 +184,7 @@ def _memory(key: BlockKey, own: tuple[Product, ...], shape: Shape) -> Pass:
     """Everything between the products: bytes of one forward pass, and kernels."""
     model, execution = key.model, shape.execution
     moved = launches = 0.0
-    parts = (_norms(key, shape), _residual(model, shape), _rotary(model, shape), _activation(own, model, shape))
+    parts = (_norms(key, shape), _residual(key, shape), _rotary(key, shape), _activation(own, model, shape))
     for size, kernels in chain.from_iterable(parts):
         moved, launches = moved + size, launches + kernels
     if shape.autocast:
@@ -228,20 +229,24 @@ def _norms(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
     yield norms * elements * (2 * z if one_kernel else 4 * z + 24), norms * (1 if one_kernel else 7)
 
 
-def _residual(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
-    execution = shape.execution
+def _residual(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
+    model, execution, sums = key.model, shape.execution, key.family.traits.sums(key.model, key.layer)
     elements, z = shape.residual_tokens * model.hidden_size, shape.residual_size
     if execution.compiled:
-        yield 2 * elements * 2 * z, 0
+        yield sums * elements * 2 * z, 0
         return
     drops = model.dropout > 0
     if execution.fused_residual:
-        yield 2 * elements * (3 * z + drops), 2
+        yield sums * elements * (3 * z + drops), sums
     else:
-        yield 2 * elements * (3 * z + drops * (2 * z + 1) + 2 * z * model.mlp_bias), 2 + 2 * drops + 2 * model.mlp_bias
+        one = 1 + drops + model.mlp_bias
+        yield sums * elements * (3 * z + drops * (2 * z + 1) + 2 * z * model.mlp_bias), sums * one
 
 
-def _rotary(model: ModelSpec, shape: Shape) -> Iterator[tuple[float, float]]:
+def _rotary(key: BlockKey, shape: Shape) -> Iterator[tuple[float, float]]:
+    model = key.model
+    if not key.family.traits.attends(model, key.layer):
+        return
     width = (model.query_size + model.key_value_size) / shape.tensor
     elements, z = shape.tokens * width, shape.size
     if model.position_embedding == "rope":
@@ -295,7 +300,7 @@ def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iter
     if "attention" in names:
         scores, _ = _attention(key, shape)
         repeated = repeated.plus(_products(inside[:-1], key.model, shape)[0]).plus(scores)
-        repeated = repeated.plus(_moved(_rotary(key.model, shape), shape))
+        repeated = repeated.plus(_moved(_rotary(key, shape), shape))
     rest = tuple(one for one in own if one not in inside)
     routed = any(one.experts for one in rest)
     if ("experts" if routed else "mlp") in names:

@@ -15,6 +15,8 @@ from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.tensors import Weight
 from launcher.spec import AdapterSpec, ModelSpec
 
+_ANY_SIZE = 2  # Bytes of an element, of which FLOPs do not depend.
+
 type Part = Literal["attention", "up_projection", "mlp", "experts"]
 
 
@@ -38,7 +40,7 @@ def products(
 
     An adapter's matrices are products of their own; ``joined`` makes one product of the projections of one input.
     """
-    weights = [w for w in adapters.weights(block_weights(family, model, layer), adapter) if len(w.shape) > 1]
+    weights = [w for w in adapters.weights(block_weights(family, model, layer), adapter) if len(w.shape) == 2]
     output = family.traits.attention_output
     own = [(_product(weight, output), weight.name.removesuffix(".weight").rpartition(".")[0]) for weight in weights]
     return tuple(_joined(own)) if joined else tuple(product for product, _ in own)
@@ -49,7 +51,7 @@ def _product(weight: Weight, attention_output: str) -> Product:
     if split == 1 and ".lora_" in weight.name:
         split = None  # Its sum over the ranks is of the adapter's rank, not of the hidden size.
     experts = weight.copies if weight.split == "expert" else 0
-    activated = split == 1 and weight.name != attention_output
+    activated = split == 1 and weight.name != attention_output and weight.module in (None, "mlp", "experts")
     return Product(weight.shape[0], weight.shape[1], split, experts, not weight.frozen, activated, _part(weight))
 
 
@@ -58,6 +60,8 @@ def _part(weight: Weight) -> Part:
     if weight.split == "expert":
         return "experts"
     module = adapters.module(weight)
+    if weight.module is not None:
+        return "attention" if weight.module in ("attention", "mixer") else "mlp"
     if "mlp" in weight.name.split("."):
         return "mlp"
     return "up_projection" if module.endswith("_b_proj") else "attention"
@@ -80,8 +84,8 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
     """FLOPs of both passes over one sequence (arXiv:2204.02311, appendix B, with what a causal mask leaves).
 
     Two for each element of a matrix and token forward, as many for the gradient of the input, and again for that of the
-    matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward. Left
-    out: what is computed again, doubled or masked.
+    matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward, and the
+    same of scans. Left out: what is computed again, doubled or masked.
     """
     total, layers = 0.0, tuple(range(model.num_hidden_layers)) + (model.num_hidden_layers - 1,) * model.mtp_layers
     for _, layer, count in kinds_of(family, model, layers, first_apart=False):
@@ -92,6 +96,8 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
         )
         window = min(family.traits.window(model, layer) or sequence, sequence)
         pairs = (sequence * window - window**2 / 2) * family.traits.attends(model, layer)
+        scans = sum(one.flops for one in family.traits.scans(model, layer, _ANY_SIZE).forward)
+        total += count * 3 * sequence * scans
         total += count * (sequence * matrices + 3 * 2.0 * model.num_attention_heads * pairs * sum(head_sizes(model)))
     further, trained = model.mtp_layers, 2 + adapters.trains(family.head(model, model.vocab_size), adapter)
     total += further * sequence * 2.0 * 2 * model.hidden_size**2 * trained

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError
-from launcher.estimate.families._decoders import TYPES, values
+from launcher.estimate.families._decoders import TYPES, layers, values
 from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
-_ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt"}
+_ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "nemotron_h", "opt"}
 _OLDER: Mapping[str, frozenset[str]] = {
+    "hybrid_override_pattern": frozenset(("nemotron_h",)),
     "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
     "rope_scaling": _ROTARY,
     "partial_rotary_factor": _ROTARY - {"gemma3_text", "gpt_neox", "olmo3"},
@@ -24,6 +25,9 @@ _OLDER: Mapping[str, frozenset[str]] = {
 
 _LAYERS = {"layer_types": ("full_attention", "sliding_attention"), "attention_layers": ("global", "local")}
 """Keys that have a word for each layer, and the words."""
+
+_PATTERNS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
+"""Keys that name each layer where layers are of several kinds."""
 
 _EPSILON = 1e-5  # ``model.norm_epsilon`` where nobody sets it: of a class that has no such key, its own is computed.
 
@@ -59,6 +63,7 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, model.model_type, rule, [f"{path}={each}" for each in near])
         return
     yield from _extra(model)
+    yield from _kinds(model)
     yield from _facts(spec)
 
 
@@ -94,7 +99,7 @@ def _extra(model: ModelSpec) -> Iterator[ConfigError]:
         elif key in said and given not in NAMED:
             rule = "transformers has no such activation"
             yield ConfigError(path, given, rule, [f"{path}=gelu", f"{path}=silu"])
-        elif key in _LAYERS and given is not None:
+        elif key in _LAYERS and given is not None and found.layers is None:
             yield from _layers(model, key, given)
         elif not _fits(given, known.get(key)):
             yield ConfigError(path, given, f"it is {_kind(known[key])} there", [edit.override(path, known[key])])
@@ -115,6 +120,21 @@ def _layers(model: ModelSpec, key: str, given: object) -> Iterator[ConfigError]:
         rule = f"it names {len(named)} layers, and the model has {count} (model.num_hidden_layers)"
         ways = [edit.override(path, named[:count])] if len(named) > count else [f"{path}=null"]
         yield ConfigError(path, given, rule, [*ways, f"model.num_hidden_layers={len(named)}"])
+
+
+def _kinds(model: ModelSpec) -> Iterator[ConfigError]:
+    """Layers of several kinds: each has a word that its class knows, and there are so many."""
+    found, named = values.decoder(model), layers.words(model)
+    if found.layers is None:
+        return
+    path = next((f"model.extra.{key}" for key in _PATTERNS if model.extra.get(key) is not None), "model.model_type")
+    value = model.extra.get(path.rpartition(".")[2], model.model_type)
+    if unknown := [word for word in dict.fromkeys(named) if word not in found.steps]:
+        rule = f"a layer of a {model.model_type} is {' or '.join(found.steps)}, and none is {unknown[0]}"
+        yield ConfigError(path, value, rule, [f"{path}=null"])
+    elif len(named) != model.num_hidden_layers:
+        rule = f"it names {len(named)} layers, and the model has {model.num_hidden_layers} (model.num_hidden_layers)"
+        yield ConfigError(path, value, rule, [f"model.num_hidden_layers={len(named)}"])
 
 
 def _fits(given: object, default: object) -> bool:

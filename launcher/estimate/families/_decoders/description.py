@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -10,6 +10,18 @@ from launcher.base.frozen import dataclass
 
 type Bias = bool | str
 """True or false, or the key of the class's configuration that says so."""
+
+
+type Words = Callable[[Callable[[str], Any], int], tuple[str, ...]]
+"""The word of each layer, by what the class's keys hold and the number of layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A part of a layer: a norm, what reads its output, and the sum of what that makes with the residual stream."""
+
+    norm: str  # The norm.
+    kinds: tuple[str, ...]  # The modules of ``_decoders.kinds`` that describe what reads its output.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +37,11 @@ class Experts:
     shared_width: str = ""  # The key with its width.
     shared_joined: bool = False  # True if its gate and up projections are one linear.
     shared_gate: str = ""  # The linear that weighs it; empty without one.
+    shared_first: bool = False  # True if that MLP is computed before the routed experts.
+    latent: str = ""  # The key of the width that tokens have on their way through the experts; empty without one.
+    # True if the router scores by a sigmoid, in groups, on an fp32 copy of its input.
+    wide: bool = False
+    gated: bool = True  # True if an expert's activation is of a gate.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +103,13 @@ class Decoder:
     score_copies: int = 0
     # The kinds of layers that repeat where there is a window, ``w`` with it and ``f`` without; empty where all have it.
     windows: str = ""
+    # The word of each layer, where layers are of several kinds, and the steps of a layer by its word.
+    layers: Words | None = None
+    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    mixer: str = "mixer"  # The module of a state space or of linear attention.
+    # Its sizes, by the words of its kind: the class's keys, or numbers that the class has in any case.
+    sizes: Mapping[str, str | int] = field(default_factory=dict)
+    gated_output: bool = False  # True if attention's output is multiplied with a sigmoid that its queries bring.
     # True if its class chooses among modules of its own by transformers' names of attention.
     own_attention: bool = False
     # Values of the class's keys that this description covers; any other is refused.

@@ -23,7 +23,7 @@ def read(config: ConfigFile) -> JsonObject:
     kind = config.model_type
     there = values.defaults(kind)
     found = values.varied(kind, lambda key: config.get(key, there.get(key)) if config.has(key) else there.get(key))
-    model = {"family": "transformers", "model_type": kind, **_sizes(config), **_kinds(config, found)}
+    model = {"family": "transformers", "model_type": kind, **_sizes(config, found), **_kinds(config, found)}
     model |= _widths(config, found, model)
     model |= _experts(config, model) if found.experts else {}
     extra: JsonObject = {}
@@ -84,12 +84,29 @@ def _default(config: ConfigFile, key: str) -> Any:
     return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
 
 
-def _sizes(config: ConfigFile) -> JsonObject:
+def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
+    """Layers of a class that counts the words for them; a number beside them has no effect there."""
+    there = values.defaults(config.model_type)
+    words = found.layers(lambda key: config.get(key, there.get(key)), 0) if found.layers else ()
+    key = "num_hidden_layers"
+    if config.has(key) and config.get(key) != len(words):
+        effect = f"no effect: transformers' class counts the {len(words)} layers that are named"
+        config.leave(key, effect, matters=False)
+    else:
+        config.say(key, key)
+    return len(words)
+
+
+def _sizes(config: ConfigFile, found: Decoder) -> JsonObject:
     """Sizes and numbers; absent ones are the class's defaults."""
     there, made = values.defaults(config.model_type), dict[str, Any]()
     for key in _SIZES:
         if name := _name(config, key):
             made[key] = config.size(name, _default(config, key), to=key)
+        elif key == "num_hidden_layers" and found.layers is not None:
+            made[key] = _number_of_layers(config, found)
+        elif key in found.fixed:
+            made[key] = found.fixed[key]
         elif key == "max_position_embeddings":
             made[key] = config.size("seq_length", _ALIBI_LENGTH, to=key)
     for key in ("norm_epsilon", "initializer_range"):

@@ -24,11 +24,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("head_dim",),
     "vocab_size": ("vocab_size",),
     "tie_word_embeddings": ("tie_word_embeddings",),
-    "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
+    "hidden_act": ("hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function", "activation"),
     "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len"),
     "initializer_range": ("initializer_range", "init_std"),
-    "num_experts": ("num_experts", "num_local_experts"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "num_experts_per_tok": ("num_experts_per_tok",),
     "moe_intermediate_size": ("moe_intermediate_size",),
 }
@@ -99,6 +99,13 @@ def count(model: ModelSpec, key: str) -> int:
     """A size that only the class's configuration has; 0 where it is none."""
     found = value(model, key) if key else 0
     return found if type(found) is int else 0
+
+
+def size(model: ModelSpec, found: Decoder, word: str) -> int:
+    """A size of a state space or of linear attention, or 1 for a switch that is on; 0 where its class has none."""
+    key = found.sizes.get(word, 0)
+    given = value(model, key) if isinstance(key, str) else key
+    return int(given) if isinstance(given, int | float) else 0
 
 
 def norms_of_heads(model: ModelSpec) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.estimate.families._decoders import values
-from launcher.estimate.families._decoders.description import Decoder, Experts
+from dataclasses import replace
+
+from launcher.estimate.families._decoders import layers, values
+from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.tensors import Weight
 from launcher.spec import ModelSpec
@@ -22,13 +24,17 @@ def embedding(model: ModelSpec, vocabulary: int) -> list[Weight]:
     return rows + (norm(found, found.embedding_norm, hidden) if found.embedding_norm else [])
 
 
-def block(model: ModelSpec) -> list[Weight]:
-    """The norms, attention, and the MLP or the experts of one block."""
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """The norms and what each kind of a layer has."""
     found, hidden = values.decoder(model), model.hidden_size
-    names = [name for name in (found.first, found.after_attention, found.second, found.after_mlp) if name]
-    rows = [weight for name in names for weight in norm(found, name, hidden)]
-    rows += _attention(model, found)
-    return rows + (_mlp(model, found) if found.experts is None else _experts(model, found, found.experts))
+    names: tuple[str, ...] = (found.first, found.after_attention, found.second, found.after_mlp)
+    if found.layers is not None:
+        names = tuple(step.norm for step in layers.steps(model, layer))
+    rows = [weight for name in names if name for weight in norm(found, name, hidden)]
+    for kind, part in layers.parts(model, layer):
+        own = kind.weights(part)
+        rows += own if found.layers is None else [replace(one, module=kind.MODULE) for one in own]
+    return rows
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -53,67 +59,3 @@ def norm(found: Decoder, name: str, *shape: int) -> list[Weight]:
 def _outer_width(model: ModelSpec) -> int:
     """Width of the token table and the output projection: the hidden size, but for OPT-350M."""
     return values.count(model, "word_embed_proj_dim") or model.hidden_size
-
-
-def _attention(model: ModelSpec, found: Decoder) -> list[Weight]:
-    hidden, queries, keys = model.hidden_size, model.query_size, model.key_value_size
-    sizes = (queries, keys, keys) if len(found.inputs) > 1 else (queries + 2 * keys,)
-    rows: list[Weight] = []
-    for name, size in zip(found.inputs, sizes, strict=True):
-        rows += linear(f"{found.attention}.{name}", size, hidden, bias=values.flag(model, found.input_bias))
-    bias = values.flag(model, found.output_bias)
-    rows += linear(f"{found.attention}.{found.output}", hidden, queries, bias=bias, rows=False)
-    if found.sinks:
-        rows.append(Weight(name=f"{found.attention}.sinks", shape=(model.num_attention_heads,)))
-    return rows + (_head_norms(model, found) if values.norms_of_heads(model) else [])
-
-
-def _head_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
-    size, parts = model.head_size, ("weight", "bias") if found.head_norm_bias else ("weight",)
-    rows = []
-    for name, heads in zip(found.head_norms, (model.num_attention_heads, model.key_value_heads), strict=True):
-        shape = {"head": (size,), "all": (heads * size,), "each": (heads, size)}[found.head_norm_size]
-        names, shape = [name], shape
-        if found.head_norm_copies:
-            names = [f"{name}.{found.head_norm_copies.format(head)}" for head in range(heads)]
-            shape = (size,)
-        rows += [Weight(name=f"{found.attention}.{each}.{part}", shape=shape) for each in names for part in parts]
-    return rows
-
-
-def _mlp(model: ModelSpec, found: Decoder) -> list[Weight]:
-    hidden, width, bias = model.hidden_size, model.intermediate_size, values.flag(model, found.mlp_bias)
-    inside = f"{found.mlp}." if found.mlp else ""
-    rows = linear(f"{inside}{found.gate}", width, hidden, bias=bias) if found.gate else []
-    inner = 2 * width if found.gated and not found.gate else width
-    rows += linear(f"{inside}{found.up}", inner, hidden, bias=bias)
-    rows += linear(f"{inside}{found.down}", hidden, width, bias=bias, rows=False)
-    return rows + [Weight(name=f"{inside}{name}", shape=(1,)) for name in found.activation_weights]
-
-
-def _experts(model: ModelSpec, found: Decoder, experts: Experts) -> list[Weight]:
-    """The router, the routed experts, held together in one tensor, and the MLP that every token meets."""
-    hidden, width, number = model.hidden_size, model.moe_intermediate_size, model.num_experts
-    name, inner = experts.name, 2 * model.moe_intermediate_size
-    rows = linear(f"{name}.{experts.router}", number, hidden, bias=experts.router_bias, split=False)
-    shapes = {"gate_up_proj": (inner, hidden), "down_proj": (hidden, width)}
-    for each, (outputs, inputs) in shapes.items():
-        shape = (inputs, outputs) if experts.transposed else (outputs, inputs)
-        rows.append(Weight(name=f"{name}.experts.{each}", shape=shape, split="expert", copies=number))
-        if experts.bias:
-            rows.append(Weight(name=f"{name}.experts.{each}_bias", shape=(outputs,), split="expert", copies=number))
-    if shared := values.count(model, experts.shared_width):
-        rows += _shared(model, experts, shared)
-    return rows
-
-
-def _shared(model: ModelSpec, experts: Experts, width: int) -> list[Weight]:
-    hidden, name = model.hidden_size, experts.shared
-    if experts.shared_joined:
-        rows = linear(f"{name}.input_linear", 2 * width, hidden, bias=False)
-        rows += linear(f"{name}.output_linear", hidden, width, bias=False, rows=False)
-    else:
-        rows = linear(f"{name}.gate_proj", width, hidden, bias=False)
-        rows += linear(f"{name}.up_proj", width, hidden, bias=False)
-        rows += linear(f"{name}.down_proj", hidden, width, bias=False, rows=False)
-    return rows + (linear(experts.shared_gate, 1, hidden, bias=False, split=False) if experts.shared_gate else [])

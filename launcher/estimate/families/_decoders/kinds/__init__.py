@@ -1,0 +1,63 @@
+"""The kinds of what layers are made of: attention, an MLP, experts, a state space, linear attention; one module each.
+
+A description of a model type names them (``description.Step``); :class:`Kind` says what is asked of one. A kind is one
+file of this folder and no list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple, Protocol, cast
+
+from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Module, SavedTensor, Scans, Weight
+from launcher.spec import ModelSpec
+
+
+class Part(NamedTuple):
+    """A part of one layer of a model."""
+
+    model: ModelSpec
+    found: Decoder  # The description of its type.
+    layer: int
+
+
+class Kind(Protocol):
+    """A module of this folder; bytes are those of one token."""
+
+    MODULE: Module  # Its word in ``checkpointing.modules``.
+    ATTENDS: bool  # True if it is attention, whose time is that of its kernel.
+
+    def weights(self, part: Part) -> list[Weight]:
+        """Its parameters, each with its split among tensor parallel ranks."""
+        ...
+
+    def readers(self, part: Part) -> tuple[str, ...]:
+        """The linears that read the output of the norm before it."""
+        ...
+
+    def saved(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
+        """Tensors that its forward pass saves, beside those of the norm before it and the norm's output."""
+        ...
+
+    def gradients(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
+        """Tensors that its backward pass has at most beyond those that are saved until then."""
+        ...
+
+    def scans(self, part: Part, size: int) -> Scans:
+        """The kernels of one token that multiply no weight and are not attention's, by the bytes of an element."""
+        ...
+
+
+@cache
+def of(word: str) -> Kind:
+    """The kind of that name."""
+    return cast("Kind", import_module(f"{__name__}.{word}"))
+
+
+def all_of(words: Sequence[str]) -> list[Kind]:
+    """The kinds of these names."""
+    return [of(word) for word in words]

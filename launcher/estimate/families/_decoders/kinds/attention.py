@@ -1,0 +1,144 @@
+"""Grouped-query attention over all tokens before one, or over a window of them, with its variants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.estimate.families import _transformers
+from launcher.estimate.families._decoders import values, windows
+from launcher.estimate.families._decoders.description import Decoder
+from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._weights import linear
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.spec import ModelSpec
+
+MODULE: Module = "attention"
+ATTENDS = True
+
+_FP32 = 4
+_INDEX = 8  # An index is an int64.
+
+
+def weights(part: Part) -> list[Weight]:
+    """Projections, sinks, and the norms of heads; a gate of the output is a second half of the queries'."""
+    return _weights(part.model, part.found)
+
+
+def readers(part: Part) -> tuple[str, ...]:
+    """The projections to queries, keys and values."""
+    return part.found.inputs
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
+    masked = windows.is_masked(part.model, part.layer, engine)
+    return of_decoder(part.model, part.found, engine, masked=masked)
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
+    model = part.model
+    size = engine.size * (2 * model.query_size + 2 * model.key_value_size)
+    return [_saved("gradients of attention", size, "tensor", "attention")]
+
+
+def scans(part: Part, size: int) -> Scans:
+    """None but attention's own kernel."""
+    return NO_SCANS
+
+
+def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
+    hidden, queries, keys = model.hidden_size, model.query_size, model.key_value_size
+    sizes = (queries, keys, keys) if len(found.inputs) > 1 else (queries + 2 * keys,)
+    rows: list[Weight] = []
+    for name, size in zip(found.inputs, sizes, strict=True):
+        rows += linear(f"{found.attention}.{name}", size, hidden, bias=values.flag(model, found.input_bias))
+    bias = values.flag(model, found.output_bias)
+    rows += linear(f"{found.attention}.{found.output}", hidden, queries, bias=bias, rows=False)
+    if found.sinks:
+        rows.append(Weight(name=f"{found.attention}.sinks", shape=(model.num_attention_heads,)))
+    return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model) else [])
+
+
+def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
+    size, parts = model.head_size, ("weight", "bias") if found.head_norm_bias else ("weight",)
+    rows = []
+    for name, heads in zip(found.head_norms, (model.num_attention_heads, model.key_value_heads), strict=True):
+        shape = {"head": (size,), "all": (heads * size,), "each": (heads, size)}[found.head_norm_size]
+        names, shape = [name], shape
+        if found.head_norm_copies:
+            names = [f"{name}.{found.head_norm_copies.format(head)}" for head in range(heads)]
+            shape = (size,)
+        rows += [Weight(name=f"{found.attention}.{each}.{part}", shape=shape) for each in names for part in parts]
+    return rows
+
+
+def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
+    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
+    size, queries = engine.size, model.query_size
+    rows = _head_norms(model, found, engine) if values.norms_of_heads(model) else []
+    rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
+    output = _saved("attention output", size * queries, "tensor", "core_attention", kept_by_selective=not engine.scores)
+    rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
+    if engine.attention_copy or (found.joins_queries and not engine.scores):
+        rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", (found.output,)))
+    return [*rows, *_transformers.dropout(model, engine)]
+
+
+def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
+    """Queries, keys and values; a slice of one projection's output keeps all of that alive."""
+    size, queries, keys = engine.size, model.query_size, model.key_value_size
+    repeated = queries if engine.scores or found.repeats_keys or masked else keys
+    if engine.key_heads and not engine.scores and not masked:
+        repeated = keys // model.key_value_heads * engine.key_heads
+    wide = _FP32 if engine.scores and found.wide_queries else size
+    rotated = queries + repeated if _rotates(found) else 0
+    joint = len(found.inputs) == 1 and found.keeps_joint and (not engine.scores or rotated > 0)
+    last = queries + 2 * keys if joint else repeated
+    if joint and not rotated:
+        return [_saved("queries, keys and values", size * last, "tensor", "attention")]
+    return [
+        _saved("queries", wide * queries, "tensor", "attention"),
+        _saved("keys", wide * repeated, "tensor", "attention"),
+        _saved("queries, keys and values in one" if joint else "values", size * last, "tensor", "attention"),
+    ]
+
+
+def _rotates(found: Decoder) -> bool:
+    return str(found.fixed.get("position_embedding", "rope")) == "rope"
+
+
+def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+    """A log-sum-exp a head, or the scores: softmax in fp32 and its cast, and the tanh of a cap.
+
+    With sinks the softmax has a column more and stays in the compute format; its largest score is found by index.
+    """
+    heads = model.num_attention_heads
+    if not engine.scores:
+        return _transformers.core(model, engine, wide_softmax=True)
+    if found.sinks:
+        row = engine.size * (engine.sequence_length + 1) + _INDEX
+        sunk = _saved("scores and sinks", row * heads, "tensor", "core_attention")
+        return [_transformers.scored(sunk, heads * engine.sequence_length, engine, narrow=True)]
+    rows: list[SavedTensor] = []
+    if values.value(model, "attn_logit_softcapping"):
+        rows.append(_saved("capped scores", engine.size * heads * engine.sequence_length, "tensor", "core_attention"))
+    [softmax] = _transformers.core(model, engine, wide_softmax=True)
+    copies = found.score_copies * engine.size * heads * engine.sequence_length
+    return [*rows, replace(softmax, made=softmax.made + copies)]
+
+
+def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+    """The norms of queries and keys, whose outputs the rotary embedding copies."""
+    both, whole = model.query_size + model.key_value_size, engine.size
+    heads = 2 if found.head_norm_size == "all" else model.num_attention_heads + model.key_value_heads
+    if found.norm == "layernorm" and found.norm_code != "cohere":
+        statistic = whole if engine.cpu else _FP32
+        read = 0 if len(found.inputs) == 1 else whole * both  # Slices of what the values keep.
+        return [_saved("head norms", read + 2 * statistic * heads, "tensor", "attention")]
+    wide = found.norm_code in ("gemma", "cohere")
+    centred = 2 if found.norm_code == "cohere" else 1
+    scaled = _read("normalized heads", (_FP32 if wide else whole) * both, "tensor", "attention", ("norm",))
+    return [_saved("head norms", centred * _FP32 * both + _FP32 * heads, "tensor", "attention"), scaled]

@@ -1,0 +1,133 @@
+"""Routed experts in place of the MLP, with the MLP that every token meets beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.estimate.families import _transformers
+from launcher.estimate.families._decoders import values
+from launcher.estimate.families._decoders.description import Experts
+from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._weights import linear
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.spec import ModelSpec
+
+MODULE: Module = "experts"
+ATTENDS = False
+
+_FP32 = 4
+
+
+def weights(part: Part) -> list[Weight]:
+    """The router, the routed experts, held together in one tensor, and the MLP that every token meets."""
+    model, experts = part.model, _described(part)
+    hidden, width, number, name = _token(model, experts), model.moe_intermediate_size, model.num_experts, experts.name
+    rows = linear(f"{name}.{experts.router}", number, model.hidden_size, bias=experts.router_bias, split=False)
+    first = {"gate_up_proj": (2 * width, hidden)} if experts.gated else {"up_proj": (width, hidden)}
+    for each, (outputs, inputs) in {**first, "down_proj": (hidden, width)}.items():
+        shape = (inputs, outputs) if experts.transposed else (outputs, inputs)
+        rows.append(Weight(name=f"{name}.experts.{each}", shape=shape, split="expert", copies=number))
+        if experts.bias:
+            rows.append(Weight(name=f"{name}.experts.{each}_bias", shape=(outputs,), split="expert", copies=number))
+    if shared := values.count(model, experts.shared_width):
+        rows += _shared(part, experts, shared)
+    return rows + (_latent(part, experts, hidden) if hidden != model.hidden_size else [])
+
+
+def readers(part: Part) -> tuple[str, ...]:
+    """The router, the experts, and where there is one the shared MLP."""
+    experts = _described(part)
+    shared = ("gate_proj", "up_proj") if experts.gated else ("up_proj",)
+    return (experts.router, "experts", *(shared if _beside(part) else ()))
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The router, the routed experts that one token meets, and the MLP that every token meets."""
+    model, experts = part.model, _described(part)
+    groups = (values.count(model, "n_group"), values.count(model, "topk_group"))
+    hidden = _token(model, experts)
+    rows = _transformers.routed(model, engine, wide_router=experts.wide, groups=groups, hidden=hidden)
+    if experts.bias:
+        rows = [_clamped(row) for row in rows]
+    if hidden != model.hidden_size:
+        rows.append(_saved("latent outputs", engine.size * hidden, "token", "moe"))
+    return rows + _beside_rows(part, experts, engine)
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients inside the experts that a token meets, all at once, or those of their outputs before.
+
+    The weighted outputs are fp32 as a wide router's weights are, and are put back into the tokens' order (transformers
+    ``integrations/moe.py``, ``weighted_out[inv_perm]``): their gradient, zeros and the gradient put into those; of
+    narrower outputs also their own. The MLP that every token meets has run back before, where it is the class's last.
+    """
+    model, experts, size = part.model, _described(part), engine.size
+    hidden, choices = _token(model, experts), model.num_experts_per_tok
+    outputs = (3 * _FP32 + (size if experts.wide and engine.residual_size < _FP32 else 0)) * choices * hidden
+    inside = (2 if experts.gated else 3) * size * choices * model.moe_intermediate_size
+    freed = 0
+    if not experts.shared_first and (beside := _beside_rows(part, experts, engine)):
+        freed = sum(row.bytes for row in beside) - engine.size * model.hidden_size
+    return [_saved("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
+
+
+def scans(part: Part, size: int) -> Scans:
+    """None."""
+    return NO_SCANS
+
+
+def _described(part: Part) -> Experts:
+    assert part.found.experts is not None
+    return part.found.experts
+
+
+def _token(model: ModelSpec, experts: Experts) -> int:
+    """Width of a token on its way through the experts."""
+    return values.count(model, experts.latent) or model.hidden_size
+
+
+def _latent(part: Part, experts: Experts, hidden: int) -> list[Weight]:
+    """The linears before and behind the experts, where tokens are narrower there."""
+    bias, wide = values.flag(part.model, part.found.mlp_bias), part.model.hidden_size
+    rows = linear(f"{experts.name}.fc1_latent_proj", hidden, wide, bias=bias, split=False)
+    return rows + linear(f"{experts.name}.fc2_latent_proj", wide, hidden, bias=bias, split=False)
+
+
+def _shared(part: Part, experts: Experts, width: int) -> list[Weight]:
+    hidden, name, bias = part.model.hidden_size, experts.shared, values.flag(part.model, part.found.mlp_bias)
+    if experts.shared_joined:
+        rows = linear(f"{name}.input_linear", 2 * width, hidden, bias=False)
+        rows += linear(f"{name}.output_linear", hidden, width, bias=False, rows=False)
+    else:
+        rows = linear(f"{name}.gate_proj", width, hidden, bias=bias) if experts.gated else []
+        rows += linear(f"{name}.up_proj", width, hidden, bias=bias)
+        rows += linear(f"{name}.down_proj", hidden, width, bias=bias, rows=False)
+    return rows + (linear(experts.shared_gate, 1, hidden, bias=False, split=False) if experts.shared_gate else [])
+
+
+def _beside(part: Part) -> int:
+    """Width of the MLP that every token meets."""
+    return values.count(part.model, _described(part).shared_width)
+
+
+def _beside_rows(part: Part, experts: Experts, engine: EngineTraits) -> list[SavedTensor]:
+    if not (width := _beside(part)):
+        return []
+    one = engine.size * width
+    rows = [_saved("activation", one, "tensor", "activation"), _read("product", one, "tensor", "activation", _DOWN)]
+    if experts.gated:
+        gate = replace(_saved("gate", one, "tensor", "mlp"), in_forward_peak=False)
+        rows = [gate, _saved("up", one, "tensor", "mlp"), *rows]
+    if experts.shared_gate:
+        rows.append(_saved("weighed output", engine.size * (part.model.hidden_size + 1), "token", "mlp"))
+    return rows
+
+
+_DOWN = ("down_proj",)
+
+
+def _clamped(row: SavedTensor) -> SavedTensor:
+    """gpt-oss clamps gate and up, and adds one to it: twice as many tensors as of another gate."""
+    return replace(row, bytes=2 * row.bytes) if row.name == "expert activations" else row

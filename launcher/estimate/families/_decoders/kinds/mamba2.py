@@ -1,0 +1,205 @@
+"""Mamba-2 (arXiv:2405.21060): a state space whose scan runs in chunks of the sequence.
+
+In torch it is ``mamba2_chunk_scan`` of transformers' classes, which names ``heads x chunk`` numbers of a token several
+times; as Triton's kernels ``mamba_split_conv1d_scan_combined`` of ``mamba_ssm``, which keeps the projection and the
+scan's output and computes the rest again.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from launcher.estimate.families._decoders import values
+from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._weights import linear
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
+
+MODULE: Module = "mixer"
+ATTENDS = False
+
+_FP32 = 4
+
+
+class Sizes(NamedTuple):
+    """Sizes of one mixer; elements."""
+
+    heads: int
+    head_dim: int
+    state: int  # Of the state, for each element of a head.
+    groups: int  # Of heads that share what enters and leaves the state.
+    conv: int  # Tokens that the convolution sees.
+    chunk: int  # Tokens of a chunk.
+    norm: bool  # True if a norm follows the scan.
+
+    @property
+    def inner(self) -> int:
+        """All heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """What passes the convolution: the heads' input, and what enters and leaves the state."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """What the first linear makes: the gate, what is convolved, and a time step a head."""
+        return self.inner + self.convolved + self.heads
+
+
+def sizes(part: Part) -> Sizes:
+    """The sizes of a layer's mixer, by its class's keys."""
+    heads, state, groups, conv, chunk = (
+        values.size(part.model, part.found, word) for word in ("heads", "state", "groups", "conv", "chunk")
+    )
+    inner = values.size(part.model, part.found, "inner") or part.model.hidden_size * (
+        values.size(part.model, part.found, "expand") or 2
+    )
+    head_dim = values.size(part.model, part.found, "head_dim") or inner // max(heads, 1)
+    return Sizes(heads, head_dim, state, groups, conv, chunk, bool(values.size(part.model, part.found, "norm")))
+
+
+def weights(part: Part) -> list[Weight]:
+    """The two linears, the convolution, a decay, a skip and a bias of the time step a head, and the norm."""
+    one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
+    bias = bool(values.size(part.model, part.found, "bias"))
+    conv = [Weight(name=f"{name}.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor")]
+    if values.size(part.model, part.found, "conv_bias"):
+        conv.append(Weight(name=f"{name}.conv1d.bias", shape=(one.convolved,), split="tensor"))
+    heads = [Weight(name=f"{name}.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log", "D")]
+    norm = [Weight(name=f"{name}.norm.weight", shape=(one.inner,), split="tensor")] if one.norm else []
+    first = linear(f"{name}.in_proj", one.projected, hidden, bias=bias)
+    return [*heads, *conv, *first, *norm, *linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)]
+
+
+def readers(part: Part) -> tuple[str, ...]:
+    """The first linear."""
+    return ("in_proj",)
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """What the scan keeps: as kernels the projection and the scan's output, in torch all that it names."""
+    one = sizes(part)
+    if engine.scan_kernels:
+        statistic = _FP32 * one.groups if one.norm else 0
+        return [
+            _saved("projection", engine.size * one.projected, "tensor", "mixer"),
+            _saved("scan output", engine.size * one.inner + statistic, "tensor", "mixer"),
+        ]
+    return [
+        _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
+        _saved("time steps", _time_steps(one, engine), "tensor", "mixer"),
+        _saved("scan", _scan(one, engine), "tensor", "mixer"),
+        _saved("norm of the scan", _norm(one, engine), "tensor", "mixer"),
+        _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
+    ]
+
+
+def _convolution(one: Sizes, engine: EngineTraits) -> int:
+    """Its input, a slice of the whole projection or under autocast a copy, and its output before the activation.
+
+    The output has ``conv - 1`` places more than the sequence has tokens.
+    """
+    length = engine.sequence_length
+    made = Fraction(one.convolved * (length + one.conv - 1), length)
+    return ceil(engine.size * ((one.convolved if engine.autocast else one.projected) + made))
+
+
+def _time_steps(one: Sizes, engine: EngineTraits) -> int:
+    """Before and behind the softplus, once in fp32, or twice where that is a copy; decays of a chunk three times."""
+    copies = 1 if engine.size == _FP32 else 2
+    return one.heads * (2 * engine.size + copies * _FP32 + 3 * _FP32)
+
+
+def _scan(one: Sizes, engine: EngineTraits) -> int:
+    """Numbers of ``mamba2_chunk_scan``: inputs, decays and scores of a chunk, states of each chunk, and products.
+
+    In fp32, but for the operands of products, which autocast makes narrower. The input that waits for the skip is
+    a copy; that before the time step is another where the compute format is not fp32, else the convolution's output.
+    """
+    narrow = engine.size if engine.autocast else _FP32
+    chunks = ceil(Fraction(engine.sequence_length, one.chunk))
+    scores, entering = one.heads * one.chunk, one.heads * one.state
+    inputs = _FP32 * (one.inner + (one.convolved if engine.size == _FP32 else one.inner))
+    decays = _FP32 * (scores + entering) + narrow * (2 * scores + 4 * entering)  # L; G and M; of B and C.
+    products = narrow * 3 * one.inner  # The inputs of two products and the output of a third.
+    states = narrow * Fraction(entering * one.head_dim * (2 * chunks + 1), engine.sequence_length)
+    pairs = Fraction(one.heads * (chunks + 1) ** 2, engine.sequence_length)
+    between = pairs * (_FP32 + (narrow if narrow < _FP32 else 0))
+    return ceil(inputs + decays + products + states + between)
+
+
+def _norm(one: Sizes, engine: EngineTraits) -> int:
+    """The gate's activation and the output multiplied by it, in groups, and their deviations; in fp32."""
+    copies = 4 if engine.size == _FP32 else 5
+    return _FP32 * (copies * one.inner + one.groups)
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The most of what the backward pass has besides."""
+    one = sizes(part)
+    if engine.scan_kernels:
+        return [_saved("inside the scan's backward pass", _kernels(one, engine), "tensor", "mixer")]
+    return [_saved("inside the scan's backward pass", _norm_backward(one, engine), "tensor", "mixer")]
+
+
+def _norm_backward(one: Sizes, engine: EngineTraits) -> int:
+    """At its start, in the norm: three fp32 gradients of the heads, and that of the projection's input if narrower."""
+    return (3 * _FP32 + (engine.size if engine.size < _FP32 else 0)) * one.inner
+
+
+def _kernels(one: Sizes, engine: EngineTraits) -> int:
+    """What the backward pass of the kernels holds where it has most, at the gradient of what leaves the state.
+
+    ``MambaSplitConv1dScanCombinedFn.backward`` and ``_mamba_chunk_scan_combined_bwd`` of ``mamba_ssm`` 2.3,
+    ``ops/triton/ssd_combined.py``: the convolution's output again, the gradient of the projection and of what was
+    convolved, the norm's output again, and the gradient behind and before it, in the compute format; a chunk's scores
+    of each group, and its states, in fp32 and in the compute format, with their gradient; what enters and leaves the
+    state has fp32 gradients of each group, for one program at least.
+    """
+    size = engine.size
+    kept = size * (2 * one.convolved + one.projected + 3 * one.inner)
+    scores = _FP32 * one.groups * one.chunk
+    states = Fraction(one.inner * one.state, one.chunk) * (_FP32 + 2 * size)
+    return ceil(kept + scores + states + 2 * _FP32 * one.groups * one.state + 8 * _FP32 * one.heads)
+
+
+def scans(part: Part, size: int) -> Scans:
+    """The kernels of ``mamba_ssm``, each reading its operands and writing its result once (``ops/triton/ssd_*.py``).
+
+    Forward: the convolution; decays of a chunk; its scores ``C B``; states of a chunk ``B x``; their passage from
+    chunk to chunk; and the output, of the scores and of the states. Backward repeats the first five, and has the
+    products of each gradient.
+    """
+    one = sizes(part)
+    scores, group = one.heads * one.chunk, one.groups * one.state
+    states = Fraction(one.inner * one.state, one.chunk)
+    read = size * one.inner + 2 * _FP32 * one.heads
+    convolution = Scan(2 * one.conv * one.convolved, 2 * size * one.convolved)
+    decays = Scan(0, (size + 2 * _FP32) * one.heads)
+    pairs = Scan(2 * group * one.chunk, size * 2 * group + _FP32 * one.groups * one.chunk)
+    into = Scan(2 * one.inner * one.state, read + size * group + float(_FP32 * states))
+    passing = Scan(0, float((_FP32 + size) * states))
+    out = Scan(
+        2 * one.inner * one.state + 2 * scores * one.head_dim,
+        read + size * (group + one.inner) + _FP32 * one.groups * one.chunk + float(size * states),
+    )
+    norm = Scan(0, 3 * size * one.inner)
+    again = (convolution, decays, pairs, into, passing)
+    back = (
+        Scan(2 * one.inner * one.state, read + size * group + float(_FP32 * states)),  # Of the states.
+        Scan(0, float((2 * _FP32 + 2 * size) * states)),  # Their passage back.
+        Scan(2 * one.inner * (one.state + one.chunk), 2 * read + size * (group + one.inner) + float(size * states)),
+        Scan(2 * one.inner * one.state, read + (size + _FP32) * group + float(size * states)),  # Of what enters.
+        Scan(2 * one.inner * one.state, read + (size + _FP32) * group + float(size * states)),  # Of what leaves.
+        Scan(2 * one.inner * one.chunk, 2 * read + _FP32 * one.groups * one.chunk),  # Of the scores.
+        Scan(4 * group * one.chunk, 2 * (_FP32 * one.groups * one.chunk + (size + _FP32) * group)),
+        Scan(2 * one.inner * one.chunk, 2 * read + _FP32 * one.groups * one.chunk),  # Of the decays.
+        Scan(4 * one.conv * one.convolved, 4 * size * one.convolved),
+        Scan(0, 6 * size * one.inner),  # Of the norm.
+    )
+    return Scans((convolution, decays, pairs, into, passing, out, norm), (*again, *back))

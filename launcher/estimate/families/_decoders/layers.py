@@ -1,0 +1,59 @@
+"""The layers of a model: the word of each, the steps that it is made of, and what each kind of step says of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from launcher.estimate.families._decoders import kinds, values
+from launcher.estimate.families._decoders.description import Step
+from launcher.estimate.families._decoders.kinds import Kind, Part
+from launcher.estimate.rank.tensors import NO_SCANS, Scans
+from launcher.spec import ModelSpec
+
+
+@lru_cache(maxsize=256)
+def words(model: ModelSpec) -> tuple[str, ...]:
+    """The word of each layer; none of a model whose layers are all attention and an MLP or experts."""
+    found = values.decoder(model)
+    if found.layers is None:
+        return ()
+    return found.layers(lambda key: values.value(model, key), model.num_hidden_layers)
+
+
+def word(model: ModelSpec, layer: int) -> str:
+    """The word of one layer; of one behind the last that is named the last one's, as rules refuse it by name."""
+    named = words(model)
+    return named[min(layer, len(named) - 1)] if named else ""
+
+
+def steps(model: ModelSpec, layer: int) -> tuple[Step, ...]:
+    """The steps of one layer, the words that nobody described left out, as rules refuse them by name."""
+    return values.decoder(model).steps.get(word(model, layer), ())
+
+
+def parts(model: ModelSpec, layer: int) -> list[tuple[Kind, Part]]:
+    """Each kind of a layer, in order."""
+    part = Part(model, values.decoder(model), layer)
+    if part.found.layers is None:
+        return [(kind, part) for kind in kinds.all_of(("attention", "experts" if part.found.experts else "mlp"))]
+    return [(kind, part) for step in steps(model, layer) for kind in kinds.all_of(step.kinds)]
+
+
+def attends(model: ModelSpec, layer: int) -> bool:
+    """True if a layer has attention."""
+    return any(kind.ATTENDS for kind, _ in parts(model, layer))
+
+
+def sums(model: ModelSpec, layer: int) -> int:
+    """The sums with the residual stream in a layer."""
+    return len(steps(model, layer)) if words(model) else 2
+
+
+@lru_cache(maxsize=256)
+def scans(model: ModelSpec, layer: int, size: int) -> Scans:
+    """The kernels of a layer that multiply no weight and are not attention's, for one token."""
+    found = NO_SCANS
+    for kind, part in parts(model, layer):
+        ahead, back = kind.scans(part, size)
+        found = Scans((*found.forward, *ahead), (*found.backward, *back))
+    return found

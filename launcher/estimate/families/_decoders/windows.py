@@ -1,0 +1,50 @@
+"""The layers whose attention sees the last tokens alone, and the masks that this takes."""
+
+from __future__ import annotations
+
+from launcher.estimate.families import _transformers
+from launcher.estimate.families._decoders import values
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.spec import ModelSpec
+
+
+def has_window(model: ModelSpec, layer: int) -> bool:
+    """True if a layer has a window: as ``layer_types`` says, else as the class does."""
+    if _window(model) is None:
+        return False
+    kinds = values.value(model, "layer_types")
+    if isinstance(kinds, list):
+        return bool(kinds[layer : layer + 1] == ["sliding_attention"])
+    repeated = values.decoder(model).windows
+    every = values.value(model, "sliding_window_pattern")
+    if isinstance(every, int) and not isinstance(every, bool) and every > 1:
+        repeated = "w" * (every - 1) + "f"
+    return not repeated or repeated[layer % len(repeated)] == "w"
+
+
+def window(model: ModelSpec, layer: int) -> int | None:
+    """Tokens that a layer sees at most; None of one that sees all before."""
+    return _window(model) if has_window(model, layer) else None
+
+
+def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
+    """True if a layer's attention is given a mask (``launcher.worker.model.network.masks``)."""
+    window = _window(model)
+    sees_all = window is None or engine.sequence_length <= window
+    return model.attention == "sdpa" and not sees_all and has_window(model, layer)
+
+
+def mask(model: ModelSpec, engine: EngineTraits) -> int:
+    """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
+    layers = range(model.num_hidden_layers)
+    if engine.scores:
+        return len({has_window(model, layer) for layer in layers}) * _transformers.mask(model, engine)
+    masked = any(is_masked(model, layer, engine) for layer in layers)
+    return engine.size * engine.sequence_length**2 if masked else 0
+
+
+def _window(model: ModelSpec) -> int | None:
+    """Tokens that a layer with a window sees; None where the class has none, or has it switched off."""
+    window = values.value(model, "sliding_window")
+    off = values.value(model, "use_sliding_window") is False
+    return window if isinstance(window, int) and window and not off else None
