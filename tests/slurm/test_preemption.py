@@ -26,6 +26,7 @@ def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) 
     # Slurm may put the job back before its first node has said why it left.
     assert reason.startswith(("preempted after step ", "stopped by Slurm")), reason
     saved = [json.loads((path / "state.json").read_text())["step"] for path in disturbed.glob("checkpoints/step-*")]
+    whole = submit("whole", *words, "parallel=fsdp")  # It trains beside the other, which has its nodes again.
     succeeds(disturbed, 300)
     # Slurm 24.11 requeues it once more as it finishes, and that attempt has nothing to do.
     job = str(status.read(disturbed).job_id)
@@ -33,7 +34,6 @@ def test_a_preempted_run_has_the_losses_of_an_undisturbed_one(cluster: Cluster) 
     assert restarts(cluster, disturbed) in (1, 2)
     assert [each["kind"] for each in events.read(disturbed)].count("start") == 2
     assert 0 < saved[0] < 150
-    whole = submit("whole", *words, "parallel=fsdp")
     succeeds(whole, 300)
     assert [step for step, _ in losses(whole)] == list(range(1, 151))
     assert losses(disturbed) == losses(whole), f"it was stopped after step {saved[0]}"
