@@ -159,10 +159,15 @@ def _refuse(assessment: Assessment, request: RunRequest) -> None:
 
 
 def _token_ids(planned: Plan, *, quiet: bool) -> TokenFolder | None:
-    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own."""
+    """The token ids of a run on this machine, made before anything is recorded; a Slurm job makes its own.
+
+    Those of a data set or tokenizer of the Hub that were made before are noted, as its nodes may not reach the Hub.
+    """
     spec = planned.spec
-    if spec.cluster.kind != "local" or not token_folder.is_tokenised(spec):
+    if not token_folder.is_tokenised(spec):
         return None
+    if spec.cluster.kind != "local":
+        return run_data.made_before(spec)
     found, _ = run_data.make_token_ids(spec, quiet=quiet)
     if found.left_out or found.bad_rows.count:
         say(f"launch: {found.text}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from launcher.actions.requests import folder
 from launcher.base import machine, terminal
-from launcher.base.errors import DataError
+from launcher.base.errors import DataError, LauncherError
 from launcher.base.files import JsonObject
 from launcher.base.terminal import say
 from launcher.base.units import count
@@ -62,6 +62,26 @@ def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
         waits = f"launch: another process makes the same token ids in {place}; waiting for it"
         found = prepared(spec.data, place, tell=show, waits=lambda: say(waits))
     return found, made
+
+
+def made_before(spec: RunSpec) -> TokenFolder | None:
+    """The token ids of data or a tokenizer of the Hub, if they are made and the caches here say which they are."""
+    from launcher.data import hub, token_folder
+    from launcher.data.files import is_on_hub
+
+    data = spec.data
+    if is_on_hub(data):
+        known = hub.commit("dataset", data.path or "", data.revision) is not None
+    else:
+        known = hub.named(data.tokenizer) is not None
+    if not known:
+        return None
+    from launcher.data.prepare import digest_of  # Late, because numpy takes 0.1 s.
+
+    try:
+        return token_folder.read(token_root(spec) / digest_of(data))
+    except LauncherError:
+        return None
 
 
 @contextlib.contextmanager

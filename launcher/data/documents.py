@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from launcher.base import package
-from launcher.data import formats
+from launcher.data import formats, hub
 from launcher.data.chat import PAIRS, is_conversation
-from launcher.data.files import files_of, stamps
+from launcher.data.files import files_of, is_on_hub, stamps
 from launcher.data.formats import Row
 from launcher.data.opening import opened
 from launcher.data.unusable import SKIPPING, BadRows, PackageMissing, Unusable, is_text
@@ -40,7 +41,7 @@ def documents(data: DataSpec, bad: BadRows | None = None) -> Iterator[str]:
     """
     files, bad = files_of(data), bad or BadRows.of(data)
     if files and formats.kind_of_all(files) == "text":
-        for path in files:
+        for path in files[: data.max_samples]:
             if not bad.skips or _is_whole(path, bad):
                 yield from pieces(path)
     else:
@@ -75,14 +76,20 @@ def table_rows(data: DataSpec, bad: BadRows | None = None) -> Iterator[Row]:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """The identity of the content: column, paths, sizes and times, or the fingerprint of the Hub's data set."""
-    files = files_of(data)
-    if not files:
-        return [data.column, str(_hub_data_set(data)._fingerprint)]
-    return [data.column, *stamps(files)]
+    """The identity of the content: column, paths, sizes and times, or the commit of the Hub's data set."""
+    if not is_on_hub(data):
+        return [data.column, *stamps(files_of(data))]
+    if hub.commit("dataset", data.path or "", data.revision) is None:
+        _hub_data_set(data)
+    at = hub.commit("dataset", data.path or "", data.revision)
+    return [data.column, data.path, data.config, data.split, at or str(_hub_data_set(data)._fingerprint)]
 
 
 def _rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None = None) -> Iterator[Row]:
+    yield from islice(_all_rows(data, files, bad, only), data.max_samples)
+
+
+def _all_rows(data: DataSpec, files: Sequence[Path], bad: BadRows, only: Sequence[str] | None) -> Iterator[Row]:
     if not files:
         for number, row in enumerate(_hub_data_set(data), 1):
             bad.at(data.path, "row", number)
@@ -191,7 +198,7 @@ def _hub_data_set(data: DataSpec) -> Any:
     if not answers:
         _stay_offline(datasets)
     try:
-        return datasets.load_dataset(data.path, split=data.split)
+        return datasets.load_dataset(data.path, data.config, split=data.split, revision=data.revision)
     except Exception as error:
         said = f"says {type(error).__name__}: {error}" if answers else "does not answer, and its cache has no such data"
         rule = f"no file or folder of this machine; the Hugging Face Hub {said}"

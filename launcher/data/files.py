@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.base import files
+from launcher.data import hub
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
@@ -83,10 +84,14 @@ def other_splits(data: DataSpec) -> dict[str, int]:
 
 
 def files_of(data: DataSpec) -> list[Path]:
-    """The files that hold anything, none for a name on the Hub; NotHere without a file, Unusable if all are empty."""
+    """The files that hold anything; NotHere without a file, Unusable if all are empty.
+
+    For a name on the Hub those that ``datasets`` has made of it in its cache; none where it has not yet.
+    """
     found = local_files(data)
-    if not found and data.source not in ("text", "tokens") and is_hub_name(data.path or ""):
-        return []
+    if not found and is_on_hub(data):
+        made = hub.built(data)
+        return [] if made is None else list(made.files)
     if not found:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
@@ -99,6 +104,11 @@ def files_of(data: DataSpec) -> list[Path]:
     if not held:
         raise Unusable("data.path", data.path, "every file that matches is empty", ["data=text"])
     return held
+
+
+def is_on_hub(data: DataSpec) -> bool:
+    """True if the data are a data set of the Hugging Face Hub: no file of this machine has such a name."""
+    return data.source in ("huggingface", "chat") and is_hub_name(data.path or "") and not local_files(data)
 
 
 def stamps(files: Iterable[Path]) -> list[list[object]]:

@@ -24,7 +24,7 @@ import numpy as np
 from launcher.base import files, machine
 from launcher.base.errors import DataError, SubmitError
 from launcher.base.files import write_atomically
-from launcher.data import documents, template, token_folder
+from launcher.data import documents, hub, template, token_folder
 from launcher.data.encoding import Encoded, encode_rows
 from launcher.data.token_folder import ENDS, META, TOKENS, TRAINED, TokenFolder
 from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
@@ -63,6 +63,7 @@ def prepared(
     ``tell`` is told of the progress some times a second; ``waits`` is called once if another process makes the same
     folder at this moment. DataError: the data cannot be read as they should; SubmitError: the cache cannot be written.
     """
+    hub.fetch_tokenizer(data.tokenizer)
     digest = digest_of(data)
     path = root / digest
     found = token_folder.read(path)

@@ -41,7 +41,9 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     if data.marked:
         return _of_conversations(files, data)
     bad = BadRows.of(data)
-    found = sampling.sample(files, bad, only=[data.column])
+    if files and data.max_samples and formats.kind_of_all(files) == "text":
+        files = files[: data.max_samples]
+    found = _first(sampling.sample(files, bad, only=[data.column]), data)
     columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
     names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
     texts = [_texts(block, data, names, bad) for block in found.blocks]
@@ -58,10 +60,38 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     return _with_tokens(survey, found, texts, data)
 
 
+def _first(found: Sample, data: DataSpec) -> Sample:
+    """The sample as it stands for the first ``data.max_samples`` rows; of a part, these are taken to be like the rest.
+
+    Where all rows were read it is the first of them.
+    """
+    most = data.max_samples
+    if most is None or found.kind == "text":
+        return found
+    read = sum(block.documents for block in found.blocks)
+    rows = found.rows if found.rows is not None else round(found.weight * read / max(1, _weight(found.blocks)))
+    if rows <= most:
+        return found
+    if not found.whole:
+        return replace(found, weight=found.weight * most / rows, rows=most)
+    kept, left = [], most
+    for block in found.blocks:
+        share = min(left, block.documents)
+        weight = block.weight * share / max(1, block.documents)
+        rest = replace(block, weight=weight, rows=block.rows[:share], places=block.places[:share], documents=share)
+        kept += [rest] if share else []
+        left -= share
+    return replace(found, weight=_weight(kept), blocks=kept, rows=most)
+
+
+def _weight(blocks: Sequence[Block]) -> float:
+    return sum(block.weight for block in blocks)
+
+
 def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     """Conversations, each a sample of its own."""
     bad = BadRows.of(data)
-    found = sampling.sample(files, bad)
+    found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":
         raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
     rows = [str(row) for block in found.blocks for row in block.rows]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base import package
 from launcher.base.files import JsonObject, load_json, read_text
 from launcher.base.frozen import dataclass
+from launcher.data import hub
 from launcher.data.chat import Conversation
 from launcher.data.unusable import SKIPPING, PackageMissing, Unusable, is_text
 from launcher.spec.training import DataSpec
@@ -149,7 +150,7 @@ def is_shipped(found: Template) -> bool:
 
 def template(data: DataSpec) -> Template:
     """The chat template of a run."""
-    folder = None if data.tokenizer == "bytes" else Path(data.tokenizer)
+    folder = None if data.tokenizer == "bytes" else _folder(data)
     tokens = {} if folder is None else _special_tokens(folder)
     own = None if folder is None or data.template is not None else _own(folder)
     name = f"the template {data.template or PLAIN}"
@@ -170,7 +171,11 @@ def lacks_own(data: DataSpec) -> bool:
     """True if the run's tokenizer has no template and none is named, so that ``plain`` is taken."""
     if data.template is not None:
         return False
-    return data.tokenizer == "bytes" or _own(Path(data.tokenizer)) is None
+    return data.tokenizer == "bytes" or _own(_folder(data)) is None
+
+
+def _folder(data: DataSpec) -> Path:
+    return hub.tokenizer_folder(data.tokenizer) or Path(data.tokenizer)
 
 
 def _text(name: str) -> str:

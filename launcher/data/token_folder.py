@@ -37,7 +37,9 @@ META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bi
 
 _DIGITS = 16
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
-_ELSEWHERE = frozenset(("path", "tokenizer", "token_dtype", "eval_fraction", "workers", "shuffle", "preview"))
+_ELSEWHERE = frozenset((
+    *("path", "revision", "config", "tokenizer", "token_dtype", "eval_fraction", "workers", "shuffle", "preview"),
+))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
 
 
@@ -83,7 +85,7 @@ def settings(data: DataSpec) -> JsonObject:
     found = {key: value for key, value in asdict(data).items() if key not in _ELSEWHERE}
     if data.on_bad_row != SKIP:
         del found["on_bad_row"]  # Ids that were made before the key was there are those of its default.
-    return found
+    return {key: value for key, value in found.items() if key != "max_samples" or value is not None}
 
 
 def root(spec: RunSpec, environment: Mapping[str, str], working: Path, run: Path | None) -> Path:
@@ -163,7 +165,8 @@ def digest(run: Path) -> str | None:
 
 
 def _settings_of(data: DataSpec) -> JsonObject:
-    return {"path": data.path, "tokenizer": data.tokenizer, **settings(data)}
+    at_hub = {key: value for key in ("revision", "config") if (value := getattr(data, key)) is not None}
+    return {"path": data.path, **at_hub, "tokenizer": data.tokenizer, **settings(data)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from launcher.base import files, package
-from launcher.data.unusable import NotHere, PackageMissing, Unusable
+from launcher.data import hub
+from launcher.data.unusable import PackageMissing, Unusable
 
 type Pieces = tuple[Sequence[int], Sequence[tuple[int, int]]]
 """Ids, and where the characters that each stands for begin and end."""
@@ -59,14 +60,14 @@ class Bytes:
 
 
 class Folder:
-    """A tokenizer that ``transformers`` loads from a folder; nothing is fetched and no code of it is run."""
+    """A tokenizer that ``transformers`` loads from a folder or the Hub's cache; nothing is fetched, no code is run."""
 
     def __init__(self, path: str) -> None:
         from transformers import AutoTokenizer
 
-        _require_folder(path)
+        folder = require_folder(path)
         try:
-            self._words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            self._words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             rule = f"it cannot be read as a tokenizer: {type(error).__name__}: {error}"
             raise Unusable("data.tokenizer", path, rule, ["data.tokenizer=bytes"]) from error
@@ -138,14 +139,11 @@ def quick_tokenizer(name: str) -> Tokenizer:
     """The tokenizer that ``data.tokenizer`` names, without the packages that training needs where that is possible."""
     if name == "bytes":
         return Bytes()
-    folder = Path(name)
-    if not name or not folder.is_dir():
-        rule = "must be bytes or the folder of a Hugging Face tokenizer, and there is no such folder on this machine"
-        raise NotHere("data.tokenizer", name, rule, ["data.tokenizer=bytes"])
+    folder = require_folder(name)
     quick = folder / "tokenizer.json"
     changed = quick.stat().st_mtime_ns if quick.is_file() else None
     try:
-        return _read(name, changed)
+        return _read(str(folder), changed)
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
         raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None
@@ -186,17 +184,19 @@ def fingerprint(name: str) -> str:
     """A hash of the tokenizer that ``data.tokenizer`` names: of the files of its folder, wherever that lies."""
     if name == "bytes":
         return name
-    _require_folder(name)
     content = hashlib.sha256()
-    for path in sorted(path for path in Path(name).glob("*") if _decides_ids(path)):
+    for path in sorted(path for path in require_folder(name).glob("*") if _decides_ids(path)):
         content.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         content.update(files.read_bytes(path, files.MOST_OF_A_LOG))
     return content.hexdigest()
 
 
-def _require_folder(name: str) -> None:
-    if not name or not Path(name).is_dir():
-        raise NotHere("data.tokenizer", name, "there is no such folder", ["data.tokenizer=bytes"])
+def require_folder(name: str) -> Path:
+    """The folder of a tokenizer, of this machine or of the Hub's cache; NotHere where it is in neither."""
+    found = hub.tokenizer_folder(name)
+    if found is None or not found.is_dir():
+        raise hub.missing_tokenizer(name)
+    return found
 
 
 def _decides_ids(path: Path) -> bool:

@@ -89,8 +89,19 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
     except Unusable as error:
         return Seen(spec, errors=(error.finding,))
     if survey is None:
-        return Seen(spec)
+        return Seen(spec, warnings=tuple(_not_fetched(spec)))
     return Seen(spec, survey, tuple(_errors(spec, survey)), tuple(_warnings(spec, survey)))
+
+
+def _not_fetched(spec: RunSpec) -> Iterator[ConfigError]:
+    """A data set of the Hub that is not in the cache: nothing of it was looked at, and its size is not known."""
+    data = spec.data
+    if data.source not in ("huggingface", "chat") or data.path is None:
+        return
+    rule = "it is not in this machine's cache of the Hugging Face Hub, so nothing was looked at; the job fetches it"
+    if spec.cluster.kind == "slurm":
+        rule += ", for which its first node needs the network, unless its token ids are made here first"
+    yield ConfigError("data.path", data.path, rule, ["launch prepare ..., with the same words"])
 
 
 def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:

@@ -16,6 +16,7 @@ from launcher import backends
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.base.machine import Machine, cxx
+from launcher.data import hub
 from launcher.data.files import files_of
 from launcher.data.unusable import Unusable
 from launcher.job import versions
@@ -150,7 +151,8 @@ def not_seen_here(spec: RunSpec) -> Iterator[ConfigError]:
 def without_template(spec: RunSpec) -> Iterator[ConfigError]:
     """A tokenizer that has no chat template, so that conversations are written by a shipped one."""
     data = spec.data
-    if not data.marked or spec.script is not None or not (data.tokenizer == "bytes" or Path(data.tokenizer).is_dir()):
+    here = data.tokenizer == "bytes" or hub.tokenizer_folder(data.tokenizer) is not None
+    if not data.marked or spec.script is not None or not here:
         return
     from launcher.data.template import PLAIN, lacks_own, shipped
 

@@ -16,6 +16,7 @@ from operator import ne
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
+from launcher.data.files import is_hub_name
 from launcher.spec import RunSpec, edit
 
 type Test = Callable[[RunSpec], bool]
@@ -211,6 +212,13 @@ REFUSED: tuple[Row, ...] = (
         "tracking=mlflow",
         "by wandb and mlflow",
     ),
+    *_rows(
+        {"data.revision": None, "data.config": None},
+        lambda spec: spec.data.source in ("huggingface", "chat") and is_hub_name(spec.data.path or "OWNER/NAME"),
+        "data=huggingface",
+        "of a data set on the Hugging Face Hub",
+    ),
+    Dependent("data.max_samples", None, _reads_text, "data=text", "where data are rows or documents"),
     Dependent("data.path", None, lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
     Dependent(
         "model.trust_remote_code",

@@ -28,6 +28,8 @@ _NOT_BLANK: dict[str, str | None] = {
     "cluster.python": None,
     "cluster.shared_folder": None,
     "data.column": "text",
+    "data.config": None,
+    "data.revision": None,
     "data.split": "train",
     "data.template": None,
     "data.tokenizer": "bytes",

@@ -109,6 +109,7 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ),
     # Each is a process beside its rank; the largest nodes have some 1,000 cores for all ranks.
     ("data.workers", Bound(1_024, "they are processes of one rank, and no node has so many cores for it")),
+    ("data.max_samples", Bound(10**12, "the largest data sets have some 10^10 rows")),
     ("data.preview", Bound(10_000, "so many samples are read and printed before the run starts")),
     # Fugaku has 158,976 nodes; the largest cluster of GPUs some 25,000.
     ("cluster.nodes", Bound(10**6, "the largest machine has 158,976 nodes")),

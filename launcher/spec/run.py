@@ -8,7 +8,7 @@ degrees do not divide, because rules read them to say so; where that would be a 
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -182,8 +182,8 @@ def _text(group: Any) -> str:
         content = _shallow(group)
         if isinstance(group, HardwareSpec):
             content |= {"disk_bytes": None, "host_memory_bytes": None}
-        if isinstance(group, DataSpec) and group.on_bad_row == "error":
-            del content["on_bad_row"]  # Runs of before the key keep their hash.
+        if isinstance(group, DataSpec):  # Runs of before these keys keep their hash.
+            content = {key: value for key, value in content.items() if key not in _LATER or value != _LATER[key]}
         if isinstance(group, ClusterSpec):
             unset = [key for key in UNHASHED_WHEN_UNSET if content[key] is None]
             unhashed = {*unset, "measurements", "storage_bandwidth"}
@@ -195,6 +195,9 @@ def _text(group: Any) -> str:
 
 
 _MOST_TEXTS = 1024
+
+_LATER = {field.name: field.default for field in fields(DataSpec) if field.default is not MISSING}
+"""Keys of ``data`` that came later than the first records, each with what those runs did."""
 
 
 def _shallow(group: Any) -> dict[str, object]:

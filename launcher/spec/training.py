@@ -155,6 +155,9 @@ class DataSpec:
     train_on: Literal["assistant", "last", "all"]
     preview: Natural
     on_bad_row: Literal["error", "skip"] = "error"
+    revision: str | None = None
+    config: str | None = None
+    max_samples: Count | None = None
 
     @property
     def marked(self) -> bool:

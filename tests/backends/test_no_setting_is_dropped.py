@@ -79,6 +79,9 @@ PRESETS = {
 CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.needs.startswith("parallel=")} | {
     "backend.path": (),
     "data.path": (),
+    "data.config": ("data=huggingface", "data.path=org/name"),
+    "data.max_samples": ("data=text", "data.path=words/*.jsonl"),
+    "data.revision": ("data=huggingface", "data.path=org/name"),
     "data.template": ("data=chat", "data.path=words/*.jsonl"),
     "data.train_on": ("data=chat", "data.path=words/*.jsonl"),
     "data.tokenizer": (),
@@ -141,6 +144,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "save.every": (10,),
     "save.load": ("runs/other",),
     "data.path": ("words/*.txt",),
+    "data.max_samples": (10,),
     "data.tokenizer": ("path/to/tokenizer",),
     "hardware.dtypes": (("fp32",),),
     "cluster.cpus_per_node": (4,),

@@ -288,6 +288,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         tracking.project=words
         tracking=tensorboard tracking.uri=http://localhost
         data=synthetic data.path=words.txt
+        data=huggingface data.path=words.jsonl data.revision=v2
+        data=chat data.path=words.jsonl data.config=small
+        data=synthetic data.max_samples=10
         model.trust_remote_code=true
         """
     ),

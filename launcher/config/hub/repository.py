@@ -14,43 +14,28 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher.base import files, package
+from launcher.base import package
 from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.data import hub as in_cache
 
 CONFIG = "config.json"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PATIENCE_S = 15.0
 """Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
 
 _REQUEST_S = 5.0  # Seconds for each of the two requests within it.
 
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 
 def is_name(text: str) -> bool:
     """True for ``organisation/model``."""
-    return _NAME.match(text) is not None
+    return in_cache.NAME.match(text) is not None
 
 
 def snapshot(name: str) -> Path | None:
     """The folder of a model in the cache whose ``config.json`` is there; None where it was never fetched."""
-    model = cache() / f"models--{name.replace('/', '--')}"
-    try:
-        revision = files.read_text(model / "refs" / "main").strip()
-    except (OSError, ValueError):
-        return None
-    if not _REVISION.match(revision):
-        return None
-    found = model / "snapshots" / revision
-    return found if (found / CONFIG).is_file() else None
-
-
-def cache() -> Path:
-    """The cache of ``huggingface_hub``, by the variables that it reads (``huggingface_hub.constants``)."""
-    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    hub = os.environ.get("HF_HOME", f"{home}/huggingface")
-    return files.expanded(os.environ.get("HF_HUB_CACHE", f"{hub}/hub"))
+    found = in_cache.snapshot("model", name)
+    return found if found is not None and (found / CONFIG).is_file() else None
 
 
 def command(folder: Path) -> str | None:
@@ -91,7 +76,7 @@ def _fetched(name: str) -> str:
     try:
         # One request without retries says whether there is such a file: the download would try six times.
         get_hf_file_metadata(hf_hub_url(name, CONFIG, endpoint=endpoint), timeout=_REQUEST_S, endpoint=endpoint)
-        hf_hub_download(name, CONFIG, endpoint=endpoint, cache_dir=cache(), etag_timeout=_REQUEST_S)
+        hf_hub_download(name, CONFIG, endpoint=endpoint, cache_dir=in_cache.cache(), etag_timeout=_REQUEST_S)
     except errors.GatedRepoError:
         return "its owner asks who takes it: ask for access on its page on the Hub, then `hf auth login`"
     except errors.RepositoryNotFoundError:

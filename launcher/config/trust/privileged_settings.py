@@ -69,6 +69,10 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
         "may be fetched from the Hugging Face Hub",
         lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
     ),
+    "data.tokenizer": (
+        "may be fetched from the Hugging Face Hub",
+        lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),
+    ),
 }
 """Keys that act, what each does, and with which of its values; of an open node all keys below it."""
 

@@ -172,7 +172,7 @@ def data(seen: Seen) -> str:
     spec, found, survey = seen.spec, seen.spec.data, seen.survey
     if survey is not None:
         return f"data: {'; '.join([_amount(survey), *_epoch(seen, survey), *_conversations(seen), *_flaws(survey)])}"
-    if seen.errors or seen.warnings or spec.script is not None or found.source not in ("huggingface", "chat"):
+    if seen.errors or spec.script is not None or found.source not in ("huggingface", "chat") or found.path is None:
         return ""
     return f"data: {found.path} on the Hugging Face Hub, split {found.split}: looked at when the job asks for it"
 

@@ -1,0 +1,186 @@
+"""The caches of the Hugging Face Hub, read as files: what is in them needs no network, no package and no time.
+
+The folders are those of ``huggingface_hub`` (``file_download.py``: ``<kind>s--OWNER--NAME/refs/REVISION`` holds the
+commit, ``snapshots/COMMIT/`` its files) and of ``datasets`` (``builder.py``, ``_relative_data_dir``:
+``OWNER___name/CONFIG/VERSION/COMMIT/``, with ``dataset_info.json`` and an Arrow file or several of each split).
+Fetching is :func:`fetch_tokenizer`'s, and of data sets that of ``launcher.data.documents``, never of planning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from launcher.base import files, package
+from launcher.data.unusable import NotHere, PackageMissing, Unusable
+from launcher.spec.training import DataSpec
+
+type Kind = Literal["model", "dataset"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*\Z")
+_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
+"""Files of which a tokenizer has one at least."""
+
+_WANTED = ("tokenizer*", "*token*.json", "*.jinja", "vocab*", "merges.txt", "spiece.model", "config.json", "*.tiktoken")
+
+
+class Named(NamedTuple):
+    """A name on the Hub as it is typed: ``OWNER/NAME``, or ``OWNER/NAME@REVISION``."""
+
+    name: str
+    revision: str | None
+
+    @property
+    def command(self) -> str:
+        """The command that fetches a model's files beside its weights."""
+        at = "" if self.revision is None else f" --revision {self.revision}"
+        return f"hf download {self.name}{at} --include 'tokenizer*' '*.json' '*.jinja'"
+
+
+def named(text: str) -> Named | None:
+    """The name on the Hub that a text is; None for a folder that is here, and for what can be no name."""
+    name, at, revision = text.partition("@")
+    if not NAME.match(name) or (at and not _REVISION.match(revision)) or Path(text).exists():
+        return None
+    return Named(name, revision or None)
+
+
+def home() -> Path:
+    """The folder of all caches of Hugging Face's packages (``huggingface_hub.constants``, ``HF_HOME``)."""
+    above = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return files.expanded(os.environ.get("HF_HOME", f"{above}/huggingface"))
+
+
+def cache() -> Path:
+    """The cache of ``huggingface_hub``, by the variables that it reads (``huggingface_hub.constants``)."""
+    return files.expanded(os.environ.get("HF_HUB_CACHE", os.environ.get("HUGGINGFACE_HUB_CACHE", str(home() / "hub"))))
+
+
+def commit(kind: Kind, name: str, revision: str | None = None) -> str | None:
+    """The commit that a branch or tag was when it was last fetched; None where it never was."""
+    if revision is not None and _COMMIT.match(revision):
+        return revision
+    try:
+        found = files.read_text(_repository(kind, name) / "refs" / (revision or "main")).strip()
+    except (OSError, ValueError):
+        return None
+    return found if _REVISION.match(found) and "/" not in found else None
+
+
+def snapshot(kind: Kind, name: str, revision: str | None = None) -> Path | None:
+    """The folder of a repository's files at a revision; None where none were fetched."""
+    at = commit(kind, name, revision)
+    found = _repository(kind, name) / "snapshots" / (at or "")
+    return found if at is not None and found.is_dir() else None
+
+
+def _repository(kind: Kind, name: str) -> Path:
+    return cache() / f"{kind}s--{name.replace('/', '--')}"
+
+
+def tokenizer_folder(text: str) -> Path | None:
+    """The folder of a tokenizer: the one that ``data.tokenizer`` names, or of the cache; None where there is none."""
+    if not text or Path(text).is_dir():
+        return Path(text) if text else None
+    found = named(text)
+    place = None if found is None else snapshot("model", *found)
+    return place if place is not None and any((place / name).is_file() for name in TOKENIZER) else None
+
+
+def missing_tokenizer(text: str) -> NotHere:
+    """The finding about a tokenizer that this machine does not have, with the way to fetch one of the Hub."""
+    ways, found = ["data.tokenizer=bytes"], named(text)
+    if found is None:
+        rule = (
+            "there is no such folder on this machine, and a tokenizer of the Hub is OWNER/NAME or OWNER/NAME@REVISION"
+        )
+        return NotHere("data.tokenizer", text, rule, ways)
+    rule = "this tokenizer of the Hugging Face Hub is not in the cache of this machine"
+    return NotHere("data.tokenizer", text, rule, [found.command, *ways])
+
+
+def fetch_tokenizer(text: str) -> None:
+    """Fetch a tokenizer of the Hub into the cache where it is not there; Unusable where that fails."""
+    found = named(text)
+    if found is None or tokenizer_folder(text) is not None:
+        return
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    except ImportError:
+        rule = "a tokenizer of the Hub is fetched by huggingface_hub, which is not installed for this Python"
+        raise PackageMissing("data.tokenizer", text, rule, [package.install(package.TRAINING)]) from None
+    disable_progress_bars()
+    endpoint = os.environ.get("HF_ENDPOINT")
+    try:
+        snapshot_download(
+            found.name, revision=found.revision, allow_patterns=[*_WANTED], cache_dir=cache(), endpoint=endpoint
+        )
+    except Exception as error:
+        rule = f"the Hugging Face Hub does not give it: {' '.join(str(error).split()) or type(error).__name__}"
+        raise Unusable("data.tokenizer", text, rule, [found.command, "data.tokenizer=bytes"]) from error
+
+
+class Built(NamedTuple):
+    """The files of one split of a data set that ``datasets`` has made of what it fetched."""
+
+    commit: str
+    rows: int | None
+    files: tuple[Path, ...]
+
+
+def built(data: DataSpec) -> Built | None:
+    """The Arrow files of the split in the cache of ``datasets``; None where it has not made that configuration.
+
+    Raises:
+        Unusable: The data set has other splits.
+    """
+    name = data.path or ""
+    at = commit("dataset", name, data.revision)
+    config = data.config or (None if at is None else _default_config(name, at))
+    place = next(iter(_data_set(name).glob(f"{config}/*/{at}")), None) if config is not None else None
+    if place is None or at is None:
+        return None
+    try:
+        said = files.load_json(place / "dataset_info.json")["splits"]
+        rows = {str(split): int(content["num_examples"]) for split, content in said.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if data.split not in rows:
+        rule = f"{name} has {', '.join(sorted(rows))}"
+        raise Unusable("data.split", data.split, rule, [f"data.split={split}" for split in sorted(rows)])
+    form = re.compile(rf".+-{re.escape(data.split)}(-\d+-of-\d+)?\.arrow")
+    found = tuple(sorted(path for path in place.glob("*.arrow") if form.fullmatch(path.name)))
+    return Built(at, rows[data.split], found) if found else None
+
+
+def _data_set(name: str) -> Path:
+    """The folder of a data set in the cache of ``datasets`` (its ``config.py``; ``naming.py`` for the name)."""
+    owner, slash, own = name.rpartition("/")
+    own = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", own)).lower()
+    root = files.expanded(os.environ.get("HF_DATASETS_CACHE", str(home() / "datasets")))
+    return root / (f"{owner}___{own}" if slash else own)
+
+
+def _default_config(name: str, at: str) -> str | None:
+    """The configuration that the data set's card calls its default; None where there are several without one."""
+    try:
+        card = files.read_text(_repository("dataset", name) / "snapshots" / at / "README.md")
+    except (OSError, ValueError):
+        return "default"
+    head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
+    if head is None or "configs:" not in head[1]:
+        return "default"
+    import yaml  # Late, because few runs train on a data set of the Hub.
+
+    try:
+        rows = [row for row in yaml.safe_load(head[1]).get("configs") or () if "config_name" in row]
+    except (yaml.YAMLError, AttributeError, TypeError):
+        return None
+    named = [str(row["config_name"]) for row in rows]
+    chosen = [str(row["config_name"]) for row in rows if row.get("default")]
+    return next(iter(chosen), "default" if "default" in named or not named else named[0] if len(named) == 1 else None)
