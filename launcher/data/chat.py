@@ -170,12 +170,13 @@ def _pair(row: Mapping[str, object], asked: str, answered: str) -> list[object]:
     beside = [row[name] for name in _BESIDE.get(asked, ()) if str(row.get(name) or "").strip()]
     if isinstance(question, str) and beside:
         question = "\n\n".join([question, *map(str, beside)])
+    parts = {"instruction": row[asked], "input": "\n\n".join(map(str, beside))} if beside else {}
     turns: list[object] = []
     for role, value in (("user", question), (_ASSISTANT, answer)):
         if isinstance(value, list):
             turns += value
         elif value is not None:
-            turns.append({"role": role, "content": value})
+            turns.append({"role": role, "content": value} | (parts if role == "user" else {}))
     return turns
 
 

@@ -31,6 +31,18 @@ if TYPE_CHECKING:
     import jinja2
 
 PLAIN = "plain"  # The shipped template for tokenizers that have none.
+GENERAL = ("chatml", "plain")
+"""Shipped templates that are those of no model: ways out."""
+
+ALPACA = "alpaca"
+"""The shipped template of Alpaca's words, and in ``alpaca+NAME`` these words inside another template; ``alpaca+``"
+" is the
+tokenizer's own."""
+
+_PAIRED = ("Below is an instruction that describes a task, paired with an input that provides further context. "
+           "Write a response that appropriately completes the request.\n\n")  # fmt: skip
+_ALONE = ("Below is an instruction that describes a task. "
+          "Write a response that appropriately completes the request.\n\n")  # fmt: skip
 _SHIPPED = Path(__file__).parent / "templates"
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Noncharacters of Unicode, which text never holds, around what ``{% generation %}`` encloses; taken out again."""
@@ -57,6 +69,7 @@ class Template:
     asked: str | None  # The value of ``data.template``.
     text: str  # The Jinja program.
     tokens: Mapping[str, str]  # The special tokens that it may name, such as ``eos_token``.
+    alpaca: bool = False  # True if what the user says is put into Alpaca's words before.
 
     def written(self, conversation: Conversation, train_on: str) -> Written:
         """The conversation as text, with what of it ``train_on`` trains; Unusable where that cannot be told."""
@@ -102,7 +115,9 @@ class Template:
         """The first messages as text."""
         try:
             rendered: str = _compiled(self.text).render(
-                messages=plain(conversation.messages[:count]),
+                messages=plain(
+                    _in_alpacas_words(conversation.messages[:count]) if self.alpaca else conversation.messages[:count]
+                ),
                 tools=plain(conversation.tools),
                 documents=None,
                 add_generation_prompt=prompt,
@@ -121,7 +136,26 @@ class Template:
 
 def ways_out() -> list[str]:
     """Templates to take instead."""
-    return [f"data.template={name}" for name in shipped()]
+    return [f"data.template={name}" for name in GENERAL]
+
+
+def _in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages in which each of the user's is Alpaca's prompt (github.com/tatsu-lab/stanford_alpaca, train.py)."""
+    first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
+    begins = first == 0  # What the system says stands in place of Alpaca's first sentences.
+    found: list[Mapping[str, Any]] = []
+    for place, message in enumerate(messages):
+        if message["role"] == "user":
+            beside = message.get("input")
+            asked = message.get("instruction", message["content"])
+            words = (
+                f"### Instruction:\n{asked}\n\n" + (f"### Input:\n{beside}\n\n" if beside else "") + "### Response:\n"
+            )
+            opening = (_PAIRED if beside else _ALONE) if begins and place == first else ""
+            found.append({**message, "content": opening + words})
+        else:
+            found.append(message)
+    return found
 
 
 def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
@@ -145,31 +179,33 @@ def shipped() -> list[str]:
 
 def is_shipped(found: Template) -> bool:
     """True for a template that comes with this program."""
-    return (found.asked or PLAIN) in shipped() and found.text == _text(found.asked or PLAIN)
+    name = (found.asked or PLAIN).removeprefix(f"{ALPACA}+") or PLAIN
+    return name in shipped() and found.text == _text(name)
 
 
 def template(data: DataSpec) -> Template:
     """The chat template of a run."""
     folder = None if data.tokenizer == "bytes" else _folder(data)
+    named = (data.template or "").removeprefix(f"{ALPACA}+") or None
     tokens = {} if folder is None else _special_tokens(folder)
-    own = None if folder is None or data.template is not None else _own(folder)
+    own = None if folder is None or named is not None else _own(folder)
     name = f"the template {data.template or PLAIN}"
     if own is not None:
         name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
     else:
-        text = _text(data.template or PLAIN)
-    return Template(name, data.template, text, tokens)
+        text = _text(named or PLAIN)
+    return Template(name, data.template, text, tokens, alpaca=(data.template or "").startswith(ALPACA))
 
 
 def fingerprint(data: DataSpec) -> list[object]:
     """Template of a conversation's text: its source and the special tokens that it may name."""
     found = template(data)
-    return [found.text, dict(found.tokens)]
+    return [found.text, dict(found.tokens), *([ALPACA] if found.alpaca else [])]
 
 
 def lacks_own(data: DataSpec) -> bool:
     """True if the run's tokenizer has no template and none is named, so that ``plain`` is taken."""
-    if data.template is not None:
+    if data.template not in (None, f"{ALPACA}+"):
         return False
     return data.tokenizer == "bytes" or _own(_folder(data)) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from launcher.data.template import shipped
 from launcher.importers._reading import Reading
 from launcher.importers._table import choose
 
@@ -12,13 +13,9 @@ ALL_LINEAR = ("all", "all-linear", "all_linear")
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _LINEAR = (*_ATTENTION, "gate_proj", "up_proj", "down_proj")
 
-SHIPPED = ("alpaca", "chatml", "gemma", "llama3", "mistral", "phi", "plain", "qwen", "vicuna", "zephyr")
-"""Templates that ``data.template`` has by name."""
-
 _AS: Mapping[str, str] = {
-    "gemma2": "gemma", "gemma3": "gemma", "gemma_chatml": "chatml", "mistral_v1": "mistral", "mistral_v2v3": "mistral",
-    "qwen_25": "qwen", "qwen2": "qwen", "qwen3": "chatml", "qwen3_nothink": "chatml", "phi_3": "phi", "phi_35": "phi",
-    "phi3": "phi", "phi4": "phi", "phi_4": "phi", "llama-3": "llama3", "yi": "chatml",
+    "gemma2": "gemma", "gemma3": "gemma", "gemma_chatml": "chatml", "mistral_v2v3": "mistral", "qwen_25": "qwen",
+    "qwen2": "qwen", "qwen3_nothink": "chatml", "phi_3": "phi", "phi_35": "phi", "phi3": "phi", "yi": "chatml",
 }  # fmt: skip
 """Names of other programs for the same text."""
 
@@ -44,7 +41,7 @@ def template(reading: Reading, key: str) -> None:
     """A chat template by its name: one that is shipped, or the tokenizer's own."""
     value = str(reading.value(key)).lower()
     known = _AS.get(value, value)
-    if known in SHIPPED:
+    if known in shipped():
         reading.say(key, {"data.template": known})
     elif value in _OWN or value.startswith("tokenizer_default"):
         reading.ledger.default(key)

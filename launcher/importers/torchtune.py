@@ -57,6 +57,7 @@ _SETS: Mapping[str, Mapping[str, Any]] = {
 _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset", "samsum_dataset")
 """Sets whose ``train_on_input`` is true where a file does not say."""
 
+_TURNS = (("llama3", "llama3"), ("qwen", "chatml"), ("gemma", "gemma"), ("phi3", "phi"), ("phi4", "phi"))
 _OPTIMIZERS: Mapping[str, str] = {
     "adamw": "adamw", "adam": "adamw", "sgd": "sgd", "pagedadamw8bit": "paged_adamw_8bit", "pagedadamw": "adamw",
     "adamw8bit": "adamw_8bit",
@@ -145,11 +146,19 @@ def _data(reading: Reading, key: str) -> None:
         said["data"] = "text" if said["data"] == "huggingface" and place is files else said["data"]
         reading.ledger.say("dataset.source", "data.path")
         reading.ledger.say("dataset.data_files", "data.path")
+    if said.get("data.template") == "alpaca":
+        said["data.template"] = _alpaca(reading)
     trains = reading.ledger.values.get("dataset.train_on_input", builder in _TRAINS_ON_ALL)
     if trains is True and said["data"] == "chat":
         said["data.train_on"] = "all"
     choose(reading, key, said)
     reading.ledger.say("dataset.train_on_input", "data.train_on")
+
+
+def _alpaca(reading: Reading) -> str:
+    """Alpaca's prompt inside the turns that the tokenizer of a model writes; those of Llama 2 and Mistral write none."""
+    tokenizer = str(reading.ledger.values.get("tokenizer._component_")).rpartition(".")[2]
+    return next((f"alpaca+{name}" for family, name in _TURNS if tokenizer.startswith(family)), "alpaca")
 
 
 def _packs(reading: Reading, key: str) -> None:

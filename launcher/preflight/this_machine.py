@@ -154,11 +154,11 @@ def without_template(spec: RunSpec) -> Iterator[ConfigError]:
     here = data.tokenizer == "bytes" or hub.tokenizer_folder(data.tokenizer) is not None
     if not data.marked or spec.script is not None or not here:
         return
-    from launcher.data.template import PLAIN, lacks_own, shipped
+    from launcher.data.template import GENERAL, PLAIN, lacks_own
 
     lacks = False
     with suppress(Unusable):  # A damaged file of the tokenizer, which the look at the data says.
         lacks = lacks_own(data)
     if lacks:
         rule = f"data.tokenizer={data.tokenizer} has no chat template, so the shipped template {PLAIN} is used"
-        yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in (PLAIN, *shipped()[:1])])
+        yield ConfigError("data.template", None, rule, [f"data.template={name}" for name in reversed(GENERAL)])

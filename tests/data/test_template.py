@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from launcher.base.errors import DataError
-from launcher.data.chat import Conversation
+from launcher.data.chat import Conversation, conversation
 from launcher.data.template import Template, fingerprint, lacks_own, shipped, template
 from launcher.spec.training import DataSpec
 from tests.support.chat import CHATML, turns, write_tokenizer
@@ -34,19 +34,50 @@ def trained(writer: Template, train_on: str = "assistant", conversation: Convers
     return [written.text[start:end] for start, end in written.trained]
 
 
-@pytest.mark.parametrize("name", ["chatml", "plain"])
+ENDS = {
+    "alpaca": "\n\n",
+    "chatml": "<|im_end|>",
+    "gemma": "<end_of_turn>",
+    "llama3": "<|eot_id|>",
+    "mistral": "\n\n",
+    "phi": "<|end|>",
+    "plain": "\n\n",
+    "qwen": "<|im_end|>",
+    "vicuna": "\n\n",
+    "zephyr": "\n\n",
+}
+"""How an answer ends in each shipped template, without an end-of-text token."""
+
+
+@pytest.mark.parametrize("name", ENDS)
 def test_a_shipped_template_encloses_what_the_assistant_says_and_its_end(name: str) -> None:
-    end = {"chatml": "<|im_end|>", "plain": "\n\n"}[name]
+    end = ENDS[name]
     writer = template(data(template=name))
-    assert trained(writer) == [f"4{end}", f"yes{end}"]
-    assert trained(writer, "last") == [f"yes{end}"]
+    assert [answer.lstrip() for answer in trained(writer)] == [f"4{end}", f"yes{end}"]
+    assert [answer.lstrip() for answer in trained(writer, "last")] == [f"yes{end}"]
     assert writer.written(TALK, "all").trained is None
     assert "\ufdd0" not in writer.written(TALK, "all").text
     assert "be brief" in writer.written(TALK, "all").text
 
 
 def test_every_shipped_template_is_tested() -> None:
-    assert shipped() == ["chatml", "plain"]
+    assert shipped() == sorted(ENDS)
+
+
+def test_alpacas_words_stand_around_the_columns_of_a_row_in_the_template_alone_or_inside_another() -> None:
+    row = {"instruction": "Add", "input": "2 2", "output": "4"}
+    pair, lone = conversation(row, 1, None), conversation({"instruction": "Rest", "output": "ok"}, 1, None)
+    asked = "### Instruction:\nAdd\n\n### Input:\n2 2\n\n### Response:\n"
+    text = template(data(template="alpaca")).written(pair, "all").text
+    assert text.startswith("Below is an instruction that describes a task, paired with an input")
+    assert text.endswith(f"request.\n\n{asked}4\n\n")
+    text = template(data(template="alpaca")).written(lone, "all").text
+    assert text.endswith("completes the request.\n\n### Instruction:\nRest\n\n### Response:\nok\n\n")
+    inside = template(data(template="alpaca+llama3"))
+    assert f"{asked.strip()}<|eot_id|><|start_header_id|>assistant" in inside.written(pair, "all").text
+    assert trained(inside, conversation=pair) == ["4<|eot_id|>"]
+    assert template(data(template="llama3")).written(pair, "all").text.count("Add\n\n2 2<|eot_id|>") == 1
+    assert fingerprint(data(template="alpaca+llama3")) != fingerprint(data(template="llama3"))
 
 
 def test_without_generation_blocks_turns_are_found_by_the_beginnings_of_the_conversation(tmp_path: Path) -> None:
