@@ -156,7 +156,7 @@ def _data(reading: Reading, key: str) -> None:
 
 
 def _alpaca(reading: Reading) -> str:
-    """Alpaca's prompt inside the turns that the tokenizer of a model writes; those of Llama 2 and Mistral write none."""
+    """Alpaca's prompt inside the turns that a model's tokenizer writes; those of Llama 2 and Mistral write none."""
     tokenizer = str(reading.ledger.values.get("tokenizer._component_")).rpartition(".")[2]
     return next((f"alpaca+{name}" for family, name in _TURNS if tokenizer.startswith(family)), "alpaca")
 
