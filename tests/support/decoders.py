@@ -58,6 +58,21 @@ _OF_KIND: dict[str, dict[str, Any]] = {
         "moe_shared_expert_intermediate_size": 40,
     },
 }
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16}
+_DELTA: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_OF_KIND |= {
+    "granitemoehybrid": {**_MAMBA, "mamba_chunk_size": 8, "layer_types": ["mamba", "attention"]},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
+    "qwen3_5_moe_text": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_next": _DELTA,
+}
 """Of types whose layers are of several kinds."""
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (

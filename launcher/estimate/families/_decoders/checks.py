@@ -9,8 +9,20 @@ from launcher.estimate.families._decoders import TYPES, layers, values
 from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
-_ROTARY = frozenset(TYPES) - {"bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "nemotron_h", "opt"}
+_ROTARY = frozenset(TYPES) - {
+    "bloom",
+    "codegen",
+    "gpt_bigcode",
+    "gpt_neo",
+    "gptj",
+    "granitemoehybrid",
+    "mamba2",
+    "mpt",
+    "nemotron_h",
+    "opt",
+}
 _OLDER: Mapping[str, frozenset[str]] = {
+    "full_attention_interval": frozenset(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")),
     "hybrid_override_pattern": frozenset(("nemotron_h",)),
     "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
     "rope_scaling": _ROTARY,
@@ -141,6 +153,8 @@ def _fits(given: object, default: object) -> bool:
     """True if a value is of the kind of the class's default, where that shows one."""
     if given is None or default is None or isinstance(default, list | dict):
         return True
+    if default == "auto":
+        return given == default or type(given) is int
     if isinstance(default, bool) or isinstance(given, bool):
         return type(given) is type(default)
     return isinstance(given, int | float) if isinstance(default, int | float) else type(given) is type(default)

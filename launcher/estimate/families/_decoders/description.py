@@ -84,6 +84,7 @@ class Decoder:
     keeps_joint: bool = True  # True if the values are a slice of the output of one projection, all of which stays.
     repeats_keys: bool = False  # True if keys and values are copied for each head of queries.
     wide_queries: bool = False  # True if queries and keys are made fp32 for the scores of eager attention.
+    mlp_width: str = ""  # The key of its width, where it is not the one that its class's other layers have.
     mlp: str = "mlp"  # The module of the MLP; empty where its linears are the block's.
     gate: str = "gate_proj"  # Its gate; empty where there is none or ``up`` holds both.
     up: str = "up_proj"  # Its first linear.
@@ -109,6 +110,7 @@ class Decoder:
     mixer: str = "mixer"  # The module of a state space or of linear attention.
     # Its sizes, by the words of its kind: the class's keys, or numbers that the class has in any case.
     sizes: Mapping[str, str | int] = field(default_factory=dict)
+    attends: bool = True  # True if some layer may have attention.
     gated_output: bool = False  # True if attention's output is multiplied with a sigmoid that its queries bring.
     # True if its class chooses among modules of its own by transformers' names of attention.
     own_attention: bool = False

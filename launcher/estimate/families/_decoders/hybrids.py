@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from launcher.estimate.families._decoders.description import Decoder, Experts, Step
@@ -28,9 +29,78 @@ def _nemotron(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return named or ("linear_attention", "moe", "full_attention", "mlp")
 
 
+def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """Attention in every so manieth layer, and experts in those that ``mlp_only_layers`` and the step leave."""
+    every, step, dense = (
+        value_of("full_attention_interval") or 4,
+        value_of("decoder_sparse_step") or 1,
+        value_of("mlp_only_layers") or (),
+    )
+    mixers = _listed(value_of, layers) or tuple(
+        "linear_attention" if (layer + 1) % every else "full_attention" for layer in range(layers)
+    )
+    routed = [
+        bool(value_of("num_experts")) and layer not in dense and (layer + 1) % step == 0 for layer in range(len(mixers))
+    ]
+    return tuple(f"{mixer} {'moe' if moe else 'mlp'}" for mixer, moe in zip(mixers, routed, strict=True))
+
+
+def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """The list; every layer has experts, or none has."""
+    mixers = _listed(value_of, layers) or ("linear_attention",) * layers
+    return tuple(f"{mixer} {'moe' if value_of('num_local_experts') else 'mlp'}" for mixer in mixers)
+
+
+def _alike(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    return ("linear_attention",) * layers
+
+
+def _two_norms(mixer: str) -> dict[str, tuple[Step, ...]]:
+    """The steps of layers of a mixer, or of attention, and an MLP or experts, by their words."""
+    kinds = {"linear_attention": mixer, "full_attention": "attention"}
+    behind = {"mlp": "mlp", "moe": "experts"}
+    return {
+        f"{first} {second}": (
+            Step(norm="input_layernorm", kinds=(kinds[first],)),
+            Step(norm="post_attention_layernorm", kinds=(behind[second],)),
+        )
+        for first in kinds
+        for second in behind
+    }
+
+
 def _one_norm(kind: str) -> tuple[Step, ...]:
     return (Step(norm="norm", kinds=(kind,)),)
 
+
+_DELTA: Mapping[str, str | int] = {
+    "heads": "linear_num_value_heads",
+    "head_dim": "linear_value_head_dim",
+    "key_heads": "linear_num_key_heads",
+    "key_dim": "linear_key_head_dim",
+    "conv": "linear_conv_kernel_dim",
+    "joined": 1,
+}
+_QWEN = Decoder(
+    config="",
+    norm_code="gemma",
+    input_bias="attention_bias",
+    output_bias="attention_bias",
+    head_norms=("q_norm", "k_norm"),
+    joins_queries=True,
+    gated_output=True,
+    mixer="linear_attn",
+    layers=_intervals,
+    steps=_two_norms("gated_delta"),
+    sizes=_DELTA,
+    legal=_NO_LOSS,
+)
+_QWEN_EXPERTS = Experts(
+    shared="mlp.shared_expert",
+    shared_width="shared_expert_intermediate_size",
+    shared_gate="mlp.shared_expert_gate",
+    shared_first=True,
+)
 
 TYPES: dict[str, Decoder] = {
     "nemotron_h": Decoder(
@@ -73,5 +143,70 @@ TYPES: dict[str, Decoder] = {
         },
         legal=_NO_LOSS,
     ),
+    "granitemoehybrid": Decoder(
+        config="GraniteMoeHybridConfig",
+        input_bias="attention_bias",
+        output_bias="attention_bias",
+        mixer="mamba",
+        mlp="shared_mlp",
+        mlp_width="shared_intermediate_size",
+        gate="",
+        up="input_linear",
+        down="output_linear",
+        fixed={"position_embedding": "none"},
+        experts=Experts(
+            name="block_sparse_moe",
+            router="router",
+            shared="shared_mlp",
+            shared_width="shared_intermediate_size",
+            shared_joined=True,
+        ),
+        layers=_granite,
+        steps=_two_norms("mamba2"),
+        sizes={
+            "heads": "mamba_n_heads",
+            "head_dim": "mamba_d_head",
+            "expand": "mamba_expand",
+            "state": "mamba_d_state",
+            "groups": "mamba_n_groups",
+            "conv": "mamba_d_conv",
+            "chunk": "mamba_chunk_size",
+            "bias": "mamba_proj_bias",
+            "conv_bias": "mamba_conv_bias",
+            "norm": 1,
+        },
+        legal=_NO_LOSS,
+        variants=(("position_embedding_type", "rope", {"fixed": {}}), ("num_local_experts", 0, {"experts": None})),
+        logits_divisor="logits_scaling",
+    ),
+    "mamba2": Decoder(
+        config="Mamba2Config",
+        table="embeddings",
+        last="norm_f",
+        first="norm",
+        inner_factor=2,
+        fixed={"position_embedding": "none"},
+        dropouts=(),
+        attentions=("eager",),
+        attends=False,
+        layers=_alike,
+        steps={"linear_attention": _one_norm("mamba2")},
+        sizes={
+            "heads": "num_heads",
+            "head_dim": "head_dim",
+            "state": "state_size",
+            "groups": "n_groups",
+            "conv": "conv_kernel",
+            "chunk": "chunk_size",
+            "bias": "use_bias",
+            "conv_bias": "use_conv_bias",
+            "norm": 1,
+        },
+    ),
+    "qwen3_5_moe_text": replace(
+        _QWEN, config="Qwen3_5MoeTextConfig", experts=_QWEN_EXPERTS, sizes={**_DELTA, "joined": 0}
+    ),
+    "qwen3_5_text": replace(_QWEN, config="Qwen3_5TextConfig", sizes={**_DELTA, "joined": 0}),
+    "qwen3_next": replace(_QWEN, config="Qwen3NextConfig", experts=_QWEN_EXPERTS),
 }
 """Each model type of several kinds of layers."""

@@ -63,8 +63,21 @@ def their_key(model_type: str | None, key: str) -> str | None:
 @lru_cache(maxsize=256)
 def decoder(model: ModelSpec) -> Decoder:
     """The description of a model, its variants decided; that of a plain decoder where nobody has described it."""
-    there = defaults(model.model_type)
-    return varied(model.model_type, lambda key: model.extra.get(key, there.get(key)))
+    return varied(model.model_type, lambda key: _known(model, key))
+
+
+def _known(model: ModelSpec, key: str) -> Any:
+    """The value of a key of the class's configuration that is no flag of ours."""
+    if key in model.extra:
+        return model.extra[key]
+    ours = _named(model.model_type).get(key)
+    return defaults(model.model_type).get(key) if ours is None else _ours(model, ours)
+
+
+@cache
+def _named(model_type: str | None) -> Mapping[str, str]:
+    """Our keys by the class's."""
+    return {name: key for key in NAMES if (name := their_key(model_type, key))}
 
 
 def varied(model_type: str | None, value_of: Callable[[str], Any]) -> Decoder:
@@ -78,10 +91,8 @@ def varied(model_type: str | None, value_of: Callable[[str], Any]) -> Decoder:
 
 def value(model: ModelSpec, key: str) -> Any:
     """The value of a key of the class's configuration."""
-    if key in model.extra:
-        return model.extra[key]
-    ours = flags(decoder(model)).get(key)
-    return defaults(model.model_type).get(key) if ours is None else getattr(model, ours)
+    ours = None if key in model.extra else flags(decoder(model)).get(key)
+    return _known(model, key) if ours is None else getattr(model, ours)
 
 
 def flags(found: Decoder) -> Mapping[str, str]:
@@ -140,6 +151,4 @@ def _ours(model: ModelSpec, key: str) -> Any:
 
 def spoken_for(model: ModelSpec) -> dict[str, str]:
     """The class's keys that a key of ``model`` stands for, and that one."""
-    kind = model.model_type
-    named = {name: key for key in NAMES if (name := their_key(kind, key))}
-    return {**named, **flags(decoder(model))}
+    return {**_named(model.model_type), **flags(decoder(model))}

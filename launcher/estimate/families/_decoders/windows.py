@@ -37,6 +37,8 @@ def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
 def mask(model: ModelSpec, engine: EngineTraits) -> int:
     """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
     layers = range(model.num_hidden_layers)
+    if not values.decoder(model).attends:
+        return 0
     if engine.scores:
         return len({has_window(model, layer) for layer in layers}) * _transformers.mask(model, engine)
     masked = any(is_masked(model, layer, engine) for layer in layers)

@@ -51,12 +51,13 @@ def scans(part: Part, size: int) -> Scans:
 
 def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
     hidden, queries, keys = model.hidden_size, model.query_size, model.key_value_size
+    queries *= 2 if found.gated_output else 1
     sizes = (queries, keys, keys) if len(found.inputs) > 1 else (queries + 2 * keys,)
     rows: list[Weight] = []
     for name, size in zip(found.inputs, sizes, strict=True):
         rows += linear(f"{found.attention}.{name}", size, hidden, bias=values.flag(model, found.input_bias))
     bias = values.flag(model, found.output_bias)
-    rows += linear(f"{found.attention}.{found.output}", hidden, queries, bias=bias, rows=False)
+    rows += linear(f"{found.attention}.{found.output}", hidden, model.query_size, bias=bias, rows=False)
     if found.sinks:
         rows.append(Weight(name=f"{found.attention}.sinks", shape=(model.num_attention_heads,)))
     return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model) else [])
@@ -84,7 +85,17 @@ def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: b
     rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
         rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", (found.output,)))
+    if found.gated_output:
+        rows += _gated(model, found, engine)
     return [*rows, *_transformers.dropout(model, engine)]
+
+
+def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
+    """The sigmoid that the output is multiplied with, and the product; in fp32 norms keep the gate beside queries."""
+    one = engine.size * model.query_size
+    beside = one if engine.size == _FP32 else 0
+    gate = _saved("gate of the output", one + beside, "tensor", "attention")
+    return [gate, _read("gated output", one, "tensor", "attention", (found.output,))]
 
 
 def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:

@@ -59,13 +59,14 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients inside the experts that a token meets, all at once, or those of their outputs before.
 
-    The weighted outputs are fp32 as a wide router's weights are, and are put back into the tokens' order (transformers
+    The weighted outputs, fp32 as a wide router's weights are, are put back into the tokens' order (transformers
     ``integrations/moe.py``, ``weighted_out[inv_perm]``): their gradient, zeros and the gradient put into those; of
     narrower outputs also their own. The MLP that every token meets has run back before, where it is the class's last.
     """
     model, experts, size = part.model, _described(part), engine.size
     hidden, choices = _token(model, experts), model.num_experts_per_tok
-    outputs = (3 * _FP32 + (size if experts.wide and engine.residual_size < _FP32 else 0)) * choices * hidden
+    each, own = (_FP32, size) if experts.wide else (engine.residual_size, 0)
+    outputs = (3 * each + (own if engine.residual_size < _FP32 else 0)) * choices * hidden
     inside = (2 if experts.gated else 3) * size * choices * model.moe_intermediate_size
     freed = 0
     if not experts.shared_first and (beside := _beside_rows(part, experts, engine)):

@@ -45,12 +45,17 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients of its width: two, one where the activation's gradient needs its input alone, three of a square."""
     model = part.model
     count = 2 if part.found.gated else _GRADIENTS.get(activation(model), 2)
-    return [_saved("gradients of the MLP", count * engine.size * model.intermediate_size, "tensor", "mlp")]
+    return [_saved("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
 
 
 def scans(part: Part, size: int) -> Scans:
     """None."""
     return NO_SCANS
+
+
+def width_of(model: ModelSpec, found: Decoder) -> int:
+    """Its width."""
+    return values.count(model, found.mlp_width) or model.intermediate_size
 
 
 def activation(model: ModelSpec) -> str:
@@ -61,7 +66,7 @@ def activation(model: ModelSpec) -> str:
 
 
 def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
-    hidden, width, bias = model.hidden_size, model.intermediate_size, values.flag(model, found.mlp_bias)
+    hidden, width, bias = model.hidden_size, width_of(model, found), values.flag(model, found.mlp_bias)
     inside = f"{found.mlp}." if found.mlp else ""
     rows = linear(f"{inside}{found.gate}", width, hidden, bias=bias) if found.gate else []
     inner = 2 * width if found.gated and not found.gate else width
@@ -72,7 +77,7 @@ def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
 
 def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     """Gate, up, activation and product; without a gate, tensors that the activation saves, and its output."""
-    one, name = engine.size * model.intermediate_size, activation(model)
+    one, name = engine.size * width_of(model, found), activation(model)
     if found.gated:
         rows = [
             replace(_saved("gate", one, "tensor", "mlp"), output_of=found.gate, in_forward_peak=False),

@@ -1,0 +1,187 @@
+"""The gated delta rule (arXiv:2412.06464): linear attention whose state of each head is written in chunks.
+
+In torch it is ``torch_chunk_gated_delta_rule`` of transformers' classes, which names ``heads x chunk`` numbers of a
+token five times; as Triton's kernels ``chunk_gated_delta_rule`` of ``fla``, which keeps one of them and the inputs.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from launcher.estimate.families._decoders import values
+from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._weights import linear
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
+
+MODULE: Module = "mixer"
+ATTENDS = False
+
+_FP32 = 4
+_CHUNK = 64  # Tokens of a chunk, in torch as in the kernels.
+
+
+class Sizes(NamedTuple):
+    """Sizes of one mixer; elements."""
+
+    heads: int  # Of values, each with a state.
+    head_dim: int
+    key_heads: int  # Of queries and of keys.
+    key_dim: int  # Of one of those.
+    conv: int  # Tokens that the convolution sees.
+
+    @property
+    def values(self) -> int:
+        """All heads of values."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Keys, or queries, of all heads of values."""
+        return self.heads * self.key_dim
+
+    @property
+    def convolved(self) -> int:
+        """What passes the convolution: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.values
+
+    @property
+    def states(self) -> Fraction:
+        """A token's part of the states of each chunk."""
+        return Fraction(self.keys * self.head_dim, _CHUNK)
+
+
+def sizes(part: Part) -> Sizes:
+    """The sizes of a layer's mixer, by its class's keys."""
+    words = ("heads", "head_dim", "key_heads", "key_dim", "conv")
+    return Sizes(*(values.size(part.model, part.found, word) for word in words))
+
+
+def weights(part: Part) -> list[Weight]:
+    """The linears, the convolution, a decay and a bias of it a head, and the norm of a head."""
+    one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
+    rows = [Weight(name=f"{name}.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log")]
+    rows.append(Weight(name=f"{name}.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor"))
+    for each, outputs in _inputs(part, one).items():
+        rows += linear(f"{name}.{each}", outputs, hidden, bias=False)
+    rows.append(Weight(name=f"{name}.norm.weight", shape=(one.head_dim,)))
+    return rows + linear(f"{name}.out_proj", hidden, one.values, bias=False, rows=False)
+
+
+def _inputs(part: Part, one: Sizes) -> dict[str, int]:
+    """The linears that read the norm's output, and what each makes: two of them, or one for each of four things."""
+    if values.size(part.model, part.found, "joined"):
+        return {"in_proj_qkvz": one.convolved + one.values, "in_proj_ba": 2 * one.heads}
+    made = {"in_proj_qkv": one.convolved, "in_proj_z": one.values}
+    return {**made, "in_proj_b": one.heads, "in_proj_a": one.heads}
+
+
+def readers(part: Part) -> tuple[str, ...]:
+    """The first linears."""
+    return tuple(_inputs(part, sizes(part)))
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The convolution's input, what the rule keeps, and the norm of its output."""
+    one = sizes(part)
+    rule = _kernels(one, engine) if engine.scan_kernels else _torch(one, engine)
+    return [
+        _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
+        _saved("gates", one.heads * (engine.size + 2 * _FP32), "tensor", "mixer"),
+        _saved("delta rule", rule, "tensor", "mixer"),
+        _saved("norm of the output", _norm(one, engine), "tensor", "mixer"),
+        _read("input of out_proj", engine.size * one.values, "tensor", "mixer", ("out_proj",)),
+    ]
+
+
+def _convolution(one: Sizes, engine: EngineTraits) -> int:
+    """Its input; in torch its output, too, which has ``conv - 1`` places more than the sequence has tokens."""
+    length = engine.sequence_length
+    made = 0 if engine.scan_kernels else Fraction(one.convolved * (length + one.conv - 1), length)
+    return ceil(engine.size * (one.convolved + made))
+
+
+def _torch(one: Sizes, engine: EngineTraits) -> int:
+    """Numbers of ``torch_chunk_gated_delta_rule``: in fp32, but for the operands of products, which autocast narrows.
+
+    Queries and keys as they are and as they meet the products, in fp32 in copies; five matrices of a chunk: decays,
+    products with keys of keys and of queries, the system and attention inside a chunk; states before each chunk. A
+    sequence is padded to whole chunks.
+    """
+    narrow, wide = engine.size if engine.autocast else _FP32, engine.size == _FP32
+    keys = 6 * _FP32 * one.keys if not engine.autocast else (5 * _FP32 + 3 * narrow) * one.keys
+    if wide or engine.autocast:
+        keys += 4 * narrow * one.keys
+    chunks = one.heads * _CHUNK * (2 * _FP32 + 3 * narrow)
+    entries = _FP32 * one.values * 2 + (2 * narrow if narrow < _FP32 else _FP32) * one.values
+    states = ceil(one.states * (_FP32 + (2 * narrow if narrow < _FP32 else 0)))
+    padded = Fraction(ceil(Fraction(engine.sequence_length, _CHUNK)) * _CHUNK, engine.sequence_length)
+    before = 2 * _FP32 * one.keys + 3 * _FP32 * one.heads
+    return before + ceil(padded * (keys + chunks + entries + states + 3 * _FP32 * one.heads))
+
+
+def _norm(one: Sizes, engine: EngineTraits) -> int:
+    """Its fp32 input, the normalised values, the gate and its activation in fp32, and their product's other side."""
+    return (3 * _FP32 + engine.size + engine.residual_size) * one.values + _FP32 * one.heads
+
+
+def _kernels(one: Sizes, engine: EngineTraits) -> int:
+    """What ``ChunkGatedDeltaRuleFunction`` of ``fla`` 0.6 saves (``ops/gated_delta_rule/chunk.py``).
+
+    Queries and keys of unit length with their lengths, values, the summed decays, the gate of what is written, and the
+    inverse of each chunk's system in the compute format.
+    """
+    keys = 2 * one.key_heads * (engine.size * one.key_dim + _FP32)
+    return keys + engine.size * one.values + one.heads * (_FP32 + engine.size * (1 + _CHUNK))
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The most of what the backward pass has besides.
+
+    As kernels (``chunk_gated_delta_rule_bwd``) what the forward pass had between its parts, again, with the gradients:
+    five tensors of the keys' size, six of the values', and the states of each chunk and their gradient. In torch four
+    fp32 tensors of the values' size, in the norm.
+    """
+    one = sizes(part)
+    made = 4 * _FP32 * one.values
+    if engine.scan_kernels:
+        made = ceil(engine.size * (5 * one.keys + 6 * one.values + 2 * one.states))
+    return [_saved("inside the rule's backward pass", made, "tensor", "mixer")]
+
+
+def scans(part: Part, size: int) -> Scans:
+    """The kernels of ``fla``, each reading its operands and writing its result once (``ops/gated_delta_rule``).
+
+    Forward: the convolution; both lengths; the system of a chunk and its inverse; keys and values as it makes them;
+    states from chunk to chunk; the output. Backward repeats the fourth and the fifth, and has the products of each
+    gradient.
+    """
+    one = sizes(part)
+    pairs, short = one.heads * _CHUNK, 2 * one.key_heads * one.key_dim
+    states = float(one.states) * size
+    convolution = Scan(2 * one.conv * one.convolved, 2 * size * one.convolved)
+    lengths = Scan(0, 2 * size * short)
+    system = Scan(2 * one.keys * _CHUNK, size * short + (_FP32 + size) * pairs)
+    inverse = Scan(2 * pairs * _CHUNK, (_FP32 + size) * pairs)
+    made = Scan(2 * (one.keys + one.values) * _CHUNK, size * (pairs + short + 2 * one.values + one.keys))
+    passing = Scan(4 * one.keys * one.head_dim, size * (2 * one.keys + 2 * one.values) + states)
+    out = Scan(
+        2 * one.keys * one.head_dim + 2 * (one.keys + one.values) * _CHUNK, size * (short + 2 * one.values) + states
+    )
+    norm = Scan(0, (6 * _FP32 + 4 * size) * one.values)
+    back = (
+        Scan(2 * (one.keys + one.values) * _CHUNK, size * (short + 2 * one.values)),  # Of values within a chunk.
+        Scan(6 * one.keys * one.head_dim, size * (3 * one.keys + 3 * one.values) + states),  # Of the states.
+        Scan(
+            8 * one.keys * one.head_dim + 6 * (one.keys + one.values) * _CHUNK,
+            size * (6 * one.keys + 4 * one.values) + 2 * states,
+        ),  # Of queries, keys and decays.
+        Scan(6 * (one.keys + one.values) * _CHUNK, size * (5 * one.keys + 4 * one.values + 2 * pairs)),
+        Scan(0, 2 * size * 2 * short),
+        Scan(4 * one.conv * one.convolved, 4 * size * one.convolved),
+        Scan(0, 2 * (6 * _FP32 + 4 * size) * one.values),  # Of the norm.
+    )
+    return Scans((convolution, lengths, system, inverse, made, passing, out, norm), (made, passing, *back))
