@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
 
+from launcher.actions.check import CheckRequest, check_run
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.typed import bare
 from launcher.config.catalog import Catalog
@@ -132,6 +133,47 @@ _READ = {"model.family=observed"}
 )
 def test_some_engine_runs_every_value(word: str) -> None:
     assert _is_run(word) != (word in _REFUSED)
+
+
+_NODE = ("cluster.gpus_per_node=8", "hardware=h100_80g")
+_EXTRA = "+backend.extra"
+_REFUSED_LINES = (
+    "model=7b parallel=tp optimizer=adamw_8bit",
+    "model=gpt2_xl parallel=fsdp precision=fp8",
+    "model=7b parallel=tp precision=mxfp8",
+    "model=7b parallel=fsdp_pp parallel.schedule=dualpipe train.global_batch_size=64",
+    "model=7b parallel=fsdp_pp adapter=qlora train.global_batch_size=64",
+    "model=7b parallel=tp parallel.ulysses=2",
+    "model=7b parallel=tp parallel.async_tensor=true",
+    "model=7b parallel=tp checkpointing=full checkpointing.offload=true",
+    "model=7b parallel=fsdp checkpointing=full checkpointing.offload=true checkpointing.offload_modules=[core_attn]",
+    "model=7b parallel=fsdp_tp train.loss=fused",
+    "model=1b parallel=ddp zero=1",
+    "model=7b parallel=fsdp train.profile=true",
+    f"model=7b parallel=zero3 {_EXTRA}.activation_checkpointing.cpu_checkpointing=true",
+    f"model=7b parallel=zero3 {_EXTRA}.zero_optimization.mics_shard_size=8",
+    f"model=7b parallel=zero1 {_EXTRA}.optimizer.type=OneBitAdam",
+    f"model=7b parallel=zero3 {_EXTRA}.zero_optimization.zenflow.topk_ratio=0.1",
+    f"model=7b parallel=tp {_EXTRA}.use-megatron-fsdp=true",
+    f"model=7b parallel=tp {_EXTRA}.cpu-offloading-num-layers=4",
+    f"model=7b parallel=tp {_EXTRA}.fine-grained-activation-offloading=true",
+    f"model=7b parallel=tp {_EXTRA}.recompute-granularity=full",
+    f"model=7b parallel=tp {_EXTRA}.cuda-graph-impl=local",
+)
+
+
+def _refused(words: tuple[str, ...]) -> tuple[ConfigError, ...]:
+    found = check_run(CheckRequest(overrides=words, native=False, measured=False), ())
+    return found.errors if found.assessment is None else found.assessment.errors
+
+
+@pytest.mark.parametrize("line", _REFUSED_LINES)
+def test_a_way_out_of_a_refused_technique_passes_when_it_is_typed_behind_the_line(line: str) -> None:
+    words = (*line.split(), *_NODE)
+    errors = _refused(words)
+    assert errors
+    for way in [way for error in errors for way in error.way_out]:
+        assert not _errors((*words, *way.split())), way
 
 
 class Engine(NamedTuple):

@@ -27,7 +27,7 @@ from launcher.preflight.assess import Assessment, Refinement
 from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.rules.model import not_named
-from launcher.spec import ClusterSpec, RunSpec
+from launcher.spec import ClusterSpec, RunSpec, edit
 
 type Engine = Literal["formula", "trace"]
 
@@ -140,10 +140,30 @@ def judge_run(found: Request, judging: Judging, *, resumed: bool = False) -> Ass
     catalog = Catalog(folder=folder())
     return replace(
         judged,
-        errors=choices.leaving(found.backend, judged.errors, catalog),
+        errors=_tried(found, spec, choices.leaving(found.backend, judged.errors, catalog), catalog),
         warnings=choices.leaving(found.backend, (*found.warnings, *judged.warnings), catalog),
         rehearsed=None if judged.errors else evidence.read(spec),
     )
+
+
+def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catalog: Catalog) -> tuple[ConfigError, ...]:
+    """The errors without the ways out that choose an option with which others arise; all of them where each does."""
+    known = {error.path for error in errors}
+
+    def is_sound(way: str, path: str) -> bool:
+        if way.startswith(("launch ", "script=")) or edit.applied(spec, way) is not None:
+            return True
+        keys = {word.partition("=")[0] for word in way.split()}
+        kept = [word for word in found.overrides if word.partition("=")[0] not in keys]
+        after = request_of(CommandLine(words=(*kept, *way.split()), catalog=catalog))
+        left = {error.path for error in (*after.errors, *(findings.errors(after.spec) if after.spec else ()))}
+        return left <= known - {path}
+
+    tried = []
+    for error in errors:
+        sound = [way for way in error.way_out if is_sound(way, error.path)]
+        tried.append(ConfigError(error.path, error.found, error.rule, sound or error.way_out))
+    return tuple(tried)
 
 
 def _resolve_load(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:

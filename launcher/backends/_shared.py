@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import lcm
+from typing import Any
 
 from launcher.backends import Judgement
 from launcher.base import package
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.estimate import families
 from launcher.estimate.rank import recomputed
 from launcher.job import torchrun
@@ -58,6 +60,12 @@ MEGATRON_MODULES = {
     "shared_experts": "experts", "layernorm": "norm",
 }  # fmt: skip
 """Megatron-core's ``--recompute-modules``, and the module of a class of ``transformers`` that each is part of."""
+
+
+def given(extra: Mapping[str, Any]) -> JsonObject:
+    """The keys of ``backend.extra`` without those that ``null`` takes away, and without the blocks of nothing else."""
+    found = {key: given(value) if isinstance(value, Mapping) and value else value for key, value in extra.items()}
+    return {key: value for key, value in found.items() if value is not None and (value != {} or extra[key] == {})}
 
 
 def whole_gradients_in_stages(spec: RunSpec) -> Iterator[ConfigError]:
@@ -131,7 +139,8 @@ def _fused_loss(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"it reads the output projection itself, which {holder} gathers for its module's own call alone"
     else:
         return
-    way_out = ["train.loss=chunked", "train.loss=full"]
+    whole = " parallel.sequence=false" if parallel.sequence and spec.backend.name == "fsdp" else ""
+    way_out = [f"train.loss=chunked{whole}", "train.loss=full"]
     yield ConfigError("train.loss", "fused", f"{rule}; the chunked loss never holds all logits, either", way_out)
 
 

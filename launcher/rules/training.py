@@ -182,11 +182,9 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if not adapter.targets:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, [edit.override("adapter.targets", _MODULES)])
-    for axis in ("pipeline", "expert"):
-        degree = getattr(spec.parallel, axis)
-        if degree > 1:
-            rule = f"adapter={adapter.name} wraps whole linear layers with peft; {axis} parallel ranks hold parts"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "adapter=none"])
+    if spec.parallel.expert > 1:
+        rule = "this version trains no adapter beside experts on ranks of their own"
+        yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1", "adapter=none"])
 
 
 def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:

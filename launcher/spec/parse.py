@@ -262,7 +262,11 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return [way for alternative in arguments for way in _way_out(alternative, value, path)][:3]
+    if isinstance(kind, type) and issubclass(kind, ProfileSpec):
+        return [f"{path}={{start:10,steps:3,ranks:[0]}}", f"{path}=null"]
     if origin is Literal:
+        if value == "dualpipe":
+            return [f"{path}=dualpipe_v parallel.virtual_pipeline=2", f"{path}=zero_bubble"]
         near = closest(str(value).lower(), [str(item) for item in arguments])
         return [f"{path}={item}" for item in near or list(arguments)[:4]]
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.backends.megatron import extra
+from launcher.backends.megatron import extra, options
 from launcher.cli import main
 from launcher.importers import UNKNOWN, Imported
 from launcher.importers.megatron import read
@@ -400,8 +400,8 @@ def test_a_size_without_a_value_names_its_variable() -> None:
 def test_what_is_kept_has_no_setting_and_each_argument_is_in_one_table() -> None:
     tables = [*KEPT, *(name for table in (NO_EFFECT, MATTERS) for names in table.values() for name in names)]
     assert sorted(tables) == sorted(set(tables))
-    assert not {*KEPT} & {*extra.SETTINGS} - {*extra.BEYOND}
-    assert not {*DEFAULTS} & {*extra.SETTINGS} - {"cross-entropy-fusion-impl", "cuda-graph-impl"}
+    assert not {*KEPT} & {*options.SETTINGS} - {*extra.BEYOND}
+    assert not {*DEFAULTS} & {*options.SETTINGS} - {"cross-entropy-fusion-impl", "cuda-graph-impl"}
 
 
 def test_variables_of_a_functional_test_are_those_of_the_job_and_the_rest_is_of_the_test() -> None:

@@ -30,7 +30,7 @@ def test_the_neutral_value_is_the_default_of_the_group(row: Dependent) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
 def test_what_a_row_needs_makes_its_key_active(row: Dependent) -> None:
-    assert row.active(make_spec(row.needs))
+    assert row.active(make_spec(*row.needs.split()))
 
 
 def test_every_row_has_a_case_that_pins_its_message() -> None:

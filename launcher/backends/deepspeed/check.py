@@ -283,7 +283,10 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _shared.check_worker(spec)
     yield from _models.check(spec)
     if spec.train.compile and (spec.zero.stage == 3 or spec.model_parallel > 1):
-        rule = "blocks are compiled beside ZeRO 0 to 2 alone: hooks and exchanges inside them would break the graph"
+        rule = (
+            "blocks are compiled beside ZeRO 0 to 2 and data parallel ranks alone: hooks of ZeRO 3 and exchanges of"
+            " other ranks inside them would break the graph"
+        )
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "parallel=zero2"])
     if spec.save.asynchronous:
         rule = "backend=deepspeed writes checkpoints in the foreground"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from math import log2
 from typing import Any
 
+from launcher.backends._shared import given
 from launcher.backends.deepspeed.optimizer import OWN, is_torch
 from launcher.backends.deepspeed.swapping import swapping
 from launcher.backends.deepspeed.traits import dtypes
@@ -58,7 +59,7 @@ def build(spec: RunSpec) -> JsonObject:
             "sequence_parallel_size": spec.parallel.ulysses,
             "seq_parallel_communication_data_type": formats.reduce,
         }
-    return merged(config, spec.backend.extra)
+    return merged(config, given(spec.backend.extra))
 
 
 def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> JsonObject:

@@ -9,9 +9,10 @@ training program's help are refused for our worker and left to a script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from launcher.backends._shared import given
 from launcher.backends.deepspeed import options
 from launcher.backends.deepspeed.options import SETTINGS
 from launcher.base.errors import ConfigError
@@ -26,11 +27,18 @@ _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that DeepSpeed does not know, that have a setting, that the worker ignores, or whose memory is uncounted."""
-    if not spec.backend.extra:
-        return
-    yield from _unknown(spec)
+    for error in (*_unknown(spec), *_known(spec)) if spec.backend.extra else ():
+        yield ConfigError(error.path, error.found, error.rule, error.way_out or [f"+{error.path}=null"])
+
+
+def _in_its_place(ways: Iterable[str], path: str) -> list[str]:
+    """Ways out that also take the key away, but those that are no settings."""
+    return [way if way.startswith("launch ") else f"{way} +{path}=null" for way in ways]
+
+
+def _known(spec: RunSpec) -> Iterator[ConfigError]:
     refused = set[str]()
-    for path, value in _leaves(spec.backend.extra):
+    for path, value in _leaves(given(spec.backend.extra)):
         block = sorted(key for key in SETTINGS if key.startswith(f"{options.named(path)}."))
         if block and value != {}:
             rule = f"it is a block, of which settings give a part ({block[0]}): hand over single keys of it"
@@ -46,7 +54,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             cut = edit.nearest(spec, "parallel.tensor", degrees, _cuts_tensors, limit=2)
             yield ConfigError(f"backend.extra.{path}", value, rule, cut)
         elif line in options.REFUSED and line not in refused:
-            yield from _uncounted(path, value, options.REFUSED[line])
+            yield from _uncounted(path, value, options.REFUSED[line], _block(path, line))
             refused.add(line)
         elif line in _DIVIDING and spec.zero.stage >= 2 and value != _DIVIDING[line]:
             rule = f"DeepSpeed stops at it with ZeRO {spec.zero.stage}, whose gradients are scattered"
@@ -55,16 +63,18 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
     """Keys that this release does not read, and blocks that the worker does not play along with."""
-    for key, value in _plain(spec.backend.extra).items():
+    extra = given(spec.backend.extra)
+    for key, value in _plain(extra).items():
         path, release = f"backend.extra.{key}", f"DeepSpeed {options.VERSION}"
         if key in options.GONE:
-            yield ConfigError(path, value, f"{release} has it no more", options.GONE[key])
+            yield ConfigError(path, value, f"{release} has it no more", _in_its_place(options.GONE[key], path))
         elif key not in options.top():
             yield ConfigError(path, value, f"{release} reads no such key and would ignore it", _near(key, value))
         elif key in options.PROGRAM and spec.script is None:
             rule = "the training program must play along with it, and the launcher's own worker does not"
-            yield ConfigError(path, value, rule, ["script=path/to/train.py"])
-    for path, value in _leaves(spec.backend.extra):
+            ways = [*_in_its_place(options.PROGRAM[key], path), "script=path/to/train.py"]
+            yield ConfigError(path, value, rule, ways)
+    for path, value in _leaves(extra):
         head, _, key = options.named(path).rpartition(".")
         if head and options.line(path) is None and path.partition(".")[0] in options.top():
             rule = f"DeepSpeed {options.VERSION} has no such option, so that what it would take is not counted"
@@ -73,11 +83,16 @@ def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"backend.extra.{path}", value, rule, near)
 
 
-def _uncounted(path: str, value: Any, refusal: options.Refusal) -> Iterator[ConfigError]:
+def _block(path: str, line: str) -> str:
+    """The part of a key's path that its line is about: an option, or the block that it lies in."""
+    return ".".join(path.split(".")[: line.count(".") + 1])
+
+
+def _uncounted(path: str, value: Any, refusal: options.Refusal, block: str) -> Iterator[ConfigError]:
     """The reason why an option is not handed on, unless its value is DeepSpeed's default."""
     usual, why, instead = refusal
     if usual is None or value != usual:
-        ways = [*instead, *(() if usual is None else (_extra(path, usual),))]
+        ways = [*(f"{way} {_extra(block, None)}" for way in instead), _extra(block if usual is None else path, usual)]
         yield ConfigError(f"backend.extra.{path}", value, why, ways)
 
 
@@ -86,8 +101,8 @@ def _by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> ConfigErr
     ways = _same_by_setting(spec, path, setting, value)
     if path == "optimizer.type" and str(value).lower() in options.ONE_BIT:
         rule = f"DeepSpeed {options.VERSION} has 1-bit optimizers no more; ZeRO 3 sends gradients in 4 bits"
-        ways = ["optimizer=adamw", "zero.quantized_gradients=true"]
-    return ConfigError(f"backend.extra.{path}", value, rule, ways)
+        ways = ["optimizer=adamw"]
+    return ConfigError(f"backend.extra.{path}", value, rule, _in_its_place(ways, f"backend.extra.{path}"))
 
 
 def _cuts_tensors(spec: RunSpec) -> bool:
@@ -97,10 +112,13 @@ def _cuts_tensors(spec: RunSpec) -> bool:
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """A warning for the keys that are handed on unchecked, to DeepSpeed or to the user's script."""
     groups = dict[str, list[str]]()
-    for path, _ in _leaves(spec.backend.extra):
-        if (line := options.line(path)) is not None and line not in options.COUNTED:
+    for path, value in _leaves(given(spec.backend.extra)):
+        line = options.line(path)
+        is_usual = line in options.REFUSED and value == options.REFUSED[line].usual
+        is_scripts = line in options.PROGRAM and spec.script is not None
+        if is_usual or is_scripts or line in options.NO_MEMORY:
             whose = "a script's own business and not part of the memory estimate"
-            rule = whose if line in options.PROGRAM else "judged by it alone; no memory depends on it"
+            rule = whose if is_scripts else "judged by it alone; no memory depends on it"
             groups.setdefault(rule, []).append(path)
     for rule, paths in groups.items():
         words = f"handed to DeepSpeed as it is and {rule}: {', '.join(paths)}"
@@ -148,6 +166,8 @@ def _same_by_setting(spec: RunSpec, path: str, setting: str, value: Any) -> list
         return [f"optimizer.{key}={value}"] if key else ["optimizer=adamw", "optimizer=sgd"]
     if setting == "optimizer.schedule":
         return [f"optimizer.schedule={name}" for name in ("constant", "linear", "cosine")]
+    if setting == "zero.gather_16bit_weights_on_save":
+        return ["save.export=safetensors"]
     if path.rpartition(".")[2].startswith("cpu_offload"):
         return [f"{setting}={'cpu' if value else 'none'}"]
     return [edit.override(setting, value)]

@@ -199,12 +199,21 @@ GONE = {
 ONE_BIT = frozenset({"onebitadam", "onebitlamb", "zerooneadam"})
 """Optimizers whose gradients went over the network as signs; ``DEEPSPEED_OPTIMIZERS`` of 0.19.8 has none of them."""
 
-PROGRAM = frozenset({
-    "activation_checkpointing", "autotuning", "checkpoint", "compile", "data_efficiency", "datastates_ckpt",
-    "expert_parallel", "hybrid_engine", "managed_gradient_accumulation", "pipeline", "torch_autocast",
-    "weight_quantization",
-})  # fmt: skip
-"""Blocks that a training program must play along with; the launcher's own worker does not."""
+PROGRAM: Mapping[str, tuple[str, ...]] = {
+    "activation_checkpointing": ("checkpointing=full", "checkpointing=full checkpointing.offload=true"),
+    "autotuning": (),
+    "checkpoint": (),
+    "compile": ("train.compile=true",),
+    "data_efficiency": (),
+    "datastates_ckpt": (),
+    "expert_parallel": ("parallel=ep",),
+    "hybrid_engine": (),
+    "managed_gradient_accumulation": (),
+    "pipeline": ("zero=1 parallel.pipeline=2",),
+    "torch_autocast": ("precision=bf16",),
+    "weight_quantization": (),
+}
+"""Blocks that a training program must play along with, which the launcher's worker does not, and words near them."""
 
 _TABLES: tuple[Mapping[str, object], ...] = (SETTINGS, COUNTED, NO_MEMORY, REFUSED, GONE)
 
@@ -235,7 +244,7 @@ def line(path: str) -> str | None:
 
 def top() -> list[str]:
     """The first words of all options."""
-    return sorted({head.partition(".")[0] for table in (*_TABLES, dict.fromkeys(PROGRAM)) for head in table})
+    return sorted({head.partition(".")[0] for table in (*_TABLES, PROGRAM) for head in table})
 
 
 def inside(block: str) -> list[str]:

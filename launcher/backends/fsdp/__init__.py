@@ -90,7 +90,7 @@ profile = Profile(
     install=package.install("fsdp"),
     settings={
         "parallel.shard": "parallel=fsdp",
-        "parallel.async_tensor": "parallel=fsdp_tp",
+        "parallel.async_tensor": "parallel=fsdp_tp train.compile=true",
         "backend.reshard_after_forward": "parallel=fsdp",
         "backend.micro_step_sync": "parallel=fsdp",
         "backend.bucket_view": "parallel=ddp",

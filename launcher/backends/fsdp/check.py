@@ -185,7 +185,7 @@ def _sharding(spec: RunSpec) -> Iterator[ConfigError]:
     stage, path = spec.zero.stage, "zero.stage"
     if not spec.parallel.shard and stage:
         rule = f"DDP (parallel.shard=false) shards nothing, and zero.stage={stage} asks for it"
-        yield ConfigError(path, stage, rule, ["zero.stage=0", "parallel=fsdp", f"parallel=zero{stage}"])
+        yield ConfigError(path, stage, rule, ["zero.stage=0", "parallel=fsdp zero=3", f"parallel=zero{stage}"])
     if spec.parallel.shard and stage < 2:
         rule = (
             "FSDP2 shards parameters, gradients and optimizer states: stage 3 frees gathered parameters, 2 keeps them"
@@ -239,9 +239,10 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
         value = edit.value_at(spec, path)
         if value != neutral:
             yield ConfigError(path, value, f"it is read by {owner} alone", [way, edit.override(path, neutral)])
-    if spec.backend.extra:
+    if given := _shared.given(spec.backend.extra):
         rule = "FSDP2 and DDP have no further settings to hand over"
-        yield ConfigError("backend.extra", dict(spec.backend.extra), rule, [])
+        way = " ".join(f"+backend.extra.{key}=null" for key in given)
+        yield ConfigError("backend.extra", given, rule, [way])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

@@ -31,7 +31,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.precision.compute != "fp8":
         return
     if recipe(spec) not in RECIPES:
-        rule = f"torchao.float8 has the recipes {', '.join(RECIPES)}"
+        rule = f"torchao.float8 has the recipes {', '.join(RECIPES)}; Transformer Engine, in Megatron-LM, has others"
         ways = [f"precision.recipe={other}" for other in RECIPES]
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:

@@ -7,7 +7,7 @@ Files named below without a folder are those of ``megatron/training`` and ``mega
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from launcher.backends import _optimizers, _shared
 from launcher.backends.megatron import checkout, extra, models, network
@@ -27,6 +27,8 @@ _OF_EXPERTS = ("expert_fc1", "moe_act")
 _BALANCING = ("moe-aux-loss-coeff", "moe-router-load-balancing-type", "moe-router-enable-expert-bias")
 _CAPABILITIES = {"blockwise": (HOPPER, 99.0), "mxfp8": (BLACKWELL, 12.0)}
 """Compute capabilities from which on, and below which, recipes run; the others run wherever there is fp8."""
+
+_CARDS: Mapping[str | None, str] = {"blockwise": "h100_80g", "mxfp8": "b200"}  # Cards that have their kernels.
 
 _LARGEST_SEED = (1 << 32) - (1 << 20)
 """Megatron-LM hands the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
@@ -55,7 +57,9 @@ def _degrees(spec: RunSpec) -> Iterator[ConfigError]:
     parallel = spec.parallel
     if parallel.ulysses > 1:
         rule = "Megatron-LM splits a sequence by context parallelism; Ulysses is DeepSpeed's"
-        yield ConfigError("parallel.ulysses", parallel.ulysses, rule, ["parallel.ulysses=1", "backend=deepspeed"])
+        yield ConfigError(
+            "parallel.ulysses", parallel.ulysses, rule, ["parallel=zero3", "parallel=fsdp", "parallel.ulysses=1"]
+        )
     if parallel.schedule not in ("1f1b", "interleaved"):
         rule = (
             "Megatron-LM has the schedules 1f1b and interleaved (core/pipeline_parallel/schedules.py); its"
@@ -127,11 +131,11 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("zero.offload_optimizer", "cpu", rule, ["zero.offload_optimizer=none", "zero.stage=1"])
     elif zero.offload_optimizer == "cpu" and spec.optimizer.name != "adamw":
         rule = "offload is the precision-aware optimizer's, which is Adam alone (core/optimizer/optimizer_config.py)"
-        way_out = ["optimizer.name=adamw", "zero.offload_optimizer=none"]
+        way_out = ["optimizer=adamw", "zero.offload_optimizer=none"]
         yield ConfigError("zero.offload_optimizer", "cpu", rule, way_out)
     if zero.stage >= 2 and spec.optimizer.name not in ("adamw", "sgd"):
         rule = f"Megatron-FSDP (zero.stage={zero.stage}) has the optimizers adamw and sgd alone"
-        way_out = ["optimizer.name=adamw", "zero.stage=1"]
+        way_out = ["optimizer=adamw", "zero.stage=1"]
         yield ConfigError("optimizer.name", spec.optimizer.name, rule, way_out)
 
 
@@ -167,7 +171,7 @@ def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
         rule = (
             "Transformer Engine has kernels of GPUs alone; FSDP2 and DDP try fp8 out on the CPU by torchao's emulation"
         )
-        yield ConfigError("precision.compute", compute, rule, ["precision=bf16", "parallel=fsdp"])
+        yield ConfigError("precision.compute", compute, rule, ["precision=bf16", "parallel=fsdp precision=fp8"])
     recipes = RECIPES if compute == "fp8" else (NVFP4,)
     if found is not None and found not in recipes:
         rule = f"Transformer Engine has the recipes {', '.join(recipes)} in {compute}"
@@ -176,7 +180,8 @@ def _scaled(spec: RunSpec) -> Iterator[ConfigError]:
     if capability is not None and bounds is not None and not bounds[0] <= capability < bounds[1]:
         where = f"from compute capability {bounds[0]} on" if capability < bounds[0] else f"below {bounds[1]}"
         rule = f"Transformer Engine has it {where}, and {spec.hardware.title} has {capability}"
-        yield ConfigError(path, recipe(spec), rule, ["precision.recipe=tensorwise", "precision.recipe=delayed"])
+        card = [f"hardware={_CARDS[recipe(spec)]}"] if recipe(spec) in _CARDS else []
+        yield ConfigError(path, recipe(spec), rule, ["precision.recipe=tensorwise", "precision.recipe=delayed", *card])
 
 
 def _main_gradients(compute: str) -> tuple[str | None, ...]:
@@ -273,7 +278,8 @@ def _layers_moved(spec: RunSpec) -> Iterator[ConfigError]:
     named = edit.override("checkpointing.offload_modules", ["core_attn"])
     if how.mode != "none":
         rule = "layers are offloaded whole or recomputed (core/transformer/transformer_config.py)"
-        yield ConfigError(path, True, rule, ["checkpointing=none", named])
+        inputs = named if how.mode == "selective" else f"checkpointing=selective {named}"
+        yield ConfigError(path, True, rule, ["checkpointing=none", inputs])
     if spec.parallel.pipeline > 1:
         rule = "whole layers are not offloaded beside pipeline stages (core/transformer/transformer_config.py)"
         yield ConfigError(path, True, rule, [named, "parallel.pipeline=1"])
@@ -303,7 +309,7 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     train, optimizer = spec.train, spec.optimizer
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
-        yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer.name=adamw"])
+        yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
     if optimizer.adamw_lr is not None:
         rule = "Megatron-LM has one rate for what Muon and what AdamW step"
         yield ConfigError("optimizer.adamw_lr", optimizer.adamw_lr, rule, ["optimizer.adamw_lr=null", "parallel=fsdp"])

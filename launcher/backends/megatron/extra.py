@@ -13,68 +13,44 @@ from typing import Any
 
 from launcher.backends.megatron import options
 from launcher.backends.megatron.implementation import COUNTED, implementation, recipe
+from launcher.backends.megatron.options import SETTINGS
 from launcher.backends.megatron.translate import name
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
-
-SETTINGS: Mapping[str, str] = {
-    "accumulate-allreduce-grads-in-fp32": "precision.accumulate", "adam-beta1": "optimizer.beta1",
-    "adam-beta2": "optimizer.beta2", "adam-eps": "optimizer.epsilon", "add-qkv-bias": "model.attention_bias",
-    "async-save": "save.async", "attention-backend": "model.attention", "bf16": "precision.compute",
-    "clip-grad": "optimizer.clip", "context-parallel-size": "parallel.context",
-    "cross-entropy-loss-fusion": "train.loss", "data-parallel-sharding-strategy": "zero.stage",
-    "decoder-first-pipeline-num-layers": "parallel.first_stage_layers",
-    "decoder-last-pipeline-num-layers": "parallel.last_stage_layers",
-    "cuda-graph-impl": "train.cuda_graphs", "cuda-graph-modules": "train.cuda_graphs",
-    "cuda-graph-scope": "train.cuda_graphs", "disable-bias-linear": "model.mlp_bias",
-    "enable-cuda-graph": "train.cuda_graphs", "external-cuda-graph": "train.cuda_graphs",
-    "eval-interval": "train.eval_every", "eval-iters": "train.eval_steps",
-    "exp-avg-dtype": "precision.optimizer_states", "exp-avg-sq-dtype": "precision.optimizer_states",
-    "expert-model-parallel-size": "parallel.expert", "expert-tensor-parallel-size": "parallel.expert_tensor",
-    "cpu-offloading-num-layers": "checkpointing.layers", "fine-grained-activation-offloading": "checkpointing.offload",
-    "offload-modules": "checkpointing.offload_modules",
-    "ffn-hidden-size": "model.intermediate_size", "fp16": "precision.compute", "fp4-format": "precision.compute",
-    "fp4-recipe": "precision.recipe", "fp8-recipe": "precision.recipe",
-    "global-batch-size": "train.global_batch_size", "grad-reduce-in-bf16": "precision.reduce",
-    "hidden-dropout": "model.dropout", "hidden-size": "model.hidden_size", "init-method-std": "model.initializer_range",
-    "kv-channels": "model.head_dim", "kv-lora-rank": "model.kv_lora_rank", "load": "save.load",
-    "initial-loss-scale": "precision.initial_loss_scale", "log-interval": "train.log_every",
-    "loss-scale": "precision.loss_scale", "loss-scale-window": "precision.loss_scale_window", "lr": "optimizer.lr",
-    "lr-decay-style": "optimizer.schedule", "lr-warmup-fraction": "optimizer.warmup_ratio",
-    "lr-wsd-decay-iters": "optimizer.wsd_decay_steps", "lr-wsd-decay-style": "optimizer.wsd_decay",
-    "lr-warmup-iters": "optimizer.warmup_steps", "main-params-dtype": "precision.master",
-    "max-position-embeddings": "model.max_position_embeddings", "megatron-fsdp-grad-comm-dtype": "precision.reduce",
-    "megatron-fsdp-main-grads-dtype": "precision.accumulate", "megatron-fsdp-main-params-dtype": "precision.master",
-    "micro-batch-size": "train.micro_batch_size", "min-lr": "optimizer.min_lr", "mock-data": "data.source",
-    "moe-ffn-hidden-size": "model.moe_intermediate_size", "moe-layer-freq": "model.first_dense_layers",
-    "moe-router-topk": "model.num_experts_per_tok", "moe-shared-expert-intermediate-size": "model.num_shared_experts",
-    "mtp-num-layers": "model.mtp_layers", "multi-latent-attention": "model.kv_lora_rank",
-    "norm-epsilon": "model.norm_epsilon", "normalization": "model.normalization",
-    "num-attention-heads": "model.num_attention_heads",
-    "num-distributed-optimizer-instances": "parallel.replicate", "num-experts": "model.num_experts",
-    "num-layers": "model.num_hidden_layers", "num-layers-per-virtual-pipeline-stage": "parallel.virtual_pipeline",
-    "num-query-groups": "model.num_key_value_heads",
-    "num-virtual-stages-per-pipeline-rank": "parallel.virtual_pipeline", "num-workers": "data.workers",
-    "optimizer": "optimizer.name", "optimizer-cpu-offload": "zero.offload_optimizer",
-    "pipeline-model-parallel-layout": "parallel.layout", "pipeline-model-parallel-size": "parallel.pipeline",
-    "position-embedding-type": "model.position_embedding",
-    "q-lora-rank": "model.q_lora_rank", "qk-head-dim": "model.qk_nope_head_dim", "qk-layernorm": "model.qk_norm",
-    "qk-pos-emb-head-dim": "model.qk_rope_head_dim", "recompute-granularity": "checkpointing.mode",
-    "recompute-method": "checkpointing.method", "recompute-modules": "checkpointing.modules",
-    "recompute-num-layers": "checkpointing.layers", "rotary-base": "model.rope_theta", "save": "run.directory",
-    "save-interval": "save.every", "seed": "train.seed", "seq-length": "train.sequence_length",
-    "sequence-parallel": "parallel.sequence", "squared-relu": "model.hidden_act", "swiglu": "model.hidden_act",
-    "tensor-model-parallel-size": "parallel.tensor", "train-iters": "train.steps", "train-samples": "train.steps",
-    "untie-embeddings-and-output-weights": "model.tie_word_embeddings", "use-distributed-optimizer": "zero.stage",
-    "use-megatron-fsdp": "zero.stage", "v-head-dim": "model.v_head_dim", "vocab-size": "model.vocab_size",
-    "wandb-project": "tracking.project", "weight-decay": "optimizer.weight_decay",
-}  # fmt: skip
-"""Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
+from launcher.spec.parse import accepts
 
 BEYOND: Mapping[str, tuple[str, ...]] = {
     "position-embedding-type": ("yarn",),
 }
 """Values of such arguments that no setting says: those alone are handed on."""
+
+_GRAPHS, _MOVED = "train.cuda_graphs=attention", "checkpointing.offload=true"
+
+_WORDS: Mapping[str, Mapping[object, str]] = {
+    "bf16": {True: "precision=bf16"},
+    "cuda-graph-impl": {"transformer_engine": _GRAPHS, "local": _GRAPHS, "none": "train.cuda_graphs=none"},
+    "data-parallel-sharding-strategy": {"optim": "zero=1", "optim_grads": "zero=2", "optim_grads_params": "zero=3"},
+    "enable-cuda-graph": {True: _GRAPHS},
+    "external-cuda-graph": {True: _GRAPHS},
+    "fine-grained-activation-offloading": {True: f"{_MOVED} checkpointing.offload_modules=[core_attn]"},
+    "fp16": {True: "precision=fp16"},
+    "optimizer": {
+        "adam": "optimizer=adamw",
+        "sgd": "optimizer=sgd",
+        "lion": "optimizer=lion",
+        "muon": "optimizer=muon",
+    },
+    "optimizer-cpu-offload": {True: "zero=1 zero.offload_optimizer=cpu"},
+    "recompute-granularity": {"full": "checkpointing=full", "selective": "checkpointing=selective"},
+    "use-distributed-optimizer": {True: "zero=1"},
+    "use-megatron-fsdp": {True: "zero=3"},
+}
+"""Words for values of such arguments that are not the setting's own."""
+
+_BESIDE = {"cpu-offloading-num-layers": _MOVED, "recompute-num-layers": "checkpointing=full"}
+"""Words beside which alone the setting of an argument is read."""
+
+_INVERSE = ("disable-bias-linear", "untie-embeddings-and-output-weights")  # True is the setting's false.
 
 _NUMBERS = {
     "make-vocab-size-divisible-by": 1,
@@ -101,9 +77,11 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"it is a whole number of at least {least}"
             yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [f"+backend.extra.{key}=null"])
         setting = SETTINGS.get(name(key))
-        if setting is not None and value not in BEYOND.get(name(key), ()):
+        if setting is not None and value is not None and value not in BEYOND.get(name(key), ()):
             rule = f"it has a setting of its own, {setting}, which the memory estimate reads too"
-            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, [_by_setting(spec, setting, value)])
+            way = _by_setting(spec, name(key), setting, value)
+            way_out = [way if way.startswith("launch ") else f"{way} +backend.extra.{key}=null"]
+            yield ConfigError(f"backend.extra.{key}", _plain(value), rule, way_out)
 
 
 def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
@@ -151,10 +129,15 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("backend.extra", {key: _plain(value) for key, value in spec.backend.extra.items()}, words)
 
 
-def _by_setting(spec: RunSpec, setting: str, value: Any) -> str:
-    """The setting with the argument's number, or where its words are."""
+def _by_setting(spec: RunSpec, argument: str, setting: str, value: Any) -> str:
+    """The words that mean the argument with its value, or where they are."""
+    if (words := _WORDS.get(argument, {}).get(value)) is not None:
+        return words
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and not isinstance(edit.value_at(spec, setting), bool | str | tuple):
+    if number and argument in _BESIDE:
+        return f"{_BESIDE[argument]} {edit.override(setting, value)}"
+    switched = isinstance(value, bool) and argument not in _INVERSE
+    if (number or switched or isinstance(value, str)) and accepts(setting, value):
         return edit.override(setting, value)
     return f"launch show {setting.partition('.')[0]}"
 

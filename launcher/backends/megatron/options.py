@@ -1,6 +1,6 @@
 """Every argument of Megatron-LM's own parser, by what it does to memory (megatron-core 0.19.2).
 
-An argument has a setting of the launcher's, which the estimate reads (``extra.SETTINGS``); or is counted from
+An argument has a setting of the launcher's, which the estimate reads (``SETTINGS``); or is counted from
 ``backend.extra`` itself (``implementation.COUNTED``); or holds no memory that is not counted (``NO_MEMORY``, by the
 reason); or is refused (``REFUSED``, by the reason). A test reads Megatron's own parser and asks for the class of each;
 one of another version, which has none, is named in a warning. A name that ends in ``*`` is a beginning.
@@ -13,6 +13,60 @@ from functools import cache
 
 VERSION = "0.19.2"
 """The release whose arguments stand here."""
+
+SETTINGS: Mapping[str, str] = {
+    "accumulate-allreduce-grads-in-fp32": "precision.accumulate", "adam-beta1": "optimizer.beta1",
+    "adam-beta2": "optimizer.beta2", "adam-eps": "optimizer.epsilon", "add-qkv-bias": "model.attention_bias",
+    "async-save": "save.async", "attention-backend": "model.attention", "bf16": "precision.compute",
+    "clip-grad": "optimizer.clip", "context-parallel-size": "parallel.context",
+    "cross-entropy-loss-fusion": "train.loss", "data-parallel-sharding-strategy": "zero.stage",
+    "decoder-first-pipeline-num-layers": "parallel.first_stage_layers",
+    "decoder-last-pipeline-num-layers": "parallel.last_stage_layers",
+    "cuda-graph-impl": "train.cuda_graphs", "cuda-graph-modules": "train.cuda_graphs",
+    "cuda-graph-scope": "train.cuda_graphs", "disable-bias-linear": "model.mlp_bias",
+    "enable-cuda-graph": "train.cuda_graphs", "external-cuda-graph": "train.cuda_graphs",
+    "eval-interval": "train.eval_every", "eval-iters": "train.eval_steps",
+    "exp-avg-dtype": "precision.optimizer_states", "exp-avg-sq-dtype": "precision.optimizer_states",
+    "expert-model-parallel-size": "parallel.expert", "expert-tensor-parallel-size": "parallel.expert_tensor",
+    "cpu-offloading-num-layers": "checkpointing.layers", "fine-grained-activation-offloading": "checkpointing.offload",
+    "offload-modules": "checkpointing.offload_modules",
+    "ffn-hidden-size": "model.intermediate_size", "fp16": "precision.compute", "fp4-format": "precision.compute",
+    "fp4-recipe": "precision.recipe", "fp8-recipe": "precision.recipe",
+    "global-batch-size": "train.global_batch_size", "grad-reduce-in-bf16": "precision.reduce",
+    "hidden-dropout": "model.dropout", "hidden-size": "model.hidden_size", "init-method-std": "model.initializer_range",
+    "kv-channels": "model.head_dim", "kv-lora-rank": "model.kv_lora_rank", "load": "save.load",
+    "initial-loss-scale": "precision.initial_loss_scale", "log-interval": "train.log_every",
+    "loss-scale": "precision.loss_scale", "loss-scale-window": "precision.loss_scale_window", "lr": "optimizer.lr",
+    "lr-decay-style": "optimizer.schedule", "lr-warmup-fraction": "optimizer.warmup_ratio",
+    "lr-wsd-decay-iters": "optimizer.wsd_decay_steps", "lr-wsd-decay-style": "optimizer.wsd_decay",
+    "lr-warmup-iters": "optimizer.warmup_steps", "main-params-dtype": "precision.master",
+    "max-position-embeddings": "model.max_position_embeddings", "megatron-fsdp-grad-comm-dtype": "precision.reduce",
+    "megatron-fsdp-main-grads-dtype": "precision.accumulate", "megatron-fsdp-main-params-dtype": "precision.master",
+    "micro-batch-size": "train.micro_batch_size", "min-lr": "optimizer.min_lr", "mock-data": "data.source",
+    "moe-ffn-hidden-size": "model.moe_intermediate_size", "moe-layer-freq": "model.first_dense_layers",
+    "moe-router-topk": "model.num_experts_per_tok", "moe-shared-expert-intermediate-size": "model.num_shared_experts",
+    "mtp-num-layers": "model.mtp_layers", "multi-latent-attention": "model.kv_lora_rank",
+    "norm-epsilon": "model.norm_epsilon", "normalization": "model.normalization",
+    "num-attention-heads": "model.num_attention_heads",
+    "num-distributed-optimizer-instances": "parallel.replicate", "num-experts": "model.num_experts",
+    "num-layers": "model.num_hidden_layers", "num-layers-per-virtual-pipeline-stage": "parallel.virtual_pipeline",
+    "num-query-groups": "model.num_key_value_heads",
+    "num-virtual-stages-per-pipeline-rank": "parallel.virtual_pipeline", "num-workers": "data.workers",
+    "optimizer": "optimizer.name", "optimizer-cpu-offload": "zero.offload_optimizer",
+    "pipeline-model-parallel-layout": "parallel.layout", "pipeline-model-parallel-size": "parallel.pipeline",
+    "position-embedding-type": "model.position_embedding",
+    "q-lora-rank": "model.q_lora_rank", "qk-head-dim": "model.qk_nope_head_dim", "qk-layernorm": "model.qk_norm",
+    "qk-pos-emb-head-dim": "model.qk_rope_head_dim", "recompute-granularity": "checkpointing.mode",
+    "recompute-method": "checkpointing.method", "recompute-modules": "checkpointing.modules",
+    "recompute-num-layers": "checkpointing.layers", "rotary-base": "model.rope_theta", "save": "run.directory",
+    "save-interval": "save.every", "seed": "train.seed", "seq-length": "train.sequence_length",
+    "sequence-parallel": "parallel.sequence", "squared-relu": "model.hidden_act", "swiglu": "model.hidden_act",
+    "tensor-model-parallel-size": "parallel.tensor", "train-iters": "train.steps", "train-samples": "train.steps",
+    "untie-embeddings-and-output-weights": "model.tie_word_embeddings", "use-distributed-optimizer": "zero.stage",
+    "use-megatron-fsdp": "zero.stage", "v-head-dim": "model.v_head_dim", "vocab-size": "model.vocab_size",
+    "wandb-project": "tracking.project", "weight-decay": "optimizer.weight_decay",
+}  # fmt: skip
+"""Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
 
 NO_MEMORY: Mapping[str, str] = {
     "it prints, logs or profiles": """

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from launcher.backends.megatron import layout, network, training
 from launcher.backends.megatron.implementation import fsdp, implementation
 from launcher.backends.megatron.network import Arguments, Value
+from launcher.backends.megatron.options import SETTINGS
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
@@ -89,11 +90,12 @@ _CPU: Arguments = {
 
 
 def arguments(spec: RunSpec) -> Arguments:
-    """All arguments by name; ``backend.extra`` replaces, adds, and with ``false`` or ``null`` takes away."""
+    """All arguments by name; ``backend.extra`` replaces, adds, and takes away with ``false`` or ``null``."""
     found = {**network.arguments(spec), **layout.arguments(spec), **training.arguments(spec)}
     if not implementation(spec).transformer_engine:
         found |= _LOCAL if spec.hardware.device == "cuda" else _CPU
-    found |= {name(key): _value(value) for key, value in spec.backend.extra.items()}
+    more = {name(key): _value(value) for key, value in spec.backend.extra.items()}
+    found |= {key: value for key, value in more.items() if value is not None or key not in SETTINGS}
     return {key: value for key, value in found.items() if value is not None and value is not False}
 
 

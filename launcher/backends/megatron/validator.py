@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from launcher.backends import Judgement
 from launcher.backends.megatron import installed
-from launcher.backends.megatron.extra import SETTINGS
+from launcher.backends.megatron.options import SETTINGS
 from launcher.backends.megatron.translate import argument_list, environment, name
 from launcher.base import cache
 from launcher.base.errors import ConfigError

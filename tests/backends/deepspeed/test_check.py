@@ -239,7 +239,8 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
         (
             ("parallel=zero3", "train.compile=true"),
             "train.compile",
-            "blocks are compiled beside ZeRO 0 to 2 alone: hooks and exchanges inside them would break the graph",
+            "blocks are compiled beside ZeRO 0 to 2 and data parallel ranks alone: hooks of ZeRO 3 and exchanges of"
+            " other ranks inside them would break the graph",
             ("train.compile=false", "parallel=zero2"),
         ),
         (

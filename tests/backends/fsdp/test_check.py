@@ -60,7 +60,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("+backend.extra.stage=3",),
             "backend.extra",
             "FSDP2 and DDP have no further settings to hand over",
-            (),
+            ("+backend.extra.stage=null",),
         ),
         (
             ("precision=fp16", "precision.parameters=fp16"),
@@ -71,7 +71,8 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("precision=mxfp8",),
             "precision.recipe",
-            "torchao.float8 has the recipes tensorwise, rowwise, rowwise_with_gw_hp",
+            "torchao.float8 has the recipes tensorwise, rowwise, rowwise_with_gw_hp; Transformer Engine, in"
+            " Megatron-LM, has others",
             (
                 *("precision.recipe=tensorwise", "precision.recipe=rowwise", "precision.recipe=rowwise_with_gw_hp"),
                 "parallel=tp",

@@ -15,7 +15,7 @@ ZERO_BUBBLE = ("parallel.schedule=zero_bubble", "train.global_batch_size=16")
 def test_dualpipe_which_torch_does_not_have_is_refused_by_the_name_of_the_one_that_it_has() -> None:
     with pytest.raises(ConfigErrors) as caught:
         make_spec("parallel=fsdp_pp", "parallel.schedule=dualpipe")
-    assert caught.value.errors[0].way_out[0] == "parallel.schedule=dualpipe_v"
+    assert caught.value.errors[0].way_out[0] == "parallel.schedule=dualpipe_v parallel.virtual_pipeline=2"
 
 
 def test_a_split_schedule_says_that_stages_stay_whole_during_a_step() -> None:
@@ -209,7 +209,7 @@ def test_every_preset_is_accepted(preset: str, precision: str, model: str) -> No
             ("parallel=ddp", "zero=2"),
             "zero.stage",
             "DDP (parallel.shard=false) shards nothing, and zero.stage=2 asks for it",
-            ("zero.stage=0", "parallel=fsdp", "parallel=zero2"),
+            ("zero.stage=0", "parallel=fsdp zero=3", "parallel=zero2"),
         ),
         (
             ("zero=1",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.megatron import extra, options
+from launcher.backends.megatron import options
 from launcher.backends.megatron.implementation import COUNTED
 from launcher.backends.megatron.overheads import graph_inputs
 from launcher.backends.megatron.validator import answers, question
@@ -64,8 +64,8 @@ def test_the_dropout_of_scores_in_full_is_the_models() -> None:
 def test_no_argument_has_two_classes_and_all_settings_exist() -> None:
     names = [name for table in (options.NO_MEMORY, options.REFUSED) for row in table.values() for name in row.split()]
     assert len(names) == len(set(names)) > 300
-    assert not set(names) & (set(extra.SETTINGS) | COUNTED)
-    assert set(extra.SETTINGS.values()) <= known_keys()
+    assert not set(names) & (set(options.SETTINGS) | COUNTED)
+    assert set(options.SETTINGS.values()) <= known_keys()
     assert {*options.INSTEAD, *options.LET_THROUGH} <= {
         name for row in options.REFUSED.values() for name in row.split()
     }

@@ -196,7 +196,10 @@ def test_megatron_s_own_modules_on_gpus_bring_no_kernels_of_others() -> None:
     [
         ("seed", 3, "train.seed", "train.seed=3"),
         ("rotary_base", 500, "model.rope_theta", "model.rope_theta=500"),
-        ("bf16", True, "precision.compute", "launch show precision"),
+        ("bf16", True, "precision.compute", "precision=bf16"),
+        ("use-megatron-fsdp", True, "zero.stage", "zero=3"),
+        ("mtp-num-layers", 1, "model.mtp_layers", "model.mtp_layers=1"),
+        ("cpu-offloading-num-layers", 4, "checkpointing.layers", "checkpointing.offload=true checkpointing.layers=4"),
     ],
 )
 def test_an_extra_argument_that_rivals_a_setting_is_refused(
@@ -204,8 +207,11 @@ def test_an_extra_argument_that_rivals_a_setting_is_refused(
 ) -> None:
     found = list(check(make_spec(*SEVEN, "parallel=tp", f"+backend.extra.{extra}={value}")))
     assert [(error.path, error.found, error.way_out) for error in found] == [
-        (f"backend.extra.{extra}", value, (way_out,))
+        (f"backend.extra.{extra}", value, (f"{way_out} +backend.extra.{extra}=null",))
     ]
+    null = make_spec(*SEVEN, "parallel=tp", f"+backend.extra.{extra}=null")
+    assert not list(check(null))
+    assert arguments(null) == arguments(make_spec(*SEVEN, "parallel=tp"))
     assert found[0].rule == f"it has a setting of its own, {setting}, which the memory estimate reads too"
 
 

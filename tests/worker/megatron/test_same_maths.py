@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from launcher.backends.megatron import extra, options
+from launcher.backends.megatron import options
 from launcher.backends.megatron.implementation import COUNTED
 from launcher.importers import UNKNOWN
 from launcher.importers.megatron import read
@@ -252,7 +252,7 @@ def test_every_argument_of_the_installed_megatron_ends_in_one_list_of_an_import_
     assert (unknown, wrong) == ([], [])
     assert {f"--{name}" for name in KEPT} <= set(flags)
     names = [flag.removeprefix("--") for flag in flags]
-    counted = {*extra.SETTINGS, *COUNTED}
+    counted = {*options.SETTINGS, *COUNTED}
     unclassified = [name for name in names if name not in counted and options.line(name) is None]
     assert unclassified == [], "each has its line in launcher/backends/megatron/options.py"
     listed = [name for table in (options.NO_MEMORY, options.REFUSED) for row in table.values() for name in row.split()]
