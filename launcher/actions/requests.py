@@ -151,7 +151,8 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
     known = {error.path for error in errors}
 
     def is_sound(way: str, path: str) -> bool:
-        if way.startswith(("launch ", "script=")) or edit.applied(spec, way) is not None:
+        is_command = any("=" not in word for word in way.split())
+        if is_command or way.startswith("script=") or edit.applied(spec, way) is not None:
             return True
         keys = {word.partition("=")[0] for word in way.split()}
         kept = [word for word in found.overrides if word.partition("=")[0] not in keys]

@@ -63,9 +63,6 @@ def _folders(spec: RunSpec) -> Iterator[ConfigError]:
     if model.trust_remote_code:
         rule = "this version runs no code that comes with weights or a tokenizer"
         yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
-    if model.num_experts and model.weights is not None:
-        rule = "weights of experts are stored one by one and held together; this version cannot join them while reading"
-        yield ConfigError("model.weights", model.weights, rule, ["model.weights=null"])
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from launcher.backends._models import computed
 from launcher.worker.engine import Context
-from launcher.worker.megatron.layout import Key, Region, pieces
+from launcher.worker.megatron.layout import Key, pieces
 from launcher.worker.model import export, initial, network, weights
 
 
@@ -36,7 +36,7 @@ def fill(chunks: list[nn.Module], context: Context) -> None:
     for piece in pieces(chunks, spec.model):
         shape, draw = drawn[piece.name]
         if folder is not None:
-            piece.write(_stored(piece.name, shape, piece.region, folder))
+            piece.write(folder.read(piece.name, shape, piece.region))
             continue
         values = torch.empty(piece.shape, device=piece.view.device)
         offset = tuple(part.start for part in piece.region)
@@ -86,23 +86,3 @@ def _received(like: torch.Tensor, sender: int, group: Any) -> torch.Tensor:
     values = torch.empty(like.shape, dtype=like.dtype)
     dist.recv(values, sender, group=group)
     return values
-
-
-def _stored(name: str, shape: tuple[int, ...], region: Region, folder: weights.Folder) -> torch.Tensor:
-    """A region of a tensor in a folder; experts that are stacked here lie there one by one, as in Mixtral's files.
-
-    ``w1`` is the gate, ``w3`` the way up, ``w2`` the way down (``transformers``, ``conversion_mapping.py``).
-    """
-    block, found, matrix = name.rpartition(".mlp.")
-    hub = f"{block}.block_sparse_moe"
-    if not found or folder.has(name) or not folder.has(f"{hub}.gate.weight"):
-        return folder.read(name, shape, region)
-    if matrix == "gate.weight":
-        return folder.read(f"{hub}.gate.weight", shape, region)
-    number, rows, columns = region
-    file, height = "w2", shape[1]
-    if matrix == "experts.gate_up_proj":
-        height //= 2
-        file = "w3" if rows.start >= height else "w1"
-        rows = slice(rows.start % height, (rows.stop - 1) % height + 1)
-    return folder.read(f"{hub}.experts.{number.start}.{file}.weight", (height, shape[2]), (rows, columns))

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from launcher.worker.engine import Context
-from launcher.worker.model import adapters
+from launcher.worker.model import adapters, weights
 
 type Whole = Callable[[torch.Tensor], contextlib.AbstractContextManager[torch.Tensor]]
 """Gathers one parameter for as long as it is read; called by all ranks together."""
@@ -47,7 +47,7 @@ def write(
     No rank ever holds more than its share of the files and one whole tensor. ``whole`` gathers a parameter as the
     engine does, ``elements`` counts those of a whole one; ``stages`` are ranks with other pipeline stages' networks.
     """
-    wanted = {name: value for made in parts for name, value in made.named_parameters()}
+    wanted = {name: value for made in parts for name, value in (*made.named_parameters(), *weights.persistent(made))}
     if context.spec.adapter.name != "none":
         wanted = {name: value for name, value in wanted.items() if value.requires_grad}
         first = context.rank // _together(context) * _together(context)

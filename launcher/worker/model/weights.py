@@ -2,12 +2,16 @@
 
 Safetensors files are mapped, and a slice of a tensor is read without the rest. Each parameter is asked for this rank's
 region of the whole (``initial.local``), so the same code serves whole and sharded models. All that is missing, or of
-another shape, is named in one error. A LoRA adapter's own parameters, which no folder holds, get fresh values.
+another shape, is named in one error. A LoRA adapter's own parameters, which no folder holds, get fresh values. Experts
+that lie in the files one by one are read into the one tensor of their layer, as ``transformers`` says of each class
+(``conversion_mapping.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,9 @@ from safetensors import SafetensorError, safe_open
 from launcher.base.files import load_json
 from launcher.worker import CheckpointError
 from launcher.worker.model import initial
+
+_EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
+_SCALES = ("_scale_inv", "_scale")  # Endings of the tensors beside weights in 8 bits.
 
 
 @torch.no_grad()
@@ -40,10 +47,60 @@ def load(made: Any, folder: Path, seed: int, access: initial.Access = contextlib
             if shape != part.shape:
                 differing.append(f"{name} is {shape} there and {part.shape} here")
             elif part.tensor.numel():
-                part.tensor.copy_(stored[part.region])
+                for place, region in _pieces(part):
+                    part.tensor[place].copy_(stored[region])
         del opened, part  # Else they would outlive the next one's making.
+    _load_buffers(made, source)
     if differing:
         raise CheckpointError(f"model.weights={folder} is of another model: {_some(differing)}")
+
+
+def _load_buffers(made: Any, source: Folder) -> None:
+    for name, buffer in persistent(made):
+        if source.has(name) and buffer.dim():
+            buffer.copy_(source.read(name, tuple(buffer.shape), tuple(slice(0, size) for size in buffer.shape)))
+
+
+def _pieces(part: initial.Local) -> Iterator[tuple[slice, tuple[slice, ...]]]:
+    """Places in a rank's part and the regions to read into them: all at once, or of experts one after the other."""
+    count = part.tensor.shape[0]
+    step = 1 if len(part.shape) == _EXPERTS else count
+    for start in range(0, count, step):
+        first = part.offset[0] + start
+        yield slice(start, start + step), (slice(first, first + step), *part.region[1:])
+
+
+def persistent(made: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The buffers that ``transformers`` saves, such as the biases by which DeepSeek-V3 chooses experts."""
+    for path, module in made.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield initial.plain(f"{path}.{name}"), buffer
+
+
+class _Stacked:
+    """Experts that lie in a folder one by one, each in tensors below each other, read as the one tensor of all."""
+
+    def __init__(self, experts: list[list[Any]]) -> None:
+        self._experts = experts
+        self._rows = [one.get_shape()[0] for one in experts[0]]
+
+    def get_shape(self) -> list[int]:
+        """The shape of the one tensor."""
+        return [len(self._experts), sum(self._rows), *self._experts[0][0].get_shape()[1:]]
+
+    def __getitem__(self, region: tuple[slice, ...]) -> torch.Tensor:
+        """Read a region of it, from no other part of the files."""
+        numbers, rows, columns = region
+        return torch.stack([torch.cat([*self._of_one(one, rows, columns)]) for one in self._experts[numbers]])
+
+    def _of_one(self, tensors: list[Any], rows: slice, columns: slice) -> Iterator[torch.Tensor]:
+        start = 0
+        for tensor, count in zip(tensors, self._rows, strict=True):
+            low, high = max(rows.start, start), min(rows.stop, start + count)
+            if low < high:
+                yield tensor[low - start : high - start, columns]
+            start += count
 
 
 class Folder:
@@ -51,11 +108,12 @@ class Folder:
 
     def __init__(self, path: Path, made: Any) -> None:
         self._path, self._files, self._prefix = path, _files(path), f"{made.base_model_prefix}."
+        self._renamed, self._stacked = _conversions(made.config.model_type)
         self._opened: dict[Path, Any] = {}
 
     def has(self, name: str) -> bool:
-        """True if there is such a tensor."""
-        return self._stored(name) is not None
+        """True if there is such a tensor, or the experts that it is made of."""
+        return self._stored(name) is not None or bool(self._experts(name))
 
     def read(self, name: str, shape: tuple[int, ...], region: tuple[slice, ...]) -> torch.Tensor:
         """Read a region of a tensor, or raise a :class:`CheckpointError` if it is missing or has another shape."""
@@ -71,17 +129,71 @@ class Folder:
     def slices(self, name: str) -> Any:
         """Open a tensor to read slices of it, or raise a :class:`CheckpointError` if it is missing."""
         stored = self._stored(name)
-        if stored is None:
+        if stored is not None:
+            return self._slices(stored)
+        if not (experts := self._experts(name)):
             raise CheckpointError(f"model.weights={self._path} lacks a tensor of this model: {name}")
+        return _Stacked([[self._slices(one) for one in names] for names in experts])
+
+    def _slices(self, stored: str) -> Any:
+        scale = next((f"{stored}{end}" for end in _SCALES if f"{stored}{end}" in self._files), None)
+        if scale is not None:
+            raise CheckpointError(
+                f"model.weights={self._path} is quantised ({scale}): weights are read in 16 or 32 bits, and "
+                "adapter=qlora packs them here"
+            )
         file = self._files[stored]
         if file not in self._opened:
             self._opened[file] = _opened(file)
         return self._opened[file].get_slice(stored)
 
     def _stored(self, name: str) -> str | None:
-        """The name in the folder: as the model has it, or, as GPT-2's own files do, without the base model's prefix."""
-        candidates = (name, name.removeprefix(self._prefix))
-        return next((candidate for candidate in candidates if candidate in self._files), None)
+        """The name in the folder."""
+        return next((candidate for candidate in self._names(name) if candidate in self._files), None)
+
+    def _names(self, name: str) -> Iterator[str]:
+        """Names that it may have: the model's, without the base model's prefix (GPT-2's own files), older ones."""
+        for candidate in (name, name.removeprefix(self._prefix)):
+            yield candidate
+            for old, new in self._renamed:
+                if new in candidate:
+                    yield candidate.replace(new, old)
+
+    def _experts(self, name: str) -> list[list[str]]:
+        """Of each expert of a layer the names whose tensors, below each other, are its part of a tensor."""
+        for candidate in self._names(name):
+            for target, sources in self._stacked:
+                start = candidate.removesuffix(target)
+                numbered = itertools.takewhile(
+                    lambda names: names[0] in self._files,
+                    (
+                        [f"{start}{source}".replace("*", str(number)) for source in sources]
+                        for number in itertools.count()
+                    ),
+                )
+                if start != candidate and (found := [*numbered]):
+                    return found
+        return []
+
+
+type _Names = list[tuple[str, str]]
+
+
+def _conversions(model_type: str) -> tuple[_Names, list[tuple[str, list[str]]]]:
+    """What a class's files call otherwise: older and newer parts of names, and the tensors of stacked experts."""
+    try:
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    except ImportError:  # Before 5.0, whose classes hold experts as files do.
+        return [], []
+    renamed, stacked = list[tuple[str, str]](), list[tuple[str, list[str]]]()
+    for each in get_checkpoint_conversion_mapping(model_type) or ():
+        (target,) = each.target_patterns[:1]
+        steps = [type(step).__name__ for step in getattr(each, "operations", [])]
+        if steps in (["MergeModulelist"], ["MergeModulelist", "Concatenate"]):
+            stacked.append((target, [*each.source_patterns]))
+        elif not steps:
+            renamed.append((each.source_patterns[0].replace("\\", ""), target))
+    return renamed, stacked
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -333,12 +333,6 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("model.trust_remote_code=false",),
         ),
         (
-            ("model=mixtral_8x7b", "model.weights=/w"),
-            "model.weights",
-            "weights of experts are stored one by one and held together; this version cannot join them while reading",
-            ("model.weights=null",),
-        ),
-        (
             ("model=gpt2", "adapter=lora"),
             "adapter.targets",
             "the linear layers of this model are c_attn, c_proj, c_fc; q_proj, k_proj, v_proj, o_proj, gate_proj, "
