@@ -224,7 +224,12 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "sequence parallelism": ("parallel.tensor=2", "parallel.sequence=true"),
     "context parallelism": ("parallel.context=2",),
     "Ulysses": ("parallel.ulysses=2",),
-    "QLoRA of experts": ("model=mixtral_8x7b", *_QLORA, "checkpointing=full", "adapter.targets=[q_proj,k_proj,v_proj,o_proj]"),
+    "QLoRA of experts": (
+        "model=mixtral_8x7b",
+        *_QLORA,
+        "checkpointing=full",
+        "adapter.targets=[q_proj,k_proj,v_proj,o_proj]",
+    ),
     "expert parallelism": (*_MOE, "parallel.expert=2"),
     "pipeline, GPipe": (*_TWO_STAGES, "parallel.schedule=gpipe"),
     "pipeline, 1F1B": _TWO_STAGES,
@@ -237,6 +242,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "multi-token prediction": ("model.mtp_layers=1",),
     "chunked loss": ("train.loss=chunked",),
     "fused loss": ("train.loss=fused",),
+    "Liger's kernels": ("train.kernels=liger",),
     "torch.compile": ("train.compile=true",),
     "profiler": ("train.profile={start:2}",),
 }

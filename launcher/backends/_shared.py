@@ -52,6 +52,13 @@ BORROWED = (
         extra="kernels",
         way_out="train.loss=chunked",
     ),
+    Borrowed(
+        path="train.kernels",
+        asked=lambda spec: spec.train.kernels == "liger",
+        packages=("liger-kernel",),
+        extra="kernels",
+        way_out="train.kernels=none",
+    ),
 )
 """Packages that settings of the engines on models of ``transformers`` need."""
 
@@ -123,6 +130,25 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _modules(spec)
     yield from _offload(spec)
     yield from _fused_loss(spec)
+    yield from _kernels(spec)
+
+
+def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
+    """What ``apply_liger_kernel_to_llama`` replaces, and what its functions do not go with (``liger_kernel/ops``)."""
+    path, back, model = "train.kernels", "train.kernels=none", spec.model
+    if spec.train.kernels == "none":
+        return
+    if spec.hardware.device == "cpu":
+        yield ConfigError(path, "liger", "Liger's kernels are written in Triton, for a GPU", [back])
+    if model.family != "llama" or model.hidden_act != "silu":
+        rule = f"this version counts them for gated MLPs with silu of the family llama, and this is {model.family}"
+        yield ConfigError(path, "liger", rule, [back, "train.compile=true train.kernels=none"])
+    if spec.parallel.tensor > 1:
+        rule = "LigerRMSNorm gathers the tokens that tensor parallel ranks share (ops/rms_norm.py)"
+        yield ConfigError("parallel.tensor", spec.parallel.tensor, rule, [back, "parallel.tensor=1"])
+    if spec.train.compile:
+        rule = "the compiler fuses norms, rotation and activations by itself"
+        yield ConfigError("train.compile", True, rule, [back, "train.compile=false"])
 
 
 def _fused_loss(spec: RunSpec) -> Iterator[ConfigError]:

@@ -28,7 +28,7 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.model.weights is None or not folder.is_dir() or wanted is None:
         return
     try:
-        found = headers.safetensors(folder)
+        found = _with_stacked(headers.safetensors(folder))
     except headers.Unreadable as error:
         from launcher.config.hub import repository as hub  # Late, because few runs need it.
 
@@ -38,6 +38,25 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
     prefix = f"{next(iter(wanted)).partition('.')[0]}."
     there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.
     yield from _compared(spec, spec.model.weights, "model.weights", wanted, there, found)
+
+
+_ONE = re.compile(r"(.+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w[123])\.weight")
+"""The tensor of one expert, as Mixtral's files (``w1`` and ``w3`` are gate and up) and those of others name it."""
+
+
+def _with_stacked(found: Shapes) -> Shapes:
+    """The shapes by the names of the model, which holds the experts of a layer as one tensor, gate above up."""
+    rest, stacked = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
+    for name, shape in found.items():
+        match = _ONE.fullmatch(name)
+        if match is None or len(shape) != 2:
+            rest[name.replace(".block_sparse_moe.", ".mlp.")] = shape
+            continue
+        down = match[3] in ("down_proj", "w2")
+        whole = f"{match[1]}.mlp.experts.{'down_proj' if down else 'gate_up_proj'}"
+        count = max(int(match[2]) + 1, stacked.get(whole, (0,))[0])
+        stacked[whole] = (count, shape[0] if down else 2 * shape[0], shape[1])
+    return rest | stacked
 
 
 def checkpoint(spec: RunSpec, folder: Path) -> Iterator[ConfigError]:

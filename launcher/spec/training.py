@@ -136,6 +136,7 @@ class TrainSpec:
     enforce_memory: bool = False
     cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None
+    kernels: Literal["none", "liger"] = "none"  # Whose kernels norms, rotation and the gated MLP are.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

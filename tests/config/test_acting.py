@@ -41,7 +41,7 @@ HARMLESS = {
     "sweep": "budget parallelism sampler",
     "tracking": "project",
     "train": "allocator compile cuda_graphs eval_every eval_steps global_batch_size gradient_accumulation "
-    "hang_factor log_every enforce_memory log_memory_every loss loss_chunk micro_batch_size on_hang on_spike "
+    "hang_factor kernels log_every enforce_memory log_memory_every loss loss_chunk micro_batch_size on_hang on_spike "
     "profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "

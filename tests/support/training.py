@@ -55,6 +55,23 @@ MOE = (
 )
 """Four experts in place of each MLP."""
 
+_LATENT = (
+    *("model.kv_lora_rank=16", "model.q_lora_rank=24", "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=8"),
+    *("model.v_head_dim=16", "model.num_key_value_heads=4"),
+)
+FAMILIES_OF_EXPERTS = {
+    "mixtral": MOE,
+    "qwen3_moe": (*MOE, "model.qk_norm=true"),
+    "gpt_oss": (
+        *(*MOE, "model.family=transformers", "model.model_type=gpt_oss", "model.attention=eager"),
+        *("model.moe_intermediate_size=96", "model.extra={layer_types:[full_attention,full_attention]}"),
+    ),
+    "deepseek": (
+        *(*MOE, *_LATENT, "model.family=deepseek", "model.num_shared_experts=1", "model.first_dense_layers=1"),
+        *("model.n_group=2", "model.topk_group=1", "model.norm_topk_prob=true"),
+    ),
+}
+
 
 def prepare(directory: Path, *overrides: str, ranks: int) -> RunSpec:
     """Write ``spec.json`` and the job's files into a new run directory, as the launcher's record does."""

@@ -41,6 +41,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         partition_buffer=buffers_partition(spec),
         flat_states=True,
         swapping=swapping(spec),
+        fused_norm=spec.train.kernels == "liger",
+        fused_activation=spec.train.kernels == "liger",
     )
 
 
@@ -76,6 +78,9 @@ def execution(spec: RunSpec) -> Execution:
         gathered_size=1 + _SCALE if zero.quantized_weights else None,
         exchanged_size=0.5 + _SCALE if zero.quantized_gradients else None,
         fused_loss=spec.train.loss == "fused",
+        fused_norm=spec.train.kernels == "liger",
+        fused_rotary=spec.train.kernels == "liger",
+        fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile,
         gradient_overlap=overlaps and zero.stage > 0 and spec.parallel.pipeline == 1,
         parameter_overlap=overlaps and zero.stage == 3,

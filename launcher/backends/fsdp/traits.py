@@ -42,6 +42,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         whole_blocks=True,
         gradients_last=spec.parallel.shard and splits(spec),
         optimizer=_step(spec),
+        fused_norm=spec.train.kernels == "liger",
+        fused_activation=spec.train.kernels == "liger",
     )
 
 
@@ -92,6 +94,9 @@ def execution(spec: RunSpec) -> Execution:
         regathers=bool(reshards(spec)),
         reduces_each=reduces_each(spec),
         fused_loss=spec.train.loss == "fused",
+        fused_norm=spec.train.kernels == "liger",
+        fused_rotary=spec.train.kernels == "liger",
+        fused_activation=spec.train.kernels == "liger",
         compiled=spec.train.compile,
         fused_optimizer=engine(spec).optimizer == "fused",
         uneven_experts=UNEVEN if spec.parallel.expert > 1 else 1.0,

@@ -322,9 +322,10 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if not 0 < train.seed <= _LARGEST_SEED:
         rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
         yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
-    if train.compile:
-        rule = "Megatron-LM has fused kernels in place of torch.compile"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false"])
+    for key, value, neutral in (("compile", train.compile, False), ("kernels", train.kernels, "none")):
+        if value != neutral:
+            rule = "Megatron-LM has fused kernels of its own"
+            yield ConfigError(f"train.{key}", value, rule, [edit.override(f"train.{key}", neutral), "parallel=fsdp"])
     if spec.backend.argument("tp-comm-overlap") and not (spec.parallel.sequence and spec.parallel.tensor > 1):
         rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
         way_out = ["parallel.tensor=2 parallel.sequence=true", "+backend.extra.tp-comm-overlap=null"]

@@ -84,8 +84,10 @@ def attention(model: ModelSpec, engine: EngineTraits, *, wide_softmax: bool = Tr
     if model.qk_norm:
         heads = model.num_attention_heads + model.key_value_heads
         # The rotary embedding copies the output of a head's norm, so that is not kept.
-        rows.append(_saved("head norms", 4 * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
-        rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
+        own = size if engine.fused_norm else 4
+        rows.append(_saved("head norms", own * (queries + keys) + _STATISTIC * heads, "tensor", "attention"))
+        if not engine.fused_norm:
+            rows.append(_scaled(size * (queries + keys), "tensor", "attention"))
     if engine.scores:
         keys = queries
     elif engine.key_heads:
@@ -157,10 +159,17 @@ def dropout(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 def feed_forward(model: ModelSpec, engine: EngineTraits, width: int) -> list[SavedTensor]:
     """The MLP: gate, up, activation and product; without a gate, tensors that the activation saves, and its output.
 
+    Activation and product are one of Liger's kernels, or several (``LigerSiLUMulFunction``, ``liger_kernel/ops``).
     ``gelu_new`` is Python code that saves five tensors (its input, tanh, 1 + tanh, half the input, the product).
     """
     size = engine.size
-    if model.gated:
+    if model.gated and engine.fused_activation:
+        rows = [
+            replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj"),
+            replace(_saved("up", size * width, "tensor", "mlp"), output_of="up_proj"),
+            _read("product", size * width, "tensor", "activation", _DOWN),
+        ]
+    elif model.gated:
         rows = [
             # The gate is dropped once its activation exists.
             replace(_saved("gate", size * width, "tensor", "mlp"), output_of="gate_proj", in_forward_peak=False),
@@ -268,7 +277,7 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
     Seen in a trace of FSDP2's backward pass: with the gradients of gate and up, the product is already freed.
     """
-    count = 1 if model.hidden_act in ("gelu", "relu") else 2
+    count = 1 if model.hidden_act in ("gelu", "relu") or engine.fused_activation else 2
     return [
         _saved("gradients of the MLP", count * engine.size * width, "tensor", "mlp"),
         _saved("gradient of the residual stream", engine.residual_size * model.hidden_size, "residual", "mlp"),
@@ -277,7 +286,8 @@ def backward_extra(model: ModelSpec, engine: EngineTraits, width: int) -> list[S
 
 def first_norm_backward(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """The backward pass of the first norm: tensors that it saved, its gradients, and of RMSNorm four fp32 products."""
-    products = 4 * 4 if model.normalization == "rmsnorm" else engine.residual_size
+    python = model.normalization == "rmsnorm" and not engine.fused_norm
+    products = 4 * 4 if python else engine.residual_size
     hidden = (products + engine.residual_size) * model.hidden_size
     return [*norm(model.hidden_size, model, engine), _saved("gradients of a norm", hidden, "residual", "norm")]
 

@@ -97,6 +97,8 @@ class EngineTraits(Hashed):
     vocabulary_parallel: bool = False  # True if the loss works on the rank's own part of the vocabulary.
     # True if RMSNorm is one kernel, which saves its input as it is and the reciprocal deviation.
     fused_norm: bool = False
+    # True if the gated activation is one kernel, which saves gate and up, and writes their gradients over them.
+    fused_activation: bool = False
     key_heads: int | None = None  # Heads that keys and values are copied to before attention; None are the model's own.
     # True if an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
     fused_adapters: bool = False

@@ -13,7 +13,7 @@ from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import RankModel, rank_model
 from launcher.estimate.rank.stages import cut_of, rank_layers
 from launcher.estimate.rank.view import RankView, Strategy, view_of
-from launcher.estimate.speed import attention, experts, gemm, offload, states
+from launcher.estimate.speed import attention, experts, gemm, matrices, offload, states
 from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
 from launcher.estimate.speed.network import Network, network_of
@@ -241,6 +241,7 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
     yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)
+        yield from matrices.step(rank, timed.network, card)
     yield from offload.offload(rank, execution, card, compute, m, sum(one.exposed_seconds for one in traffic))
     yield from offload.activations(rank, card, compute, m)
     yield from offload.saved(rank, card)

@@ -237,18 +237,20 @@ def optimizer(rank: RankModel, execution: Execution, card: Card) -> Iterator[Spe
 
     Master weights, both moments and the gradient are read, the first three and the parameters written; a norm of the
     gradients reads them once more, and they are zeroed. A step of torch's lists reads and writes each of some ten
-    operations' results.
+    operations' results; Adafactor's is one, over whole matrices on every rank.
     """
+    whole = rank.spec.optimizer.name == "adafactor"
+    stepped = rank.elements.trained if whole else rank.elements.optimizer
     sizes = rank.dtypes
     moments = moment_bytes(rank.spec.optimizer.name, 1, 0, sizes.size("optimizer_states"))
     master = sizes.size("master") or sizes.size("parameters")
     gradient = sizes.size("accumulate")
     parameters = rank.engine.size if sizes.master else 0
     once = 2 * moments + 2 * master + 3 * gradient + parameters
-    passes = 1 if execution.fused_optimizer else 3
+    passes = 1 if execution.fused_optimizer and not whole else 3
     yield term(
         "optimizer", "memory passes of the optimizer", "n * k * P / (share * bandwidth)", "torch.optim, fused kernels",
-        n=passes, k=once, P=rank.elements.optimizer, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
+        n=passes, k=once, P=stepped, share=MEMORY_SHARE, bandwidth=card.memory_bandwidth,
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ SYMBOLS = {
     "k": "bytes: of a parameter where it stands beside parameters, else of all that is moved",
     "z": "bytes of a parameter",
     # Work and rates.
-    "work": "FLOPs of a micro-batch, or bytes of memory that it reads and writes",
+    "work": "FLOPs of a micro-batch or of the optimizer's step, or bytes of memory that are read and written",
     "rate": "of these what is done in a second: by the card at these shapes, or over PCIe",
     "bandwidth": "bytes a second of the card's memory",
     "share": "share of the bandwidth that such kernels reach",

@@ -54,6 +54,7 @@ def build(
     spec = context.spec
     _release_weights(spec)
     made = network.network(spec.model, network.DTYPES[spec.precision.compute], shared.attention if shared else None)
+    network.use_kernels(made, spec)
     if spec.parallel.pipeline > 1:
         _cut_to_stage(made, context)
     adapters.inject(made, spec)

@@ -50,6 +50,7 @@ def networks(context: Context, attention: Any) -> Iterator[Any]:
     sizes = chunk_sizes(spec)
     for chunk in _chunks(context):
         made = network.network(spec.model, network.DTYPES[dtypes(spec).parameters], attention=attention)
+        network.use_kernels(made, spec)
         start = sum(sizes[:chunk])
         network.cut(made, range(start, start + sizes[chunk]), first=chunk == 0, last=chunk == len(sizes) - 1)
         yield made

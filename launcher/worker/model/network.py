@@ -59,6 +59,15 @@ def config(model: ModelSpec) -> Any:
     return kind(**settings(kind, found.settings))
 
 
+def use_kernels(made: Any, spec: RunSpec) -> None:
+    """Let Liger's kernels stand for the norms, the rotation and the MLPs of a network, where they are asked for."""
+    if spec.train.kernels == "liger":
+        from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance  # Seconds, for few runs.
+
+        ours = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+        _apply_liger_kernel_to_instance(model=made, rope=True, rms_norm=True, swiglu=True, **ours)
+
+
 def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] | None = None) -> Any:
     """The network on the meta device; where ranks share a sequence, ``attention`` stands for ``model.attention``."""
     settings, name = config(model), _attention_name(model)

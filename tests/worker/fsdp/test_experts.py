@@ -10,31 +10,15 @@ import transformers
 
 from launcher.preflight import findings
 from tests.support.helpers import make_spec
-from tests.support.training import MOE, SMALL, lines, train_all
+from tests.support.training import FAMILIES_OF_EXPERTS, MOE, SMALL, lines, train_all
 
 TOLERANCE = 2e-5
 """Relative, over six steps."""
 
-LATENT = (
-    *("model.kv_lora_rank=16", "model.q_lora_rank=24", "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=8"),
-    *("model.v_head_dim=16", "model.num_key_value_heads=4"),
-)
-FAMILIES = {
-    "mixtral": MOE,
-    "qwen3_moe": (*MOE, "model.qk_norm=true"),
-    "gpt_oss": (
-        *(*MOE, "model.family=transformers", "model.model_type=gpt_oss", "model.attention=eager"),
-        *("model.moe_intermediate_size=96", "model.extra={layer_types:[full_attention,full_attention]}"),
-    ),
-    "deepseek": (
-        *(*MOE, *LATENT, "model.family=deepseek", "model.num_shared_experts=1", "model.first_dense_layers=1"),
-        *("model.n_group=2", "model.topk_group=1", "model.norm_topk_prob=true"),
-    ),
-}
-ONE_RANK = {name: (*family, "parallel=ddp") for name, family in FAMILIES.items()}
+ONE_RANK = {name: (*family, "parallel=ddp") for name, family in FAMILIES_OF_EXPERTS.items()}
 SHARED = ("parallel=fsdp", "parallel.expert=2")
 TWO_RANKS = {
-    **{name: (*family, *SHARED) for name, family in FAMILIES.items()},
+    **{name: (*family, *SHARED) for name, family in FAMILIES_OF_EXPERTS.items()},
     "mixtral-recomputed": (*MOE, *SHARED, "checkpointing=full", "train.micro_batch_size=2"),
 }
 FOUR_RANKS = {
@@ -68,7 +52,7 @@ def same(found: Sequence[tuple[float, float]], wanted: Sequence[tuple[float, flo
 @pytest.mark.thorough
 def test_two_ranks_that_share_experts_lose_what_one_process_does(expected: Numbers, tmp_path: Path) -> None:
     found = trained(tmp_path, TWO_RANKS, 2)
-    assert len(found) == len(FAMILIES) + 1
+    assert len(found) == len(FAMILIES_OF_EXPERTS) + 1
     for name, numbers in found.items():
         assert numbers[0][0] > 1.02 * numbers[-1][0], "nothing was learnt, so equal losses would say little"
         same(numbers, expected[name.partition("-")[0]])

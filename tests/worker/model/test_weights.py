@@ -12,18 +12,19 @@ pytest.importorskip("torch", reason="workers need the extra 'fsdp'")
 import torch
 from safetensors.torch import load_file, save_file
 
+from launcher.preflight import stored
 from launcher.worker import CheckpointError
 from launcher.worker.model import initial, network, weights
 from tests.support.helpers import make_spec
-from tests.worker.fsdp.test_experts import FAMILIES
+from tests.support.training import FAMILIES_OF_EXPERTS, MOE
 
 SIZES = ("model=tiny", "model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=4")
 GLM = (
-    *(*FAMILIES["mixtral"], "model.family=glm", "model.num_shared_experts=1", "model.first_dense_layers=1"),
+    *(*MOE, "model.family=glm", "model.num_shared_experts=1", "model.first_dense_layers=1"),
     *("model.n_group=1", "model.topk_group=1", "model.norm_topk_prob=true"),
 )
-OLMOE = (*FAMILIES["mixtral"], "model.family=transformers", "model.model_type=olmoe")
-STORED = {**FAMILIES, "glm": GLM, "olmoe": OLMOE}
+OLMOE = (*MOE, "model.family=transformers", "model.model_type=olmoe")
+STORED = {**FAMILIES_OF_EXPERTS, "glm": GLM, "olmoe": OLMOE}
 
 
 def made(family: str) -> Any:
@@ -42,8 +43,9 @@ def test_a_folder_that_transformers_writes_is_read_whatever_the_names_in_it(fami
         buffer.copy_(torch.linspace(0, 1 + number, buffer.numel()).view(buffer.shape))
     before.save_pretrained(tmp_path)
     assert bool(buffers) == (family in ("deepseek", "glm"))
-    stored = load_file(tmp_path / "model.safetensors")
-    assert any(".experts.0." in name for name in stored) == (family != "gpt_oss")
+    names = load_file(tmp_path / "model.safetensors")
+    assert any(".experts.0." in name for name in names) == (family != "gpt_oss")
+    assert not [*stored.weights(make_spec(*SIZES, *STORED[family], f"model.weights={tmp_path}"))]
     weights.load(after, tmp_path, seed=2)
     for (name, was), (_, now) in zip(before.state_dict().items(), after.state_dict().items(), strict=True):
         assert torch.equal(was, now), name
@@ -68,8 +70,8 @@ def test_weights_in_8_bits_are_refused_and_not_read_without_their_scales(tmp_pat
     before = made("qwen3_moe")
     initial.fill(before, seed=1)
     before.save_pretrained(tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model.safetensors")
     name = "model.layers.0.mlp.experts.0.up_proj.weight"
-    save_file({**stored, f"{name}_scale_inv": torch.ones(1, 1)}, tmp_path / "model.safetensors")
+    save_file({**tensors, f"{name}_scale_inv": torch.ones(1, 1)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="is quantised"):
         weights.load(made("qwen3_moe"), tmp_path, seed=2)
