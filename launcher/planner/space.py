@@ -83,12 +83,15 @@ class Space:
         known = [each for each in LOSSES if each != "fused"] if borrowed else LOSSES
         losses = _valid(base, "train.loss", known, refused)
         staged = changed_at(base, {"parallel.pipeline": 2})
+        schedules = [
+            name for name in _SCHEDULES if _valid(_in_chunks(staged, name), "parallel.schedule", (name,), refused)
+        ]
         return cls(
             base=base,
             fixed=fixed,
             choices=choices,
             losses=tuple(loss for loss in losses if loss != "full" or "fused" not in losses) or ("full",),
-            schedules=_valid(staged, "parallel.schedule", _SCHEDULES, refused),
+            schedules=tuple(schedules),
             stages=_valid(base, "zero.stage", (0, 1, 2, 3), refused),
             copies=base.parallel.shard and bool(_valid(base, "parallel.replicate", (base.gpus,), refused)),
             second=bool(_valid(changed_at(base, {"zero.stage": 3}), "zero.hpz", (base.gpus,), refused)),
@@ -320,6 +323,12 @@ def _takes(schedule: str, chunks: int) -> bool:
     if schedule in FOLDED:
         return chunks == 2
     return schedule == "zero_bubble" or (schedule == "interleaved") == (chunks > 1)
+
+
+def _in_chunks(spec: RunSpec, schedule: str) -> RunSpec:
+    """The run with as many model chunks on a stage as a schedule takes at least."""
+    chunks = next(chunks for chunks in (1, 2) if _takes(schedule, chunks))
+    return changed_at(spec, {"parallel.virtual_pipeline": chunks})
 
 
 def _valid[T](base: RunSpec, path: str, values: Iterable[T], refused: Refused) -> tuple[T, ...]:
