@@ -15,14 +15,15 @@ from launcher.base.terminal import say
 from launcher.base.units import rounded
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
+from launcher.estimate.speed.estimate import Chunking
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
+from launcher.planner.candidates import Found
 from launcher.planner.judge import LayoutJudge, Preflight
 from launcher.planner.layouts import Plan
 from launcher.planner.parallel_search import Progress
 from launcher.planner.question import Question
-from launcher.planner.search import Found
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
@@ -93,8 +94,11 @@ class _Watched(LayoutJudge):
     def seconds(self, spec: RunSpec) -> float | None:
         return self._judge.seconds(spec)
 
-    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
         return self._judge.least_seconds(spec, chunkings)
+
+    def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
+        return self._judge.least_of_schedules(spec, chunkings)
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         return self._judge.speed(spec, verdict)

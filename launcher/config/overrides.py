@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import get_args
 
 from launcher.base import registry, secret
@@ -110,8 +112,14 @@ def is_stray(text: str) -> bool:
     """True if a word is no override by its look: no ``=``, or a key that nothing of the launcher's is near to."""
     key, equals, _ = text.partition("=")
     bare = key.lstrip("+")
-    is_group = bare == "recipe" or any(known.startswith(f"{bare}.") for known in known_keys())
+    is_group = bare == "recipe" or bare in _groups()
     return not equals or ("." not in bare and bare not in known_keys() and not is_group and not _is_open(bare))
+
+
+@cache
+def _groups() -> frozenset[str]:
+    """Names with keys of their own below them."""
+    return frozenset(prefix for known in known_keys() for prefix in accumulate(known.split(".")[:-1], "{}.{}".format))
 
 
 def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from launcher.base.frozen import dataclass
 from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
+from launcher.planner.candidates import Candidate
 from launcher.planner.judge import LayoutJudge
 from launcher.planner.keys import SEARCHED, MemorySavings, Settings
 from launcher.planner.layouts import Layout
 from launcher.planner.parallel_search import degrees_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
-from launcher.planner.search import Candidate, Search
+from launcher.planner.search import Search
 from launcher.planner.space import Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec

@@ -9,7 +9,7 @@ from typing import Protocol
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
 from launcher.estimate.speed.calibration import Constant
-from launcher.estimate.speed.estimate import least_seconds, step_seconds
+from launcher.estimate.speed.estimate import Chunking, least_of_schedules, least_seconds, step_seconds
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, findings, pricing, verdict
 from launcher.preflight.pricing import Measured, Parts
@@ -37,11 +37,15 @@ class LayoutJudge(Protocol):
         """Seconds of a step of a valid run; None where that is unknown."""
 
     @abstractmethod
-    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
         """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
 
         ``chunkings`` are the schedules of those runs, each with its model chunks on a stage.
         """
+
+    def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
+        """Bounds below the seconds of a run under each of some schedules; None where unknown."""
+        return None
 
     @abstractmethod
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
@@ -86,9 +90,13 @@ class Preflight(LayoutJudge):
         """As ``check`` has it."""
         return step_seconds(spec, **self.parts(spec), measured=self._own(spec))
 
-    def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:
+    def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
         """The passes of the slowest stage and the least bubble, without the traffic of the states and the optimizer."""
         return least_seconds(spec, chunkings, **self.parts(spec), measured=self._own(spec))
+
+    def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
+        """The same with the least that the states take."""
+        return least_of_schedules(spec, chunkings, **self.parts(spec), measured=self._own(spec))
 
     def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
         """As ``check`` has it."""

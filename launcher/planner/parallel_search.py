@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+from launcher.planner.candidates import Found
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.search import Found, OpenedDegrees, Search
+from launcher.planner.search import OpenedDegrees, Search
 from launcher.planner.space import Space
 
 _FEW = 400  # Degrees that one processor is done with in about the time in which a second process has started.

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.planner import slower_because
+from launcher.planner.candidates import Candidate, Found
 from launcher.planner.judge import LayoutJudge, Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.planner.layouts import Layout, Plan
 from launcher.planner.parallel_search import Progress, searched
 from launcher.planner.question import Question
-from launcher.planner.search import Candidate, Found
 from launcher.planner.space import Space
 from launcher.preflight import assess, findings
 from launcher.spec.edit import override, value_at

@@ -1,151 +1,38 @@
 """The search: the best layout of each of the best kinds, exactly, with as few estimates as that takes.
 
 The best has the least time to be expected: its time over the probability that it fits. A heap holds what is not decided
-yet, by a bound below that of all layouts in it: first degrees, by the passes of their slowest stage alone; then
-variants, by their time without memory savings, which only add time; then layouts with some savings, by their time; then
-judged ones, by the time to be expected. The smallest is taken and refined: degrees into their variants, a variant into
-its layouts, unless it does not fit even with the strongest savings. A judged layout that is taken is the best of its
-kind, since all that is left is worse, and its kind is done. The search ends with the last kind that is shown. What is
-unlikely to fit comes last. The fastest that may not fit is kept apart.
+yet, by a bound below that of all layouts in it: first degrees, by the passes of their slowest stage alone; then these
+with the way to share out the states, by what that takes at least beside them; then variants, by their time without
+memory savings, which only add time; then layouts with some savings, by their time; then judged ones, by the time to be
+expected. The smallest is taken and refined, unless what needs least memory of it does not fit. A judged layout that is
+taken is the best of its kind, since all that is left is worse, and its kind is done. The search ends with the last kind
+that is shown. What is unlikely to fit comes last. The fastest that may not fit is kept apart.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from launcher.estimate.speed.estimate import Chunking
+from launcher.planner.candidates import SHOWN, Candidate, Found, effort
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.keys import MODES, SEARCHED
-from launcher.planner.layouts import Counts, Kind
+from launcher.planner.keys import SEARCHED, Settings
+from launcher.planner.layouts import Kind
 from launcher.planner.space import Degrees, Space
-from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at, reader
 
-SHOWN = 10  # Kinds of layouts that an answer has.
-
 _TRIED = 500  # Variants that are looked at for a first result.
-_LIKELY = 0.75  # Of what fits with less than three chances of four nobody wants to hear first, however fast it is.
-_LAST = 1e30  # Times the time to be expected of what is less likely, so that all others stand before it.
 _ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.
 
 
 _OF_STATES = ("parallel.replicate", "zero.stage", "zero.hpz", "zero.offload_optimizer", "zero.offload_parameters")
 """Keys of what is sharded and offloaded, on which the passes do not depend."""
 
-_OF_LAYOUT = reader(SEARCHED)
 _OF_PASSES = reader(path for path in SEARCHED if path not in (*_OF_STATES, "backend.reshard_after_forward"))
-
-_KNOWN = 2  # The bound of a variant that is its own seconds.
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A layout that may fit; the least time to be expected sorts first, and of equal ones the least effort.
-
-    The order is total: :attr:`place` says it, and ends with the hash of the run, so that no two runs are compared.
-    """
-
-    seconds: float  # Seconds of a step; 0 where they are unknown.
-    effort: tuple[int, ...]  # How much it does beside training.
-    order: int  # Its number among those of its search; each process of a search counts for itself.
-    opening: int  # The number of its engine's opening.
-    spec: RunSpec  # The run.
-    verdict: Verdict  # The verdict on its memory.
-
-    @property
-    def place(self) -> tuple[float, float, tuple[int, ...], int, int, str]:
-        """The sort key."""
-        return (self.expected, self.seconds, self.effort, self.order, self.opening, self.spec.hash)
-
-    @property
-    def expected(self) -> float:
-        """Seconds over the probability that it fits, of unknown seconds as if they were one; the unlikely are last."""
-        return (self.seconds or 1.0) / self.verdict.chance * (1.0 if self.is_likely else _LAST)
-
-    @property
-    def is_likely(self) -> bool:
-        """True if it is likely enough to fit to be proposed beside those that do."""
-        return self.verdict.chance >= _LIKELY
-
-    def __lt__(self, other: Candidate) -> bool:
-        return self.place < other.place
-
-
-@dataclass(slots=True)
-class Found:
-    """The results of a search so far."""
-
-    best: dict[Kind, Candidate] = field(default_factory=dict)  # The best layout of each kind.
-    untried: dict[Kind, Candidate] = field(default_factory=dict)  # The same of those whose mode nothing measured backs.
-    edge: Candidate | None = None  # The fastest that may not fit.
-    early: Candidate | None = None  # A layout that fits, found at once; there may be faster ones.
-    considered: int = 0  # Layouts.
-    invalid: int = 0  # Those of them that are refused.
-    unfit: int = 0  # Those that do not fit.
-    judged: int = 0  # Estimates of memory that were made.
-
-    @property
-    def first(self) -> Candidate | None:
-        """The fastest so far."""
-        return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
-
-    def shown(self) -> list[Candidate]:
-        """The best of each kind, the best first; those that are unlikely to fit only where all are.
-
-        Those whose mode nothing measured backs stand behind.
-        """
-        return self._likely()[:SHOWN]
-
-    def _likely(self) -> list[Candidate]:
-        found = [*sorted(self.best.values()), *sorted(self.untried.values())]
-        return [each for each in found if each.is_likely] or found
-
-    def promising(self) -> Candidate | None:
-        """The best whose mode nothing measured backs, where it promises more than the first."""
-        found, first = min(self.untried.values(), default=None), min(self.best.values(), default=None)
-        return found if found and first and found < first else None
-
-    def faster(self) -> Candidate | None:
-        """The fastest that may not fit, where it is faster than the best."""
-        first = next(iter(self.shown()), None)
-        return self.edge if self.edge and first and self.edge.seconds < first.seconds else None
-
-    def note(self, candidate: Candidate) -> None:
-        """Keep a layout that may not fit, if it is the fastest of those."""
-        self.edge = min(candidate, self.edge or candidate, key=_by_seconds)
-
-    def others(self) -> list[Candidate]:
-        """The fastest of each engine that has none among the shown."""
-        fastest: dict[str, Candidate] = {}
-        for each in self._likely():
-            fastest.setdefault(each.spec.backend.name, each)
-        shown = {each.spec.backend.name for each in self.shown()}
-        return [each for engine, each in fastest.items() if engine not in shown]
-
-    def merge(self, other: Found) -> None:
-        """Take over the results of a search of other degrees."""
-        for own, theirs in ((self.best, other.best), (self.untried, other.untried)):
-            for kind, candidate in theirs.items():
-                own[kind] = min(candidate, own.get(kind, candidate))
-        if other.edge is not None:
-            self.note(other.edge)
-        self.considered += other.considered
-        self.invalid += other.invalid
-        self.unfit += other.unfit
-        self.judged += other.judged
-
-    def counts(self) -> Counts:
-        """The layouts by what became of them."""
-        slower = self.considered - self.invalid - self.unfit
-        return Counts(considered=self.considered, invalid=self.invalid, unfit=self.unfit, slower=slower)
-
-
-def _by_seconds(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.seconds, *candidate.place)
 
 
 class _Node(NamedTuple):
@@ -159,11 +46,20 @@ class _Node(NamedTuple):
     content: object
 
 
+class _Sharded(NamedTuple):
+    """Degrees and the way to share out the states: variants that differ in the chunks of a pipeline and their order."""
+
+    settings: Settings
+    chunkings: tuple[Chunking, ...]  # Their schedules.
+    bounds: tuple[float, ...] = ()  # The bound of each; none while it is that of the degrees.
+
+
 class _Variant(NamedTuple):
-    """A variant, and how its bound was found: 0 by its passes, 1 by a milder variant, 2 by its own seconds."""
+    """A variant."""
 
     run: RunSpec
-    known: int
+    has_room: bool  # True if it is known to fit with the strongest savings.
+    known: bool = False  # True once its bound is its own seconds without memory savings.
 
 
 class _Saving(NamedTuple):
@@ -189,7 +85,7 @@ class Search:
         self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
         self._passes: dict[tuple[object, ...], float] = {}  # Bounds by the passes, of runs that share them.
-        self._seconds: dict[tuple[object, ...], float] = {}  # Seconds of variants without memory savings.
+        self._room: dict[tuple[object, ...], bool] = {}  # Whether the least of layouts with some settings fits.
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
@@ -254,6 +150,8 @@ class Search:
     def _take(self, node: _Node) -> None:
         if isinstance(node.content, Degrees):
             self._open_degrees(node, node.content)
+        elif isinstance(node.content, _Sharded):
+            self._refine_sharded(node, node.content)
         elif isinstance(node.content, _Variant):
             self._refine_variant(node, node.content)
         elif isinstance(node.content, _Saving):
@@ -272,17 +170,65 @@ class Search:
         if variant is None:
             self.found.invalid += degrees.size
             return
-        bound = self._judge.least_seconds(changed_at(variant, space.savings.mildest), space.chunkings(degrees))
+        bound = self._judge.least_seconds(changed_at(variant, space.savings.mildest), space.chunkings(degrees.settings))
         self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
     def _open_degrees(self, node: _Node, degrees: Degrees) -> None:
         space, valid = self._spaces[node.opening], 0
-        for variant in space.variants(degrees, self._judge.errors):
+        for settings in space.sharded(degrees, self._judge.errors):
+            sharded = _Sharded(settings, tuple(space.chunkings(settings)))
+            valid += len(sharded.chunkings) * space.savings.size
+            self._push(node.opening, 1, node.bound, sharded)
+        self.found.invalid += degrees.size - valid
+
+    def _refine_sharded(self, node: _Node, sharded: _Sharded) -> None:
+        """Bound the variants better, and open them once nothing may be faster."""
+        space, chunkings = self._spaces[node.opening], sharded.chunkings
+        schedule, chunks = chunkings[0]
+        first = {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks}
+        spec = changed_at(space.base, {**sharded.settings, **first, **space.savings.mildest})
+        if self._is_done(node.opening, spec):
+            return
+        if sharded.bounds:
+            self._open_sharded(node, sharded)
+            return
+        found = self._judge.least_of_schedules(spec, chunkings)
+        bounds = tuple(max(node.bound, _ROUNDING * bound) for bound in found or [0.0] * len(chunkings))
+        self._push(node.opening, 1, min(bounds), sharded._replace(bounds=bounds))
+
+    def _open_sharded(self, node: _Node, sharded: _Sharded) -> None:
+        """Go on with the variants, unless even the layout with the least memory does not fit."""
+        space, valid = self._spaces[node.opening], 0
+        bounds = dict(zip(sharded.chunkings, sharded.bounds, strict=True))
+        for variant in space.staged(sharded.settings, self._judge.errors):
+            if not valid and self._is_too_large(node.opening, sharded.settings, variant):
+                self.found.unfit += len(sharded.chunkings) * space.savings.size
+                return
+            has_room = not valid and _is_plain(variant)
             valid += 1
-            if not self._is_done(node.opening, variant):
-                fastest = changed_at(variant, space.savings.mildest)
-                self._push(node.opening, 1, max(node.bound, self._least(node.opening, fastest)), _Variant(variant, 0))
-        self.found.invalid += degrees.size - valid * space.savings.size
+            bound = bounds[variant.parallel.schedule, variant.parallel.virtual_pipeline]
+            self._push(node.opening, 2, bound, _Variant(variant, has_room=has_room))
+        self.found.invalid += (len(sharded.chunkings) - valid) * space.savings.size
+
+    def _is_too_large(self, opening: int, settings: Settings, variant: RunSpec) -> bool:
+        """True if no layout with these settings fits: not even the first variant, of one chunk and 1F1B.
+
+        With micro-batches of one sequence, and more than one of them, it needs no more than with larger ones.
+        """
+        if variant.gradient_accumulation > 1 and settings["train.micro_batch_size"] > 1:
+            smaller = {**settings, "train.micro_batch_size": 1}
+            if "train.micro_batch_size" not in self._spaces[opening].said and not self._has_room(opening, smaller):
+                return True
+        return not self._has_room(opening, settings)
+
+    def _has_room(self, opening: int, settings: Settings) -> bool:
+        """True if the plain variant of some settings fits with the strongest savings, or there is none."""
+        key = opening, *map(repr, settings.values())
+        if key not in self._room:
+            variant = next(self._spaces[opening].staged(settings, self._judge.errors), None)
+            strongest = self._strongest(opening, variant)[0] if variant and _is_plain(variant) else None
+            self._room[key] = strongest is None or self._fits(strongest)
+        return self._room[key]
 
     def _least(self, opening: int, spec: RunSpec) -> float:
         """A bound by the passes of a run, which do not depend on what is sharded and offloaded."""
@@ -292,41 +238,41 @@ class Search:
             self._passes[key] = _ROUNDING * (self._judge.least_seconds(spec, [schedule]) or 0.0)
         return self._passes[key]
 
-    def _of_variant(self, opening: int, variant: RunSpec) -> float:
-        """A bound by the seconds without memory savings."""
-        key = opening, *map(repr, _OF_LAYOUT(variant))
-        if key not in self._seconds:
-            fastest = changed_at(variant, self._spaces[opening].savings.mildest)
-            self._seconds[key] = _ROUNDING * (self._judge.seconds(fastest) or 0.0)
-        return self._seconds[key]
-
     def _refine_variant(self, node: _Node, variant: _Variant) -> None:
-        """Bound a variant better, as long as that may be of use, and open it then."""
+        """Bound a variant by its seconds without memory savings, and open it once nothing may be faster."""
         if self._is_done(node.opening, variant.run):
             return
-        bound, known = node.bound, variant.known
-        while known < _KNOWN and bound <= node.bound:
-            milder = self._spaces[node.opening].milder(variant.run) if known == 0 else variant.run
-            bound, known = max(bound, 0.0 if milder is None else self._of_variant(node.opening, milder)), known + 1
+        bound = node.bound
+        if not variant.known:
+            fastest = changed_at(variant.run, self._spaces[node.opening].savings.mildest)
+            bound = max(bound, _ROUNDING * (self._judge.seconds(fastest) or 0.0))
         if bound > node.bound:
-            self._push(node.opening, 1, bound, _Variant(variant.run, known))
+            self._push(node.opening, 2, bound, variant._replace(known=True))
         else:
-            self._open_variant(node, variant.run)
+            self._open_variant(node, variant)
 
-    def _open_variant(self, node: _Node, variant: RunSpec) -> None:
+    def _open_variant(self, node: _Node, variant: _Variant) -> None:
         """Go on with a variant's layouts, unless the one with the strongest valid savings does not fit."""
-        savings = self._spaces[node.opening].savings
-        strongest, invalid = changed_at(variant, savings.strongest), 0
-        if not self._is_valid(strongest):
-            valid = [at for at in savings.places if self._is_valid(changed_at(variant, savings.at(*at)[-1]))]
-            most = max((mode for mode, _ in valid), default=0), max((loss for _, loss in valid), default=0)
-            strongest = changed_at(variant, savings.at(*most)[-1])
-            invalid = (len(savings.places) - len(valid)) * len(savings.allocators) if most in valid else savings.size
-        if invalid < savings.size and not self._fits(strongest):
-            self.found.invalid += invalid
-            self.found.unfit += savings.size - invalid
-            return
-        self._push(node.opening, 2, node.bound, _Saving(variant, 0, 0), effort(variant))
+        if not variant.has_room:
+            size = self._spaces[node.opening].savings.size
+            strongest, invalid = self._strongest(node.opening, variant.run)
+            if strongest is not None and not self._fits(strongest):
+                self.found.invalid += invalid
+                self.found.unfit += size - invalid
+                return
+        self._push(node.opening, 3, node.bound, _Saving(variant.run, 0, 0), effort(variant.run))
+
+    def _strongest(self, opening: int, variant: RunSpec) -> tuple[RunSpec | None, int]:
+        """A variant with the strongest valid savings, None where those are invalid; and how many of them are."""
+        savings = self._spaces[opening].savings
+        strongest = changed_at(variant, savings.strongest)
+        if self._is_valid(strongest):
+            return strongest, 0
+        valid = [at for at in savings.places if self._is_valid(changed_at(variant, savings.at(*at)[-1]))]
+        most = max((mode for mode, _ in valid), default=0), max((loss for _, loss in valid), default=0)
+        if most not in valid:
+            return None, savings.size
+        return changed_at(variant, savings.at(*most)[-1]), (len(savings.places) - len(valid)) * len(savings.allocators)
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None
@@ -344,7 +290,7 @@ class Search:
             settings = self._spaces[node.opening].savings.at(saving.mode, saving.loss)[0]
             seconds = max(seconds, self._judge.seconds(changed_at(saving.variant, settings)) or 0.0)
         if seconds > node.bound:
-            self._push(node.opening, 2, seconds, saving._replace(known=True), node.effort)
+            self._push(node.opening, 3, seconds, saving._replace(known=True), node.effort)
         else:
             self._judge_saving(node, saving)
 
@@ -357,7 +303,7 @@ class Search:
             if likeliest is not None and likeliest.verdict.chance == 1:
                 known[kind] = likeliest
             elif likeliest is not None:
-                self._push(node.opening, 3, likeliest.expected, likeliest, likeliest.effort)
+                self._push(node.opening, 4, likeliest.expected, likeliest, likeliest.effort)
                 if known is self.found.best:
                     self.found.note(likeliest)
         if self._is_done(node.opening, variant):
@@ -367,7 +313,7 @@ class Search:
             if mode < len(space.savings.modes) and loss < len(space.savings.losses):
                 spec = changed_at(variant, space.savings.at(mode, loss)[0])
                 bound = max(node.bound, self._least(node.opening, spec))
-                self._push(node.opening, 2, bound, _Saving(variant, mode, loss, known=False), effort(spec))
+                self._push(node.opening, 3, bound, _Saving(variant, mode, loss, known=False), effort(spec))
 
     def _likeliest(self, node: _Node, saving: _Saving) -> Candidate | None:
         """Of the layouts with some savings, which take the same time, the likeliest to fit and of least effort."""
@@ -388,20 +334,6 @@ class Search:
         return likeliest
 
 
-def effort(spec: RunSpec) -> tuple[int, ...]:
-    """The effort of a layout beside training, for sorting layouts of the same or of unknown time."""
-    parallel, zero, train = spec.parallel, spec.zero, spec.train
-    return (
-        (zero.offload_optimizer != "none") + (zero.offload_parameters != "none"),
-        MODES.index(spec.checkpointing.mode),
-        spec.model_parallel * parallel.expert,
-        zero.stage,
-        parallel.virtual_pipeline,
-        parallel.first_stage_layers is not None,
-        parallel.schedule not in ("1f1b", "interleaved"),
-        parallel.expert_tensor is not None,
-        zero.hpz,
-        train.loss == "chunked",
-        train.allocator != "default",
-        -spec.micro_batch_size,
-    )
+def _is_plain(variant: RunSpec) -> bool:
+    """True if no other order of the same stages' passes needs less memory."""
+    return variant.parallel.schedule == "1f1b" and variant.parallel.virtual_pipeline == 1

@@ -103,6 +103,11 @@ class Space:
             return self.choices[path]
         return (value_at(self.base, path),) if path in self.fixed else candidates
 
+    @cached_property
+    def said(self) -> frozenset[str]:
+        """Keys that the words give values to."""
+        return self.fixed | self.choices.keys()
+
     def degrees(self, refused: Refused) -> Iterator[Degrees]:
         """All degrees that no error stands against, in an order that is always the same."""
         outer: Steps = (self._degrees, self._experts, self._micro_batches)
@@ -112,8 +117,17 @@ class Space:
 
     def variants(self, degrees: Degrees, refused: Refused) -> Iterator[RunSpec]:
         """The variants of some degrees, in an order that is always the same."""
-        for settings in self._extended(degrees.settings, self._inner, (), refused):
-            yield changed_at(self.base, settings)
+        for settings in self.sharded(degrees, refused):
+            yield from self.staged(settings, refused)
+
+    def sharded(self, degrees: Degrees, refused: Refused) -> Iterator[Settings]:
+        """Some degrees with each way to share out the states, which leave the chunks of a pipeline and their order."""
+        return self._extended(degrees.settings, (self._sharding,), (self._chunks,), refused)
+
+    def staged(self, settings: Settings, refused: Refused) -> Iterator[RunSpec]:
+        """The variants of one of those."""
+        for each in self._extended(settings, (self._chunks,), (), refused):
+            yield changed_at(self.base, each)
 
     @property
     def _inner(self) -> Steps:
@@ -145,18 +159,6 @@ class Space:
             settings = {**settings, **first}
         return settings
 
-    def milder(self, variant: RunSpec) -> RunSpec | None:
-        """A layout of the space that takes no more time for certain; None where none is known.
-
-        What is offloaded is copied, and stepped by a slower processor; what FSDP reshards is gathered once more.
-        """
-        said, settings = self.fixed | self.choices.keys(), dict[str, object]()
-        if variant.zero.offload_optimizer != "none" and not said.intersection(_OFFLOADED):
-            settings |= dict.fromkeys(_OFFLOADED, "none")
-        if variant.parallel.shard and variant.zero.stage == 3 and 2 in self.stages and "zero.stage" not in said:
-            settings["zero.stage"] = 2
-        return changed_at(variant, settings) if settings else None
-
     @cached_property
     def savings(self) -> MemorySavings:
         """The memory savings that are tried."""
@@ -167,10 +169,9 @@ class Space:
             self.values("train.allocator", allocators),
         )
 
-    def chunkings(self, degrees: Degrees) -> list[tuple[str, int]]:
+    def chunkings(self, degrees: Settings) -> list[tuple[str, int]]:
         """The schedules of the layouts of some degrees, each with its model chunks on a stage."""
-        found = self._chunks(degrees.settings)
-        return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in found]
+        return [(each["parallel.schedule"], each["parallel.virtual_pipeline"]) for each in self._chunks(degrees)]
 
     @cached_property
     def _span(self) -> int:
@@ -208,7 +209,7 @@ class Space:
         """Context and Ulysses ranks, of so many that are not taken yet."""
         length, batch = self.base.sequence_length, self.base.global_batch_size
         split = [n for n in edit.divisors(ranks) if n == 1 or length // n >= _FEWEST_TOKENS]
-        said = self.fixed | self.choices.keys()
+        said = self.said
         contexts, others = self.values("parallel.context", split), self.values("parallel.ulysses", split)
         for context, ulysses in itertools.product(contexts, others):
             both = context * ulysses
@@ -277,7 +278,7 @@ class Space:
 
     def _sharding(self, degrees: Settings) -> Iterator[Settings]:
         shard, reshards = self.base.parallel.shard, "backend.reshard_after_forward"
-        said = shard and reshards in self.fixed | self.choices.keys()
+        said = shard and reshards in self.said
         for stage in self.values("zero.stage", self.stages[-1:] if said else self.stages):
             open_stage = shard and "zero.stage" in self.fixed and stage == 3
             for reshard in self.values(reshards, (None, False) if open_stage else (None,)):

@@ -84,6 +84,12 @@ def _measured(own: Storage) -> str:
     return f"measured in {runs} on {own.nodes} node{'' if own.nodes == 1 else 's'}"
 
 
+def _is_here(spec: RunSpec) -> bool:
+    if spec.cluster.kind == "slurm":
+        return client.installed()
+    return spec.cluster.nodes == 1 and this_machine.is_meant(spec, machine.facts())
+
+
 def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
     """A warning where the file system of the run's folder on this machine has less room than the checkpoints take.
 
@@ -92,12 +98,9 @@ def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
     """
     if disk.capacity_bytes is not None or spec.script is not None:
         return
-    is_here = client.installed() if spec.cluster.kind == "slurm" else this_machine.is_meant(spec, machine.facts())
-    if not is_here and spec.save.every is None:
-        return
     folder = Path(spec.run.directory or spec.cluster.shared_folder or "runs")
     free = disk_free(folder.absolute())
-    if free is None or disk.kept_bytes <= free:
+    if free is None or disk.kept_bytes <= free or (spec.save.every is None and not _is_here(spec)):
         return
     number, keep = disk.kept_bytes // disk.checkpoint_bytes, spec.save.keep
     each = f"{number} of {gib(disk.checkpoint_bytes)}" if number > 1 else "one"

@@ -13,10 +13,10 @@ from launcher.actions import layout_search
 from launcher.base import machine
 from launcher.cli import main
 from launcher.planner import planning
+from launcher.planner.candidates import Found
 from launcher.planner.judge import Preflight
 from launcher.planner.parallel_search import Progress
 from launcher.planner.question import ask
-from launcher.planner.search import Found
 from launcher.spec import RunSpec
 from tests.support.helpers import CPU_HOST
 from tests.support.layouts import FEW

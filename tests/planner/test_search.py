@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from launcher.estimate.memory.estimate import needs
 from launcher.estimate.speed.estimate import estimate
 from launcher.planner import parallel_search
+from launcher.planner.candidates import SHOWN, Candidate, Found, effort
 from launcher.planner.judge import Preflight
 from launcher.planner.layouts import Kind
 from launcher.planner.parallel_search import searched
 from launcher.planner.question import Question, ask
-from launcher.planner.search import SHOWN, Candidate, Found, Search, effort
+from launcher.planner.search import Search
 from launcher.planner.space import Space
 from launcher.preflight import assess, findings, verdict
 from launcher.preflight.verdict import Verdict

@@ -232,7 +232,10 @@ def _kinds(
     spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
 ) -> Iterator[BlockKind]:
     """The kinds of blocks, layers at the ends of the model apart where those alone are not quantised."""
-    first, last = (0, 0) if engine.quantised is None else engine.quantised.ends
+    if engine.quantised is None:
+        yield from _alike(spec, family, engine, view, blocks)
+        return
+    first, last = engine.quantised.ends
     ahead = [layer for layer in view.layers if layer < first]
     behind = [layer for layer in view.layers if first <= layer and layer >= spec.model.num_hidden_layers - last]
     apart = [family.kind(spec.model, layer) for layer in (*ahead, *behind)]

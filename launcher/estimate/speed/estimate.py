@@ -11,7 +11,7 @@ from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_pass
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
 from launcher.estimate.rank.model import RankModel, rank_model
-from launcher.estimate.rank.stages import cut_of, rank_layers
+from launcher.estimate.rank.stages import FOLDED, SPLIT, cut_of, rank_layers
 from launcher.estimate.rank.view import RankView, Strategy, view_of
 from launcher.estimate.speed import attention, experts, gemm, matrices, offload, states
 from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
@@ -23,6 +23,7 @@ from launcher.estimate.speed.shape import shape_of
 from launcher.estimate.speed.stage import Line, Stage, bubble, idle_seconds, line_of, messages
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
 from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
 
 CROWDED = 0.88
 """Share of a card's memory from which on the allocator may have to free what it keeps and ask again.
@@ -30,6 +31,10 @@ CROWDED = 0.88
 Of nanotron's runs on cards of 80 GB (the Ultra-Scale Playbook) those that took 69 GiB or more had a tenth to a third of
 the speed of the others; how often the allocator asks again nobody can say beforehand.
 """
+
+
+type Chunking = tuple[str, int]
+"""A pipeline schedule, and its model chunks on a stage."""
 
 
 class Backend(Protocol):
@@ -146,7 +151,7 @@ def step_seconds(
 
 def least_seconds(
     spec: RunSpec,
-    chunkings: Iterable[tuple[str, int]],
+    chunkings: Iterable[Chunking],
     *,
     family: Family,
     strategies: Iterable[Strategy],
@@ -166,6 +171,46 @@ def least_seconds(
     times = [stage.time for stage in line.stages]
     idle = min(idle_seconds(times, schedule, chunks) for schedule, chunks in chunkings)
     return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
+
+
+def least_of_schedules(
+    spec: RunSpec,
+    chunkings: Sequence[Chunking],
+    *,
+    family: Family,
+    strategies: Iterable[Strategy],
+    backend: Backend,
+    calibrated: bool = True,
+    measured: Constant | None = None,
+) -> list[float] | None:
+    """Bounds below the seconds of a run under each of some schedules; the arguments are those of :func:`least_seconds`.
+
+    To the passes and the bubble they add what the states take at least: this depends on the number of model chunks,
+    more of which hide more, and on whether stages are folded or backward passes split. None where they are unknown.
+    """
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return None
+    factor, times = _factor(spec, timed, measured, calibrated=calibrated), [stage.time for stage in timed.line.stages]
+    passes = spec.gradient_accumulation * timed.line.slowest.time.seconds
+    traffic: dict[tuple[bool, bool], float] = {}
+    for schedule, chunks in sorted(chunkings, key=lambda each: -each[1]):
+        kind = schedule in FOLDED, schedule in SPLIT
+        if kind not in traffic:
+            widest = changed_at(spec, {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks})
+            traffic[kind] = _least_traffic(widest, family, strategies, backend)
+    idle = [idle_seconds(times, schedule, chunks) for schedule, chunks in chunkings]
+    states_ = [traffic[schedule in FOLDED, schedule in SPLIT] for schedule, _ in chunkings]
+    return [(passes + one + other) / factor.value for one, other in zip(idle, states_, strict=True)]
+
+
+def _least_traffic(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> float:
+    timed = _timed(spec, family, strategies, backend)
+    if timed is None:
+        return 0.0
+    slowest = timed.line.slowest
+    view = view_of(spec, strategies, slowest.time.stage) if slowest.time.stage else timed.view
+    return _exposed(_of_states(rank_model(spec, view, family, timed.dtypes, timed.engine), timed, slowest))
 
 
 def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
@@ -235,7 +280,18 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
         times = [one.time for one in timed.line.stages]
         yield bubble(spec, times, stage.time)
         yield messages(spec, times, overlaps=execution.pipeline_overlap)
-    compute = states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
+    yield from _of_states(rank, timed, stage)
+    yield from offload.activations(rank, card, _compute(stage), m)
+    yield from offload.saved(rank, card)
+
+
+def _compute(stage: Stage) -> states.Compute:
+    return states.Compute(stage.time.forward_seconds, stage.time.backward_seconds)
+
+
+def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
+    """Gradients added up, the traffic of the states, and the optimizer."""
+    execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, _compute(stage)
     yield from states.accumulation(rank, execution, card, m)
     traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
     yield from traffic
@@ -243,8 +299,6 @@ def _terms(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTerm]:
         yield from states.optimizer(rank, execution, card)
         yield from matrices.step(rank, timed.network, card)
     yield from offload.offload(rank, execution, card, compute, m, sum(one.exposed_seconds for one in traffic))
-    yield from offload.activations(rank, card, compute, m)
-    yield from offload.saved(rank, card)
 
 
 def _passes(spec: RunSpec, stage: Stage, m: int, card: Card, execution: Execution) -> Iterator[SpeedTerm]:
