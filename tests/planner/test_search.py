@@ -153,6 +153,22 @@ def test_what_saves_memory_never_shortens_a_step_of_uneven_stages(offload: str) 
                 assert seconds[mode, loss] >= seconds[mode, max(0, loss - 1)]
 
 
+def test_a_bound_with_the_traffic_of_the_states_lies_below_the_seconds_of_every_schedule() -> None:
+    said = ("virtual_pipeline", "schedule", "stage_layers")
+    words = [word for word in f"{UNEVEN} zero.offload_optimizer=none".split() if not any(key in word for key in said)]
+    (space,) = spaces(ask(words))
+    assert {"1f1b", "interleaved", "zero_bubble", "zbv"} <= set(space.schedules)
+    judge, mildest, seen = Preflight(), space.savings.mildest, set[str]()
+    for settings in (each for degrees in space.degrees(judge.errors) for each in space.sharded(degrees, judge.errors)):
+        variants = list(space.staged(settings, judge.errors))
+        chunkings = [(one.parallel.schedule, one.parallel.virtual_pipeline) for one in variants]
+        bounds = judge.least_of_schedules(changed_at(variants[0], mildest), chunkings) or ()
+        for variant, bound in zip(variants, bounds, strict=True):
+            assert bound <= (judge.seconds(changed_at(variant, mildest)) or 0.0)
+            seen.add(variant.parallel.schedule)
+    assert len(seen) > 3
+
+
 def test_a_second_process_that_is_killed_leaves_its_half_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(Preflight):
         def least_seconds(self, spec: RunSpec, chunkings: Sequence[tuple[str, int]]) -> float | None:

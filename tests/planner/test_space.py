@@ -6,7 +6,8 @@ from pathlib import Path
 
 from launcher.base import machine
 from launcher.config.catalog import Catalog
-from launcher.planner.planning import plan
+from launcher.planner.judge import Preflight
+from launcher.planner.planning import plan, spaces_of
 from launcher.planner.question import ask
 
 WORDS = (
@@ -14,6 +15,14 @@ WORDS = (
     *("cluster.gpus_per_node=4", "train.global_batch_size=8", "train.sequence_length=1024", "parallel.tensor=1"),
     *("parallel.pipeline=4", "parallel.context=1", "parallel.ulysses=1", "parallel.schedule=interleaved"),
 )
+
+
+def test_schedules_are_tried_with_the_chunks_that_they_take() -> None:
+    words = ("model=llama3_8b", "hardware=h100_80g", "cluster.gpus_per_node=8", "cluster.nodes=1")
+    found = ask(words, catalog=Catalog(folder=Path.cwd()), facts=machine.facts())
+    spaces = spaces_of(found, Preflight())
+    assert {"megatron", "fsdp"} <= {space.base.backend.name for space in spaces}
+    assert all("interleaved" in space.schedules for space in spaces if space.base.backend.name != "deepspeed")
 
 
 def test_interleaved_stages_whose_ends_have_a_layer_less_are_tried_and_compose() -> None:
