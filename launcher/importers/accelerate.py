@@ -41,6 +41,8 @@ def read(text: str, path: str) -> Imported:
     reading = Reading(path=path, lenient=True, file="accelerate's YAML", ledger=Ledger(_foreign.flat(content)))
     apply(TABLE, reading)
     reading.choose.setdefault("parallel", "ddp")
+    if reading.choose["parallel"] == "3d":  # Whose degrees are others.
+        reading.settings = {"parallel.tensor": 1, "parallel.pipeline": 1, **reading.settings}
     return imported(
         reading, summary=f"accelerate with {reading.choose['parallel']}", source="an accelerate configuration"
     )

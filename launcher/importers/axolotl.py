@@ -45,6 +45,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "optimizer.weight_decay": 0.0, "optimizer.beta2": 0.999, "optimizer.schedule": "cosine", "train.epochs": 1.0,
     "train.sequence_length": 512, "data.eval_fraction": 0.0,
 }  # fmt: skip
+_TOKENS = "the tokenizer is taken as it is: point at a folder whose tokenizer has them: set data.tokenizer"
 _WARMUP_RATIO = 0.03  # What core/builders/base.py takes for what the file does not say.
 
 
@@ -250,13 +251,13 @@ def _data_rows(reading: Reading, place: str) -> None:
         return " ".join(f"{place}.{name}" for name in text.split())
 
     apply((
-        by(names("chat_template"), "", "", _adapters.template),
+        by(names("chat_template conversation"), "", "", _adapters.template),
         usual(names("roles_to_train"), (["assistant"], ["gpt"], ["assistant", "gpt"]),
             "turns of the assistant are trained here"),
         usual(names("train_on_eos train_on_eot"), ("turn", "all"),
             "the token that ends a turn is trained with it here"),
         idle(names("ds_type data_files message_field_role message_field_content message_property_mappings roles"
-                   " conversation trust_remote_code preprocess_shards field_messages drop_system_message type"
+                   " trust_remote_code preprocess_shards field_messages drop_system_message type"
                    " field_tools text_column field_human field_model input_format"),
              "what a row holds is found by its content"),
         usual(names("split name"), ("train", "test"), "the evaluation set is all of its own here"),
@@ -384,11 +385,13 @@ TABLE: tuple[Row, ...] = (
          " multipack_real_batches"
          " pretrain_multipack_attn batch_flattening fa_varlen_kwargs_in_collator group_by_length_multipack",
          "of how samples are laid out; padding is computed and not trained here"),
+    usual("special_tokens.bos_token", ("<s>", "<|begin_of_text|>", "<bos>"), _TOKENS),
+    usual("special_tokens.eos_token", ("</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "<|eot_id|>"), _TOKENS),
     idle("special_tokens.pad_token special_tokens.unk_token default_system_message eot_tokens chat_template_kwargs",
          "padding is masked whatever its token, and turns end as the template says"),
     off("special_tokens tokens added_tokens_overrides resize_token_embeddings_to_32x shrink_embeddings"
         " mean_resizing_embeddings fix_untrained_tokens",
-        "the tokenizer is taken as it is: point at a folder whose tokenizer has them: set data.tokenizer"),
+        _TOKENS),
     usual("excess_length_strategy", ("truncate",), "samples that are too long are cut here"),
     idle("min_sample_len max_memory gpu_memory_limit device device_map world_size gc_steps gc_collect_steps"
         " auto_resume_from_checkpoints"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.base.errors import ConfigError
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _adapters, _data, _foreign, _sharding, _trainer
 from launcher.importers._reading import Reading
@@ -76,6 +77,9 @@ def read(text: str, path: str) -> Imported:
     reading = Reading(path=path, lenient=True, file="LLaMA-Factory's YAML", ledger=Ledger(_foreign.flat(content)))
     apply(TABLE, reading)
     _evaluates_on(reading)
+    if not reading.flag("do_train"):
+        rule = "LLaMA-Factory trains where it is true: this predicts, evaluates or exports"
+        reading.errors.append(ConfigError(f"{path}: do_train", reading.value("do_train"), rule))
     _sharding.finish(reading)
     _trainer.precision(reading, pure=reading.flag("pure_bf16"))
     _trainer.finish(reading, {**_DEFAULTS, **_adapter(reading)})

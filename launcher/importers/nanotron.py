@@ -65,6 +65,11 @@ def _batch(reading: Reading) -> None:
     ranks = reading.count(f"{_P}.dp", 1)
     if ranks is not None:
         reading.say(f"{_P}.dp", {"train.global_batch_size": micro * steps * ranks})
+    reading.settings = {
+        "parallel.tensor": 1,
+        "parallel.pipeline": 1,
+        **reading.settings,
+    }  # Of parallel=3d they are others.
     degrees = [int(reading.settings.get(f"parallel.{name}", 1)) for name in ("tensor", "pipeline")]
     if ranks is not None:
         reading.notes.append(f"it runs on {ranks * degrees[0] * degrees[1]} GPUs")
@@ -182,6 +187,8 @@ TABLE: tuple[Row, ...] = (
         f" {_M}._fused_rms_norm",
           (True, False), ""),
     idle(f"{_M}.bos_token_id {_M}.eos_token_id {_M}.pad_token_id {_M}.use_cache", "of generation"),
+    number("model.model_config.z_loss_coefficient", "train.z_loss"),
+    usual("model.model_config.z_loss_enabled", (True, False), ""),
     off("model.model_config", "the model is another than Llama: set model.family"),
     number("model.init_method.std", "model.initializer_range"),
     off("model.init_method.path", "its form of checkpoint is not read here: set model.weights"),

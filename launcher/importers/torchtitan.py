@@ -43,7 +43,7 @@ _MODELS = {
 _ON_THE_HUB = {
     ("llama3", "1b"): "meta-llama/Llama-3.2-1B", ("llama3", "3b"): "meta-llama/Llama-3.2-3B",
     **{("qwen3", size.lower()): f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "14B", "235B-A22B")},
-    ("deepseek_v3", "16b"): "deepseek-ai/DeepSeek-V2-Lite", ("gpt_oss", "20b"): "openai/gpt-oss-20b",
+    ("gpt_oss", "20b"): "openai/gpt-oss-20b",
     ("gpt_oss", "120b"): "openai/gpt-oss-120b",
 }  # fmt: skip
 _DEBUG = {  # models/llama3/__init__.py
@@ -79,7 +79,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
         ConfigErrors: The text is none, or several configurations.
     """
     notes: list[str] = []
-    if path.endswith(".py") or (not path.endswith(".toml") and _foreign.is_python(text)):
+    python = path.endswith(".py") or (not path.endswith((".toml", ".json")) and _foreign.is_python(text))
+    if python:
         followed = _python.Followed(text, path)
         content, notes = _sections(followed.function((variables or {}).get("config"))), followed.notes
     else:
@@ -91,6 +92,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     saves = {} if "save.every" in reading.settings else {"save.last": False}
     defaults(reading, {**_DEFAULTS, **saves})
     reading.settings["model.max_position_embeddings"] = reading.settings["train.sequence_length"]  # Its max_seq_len.
+    if python and not reading.has("model.attn_backend"):
+        reading.settings["data.packing"] = "documents"  # Its default, flex, keeps documents apart.
     _schedule(reading)
     _batch(reading)
     return imported(
@@ -125,6 +128,22 @@ def _sections(found: JsonObject) -> JsonObject:
     return content
 
 
+_SIZES: Mapping[tuple[str, str], Mapping[str, Any]] = {  # models/llama3, qwen3 and deepseek_v3
+    ("llama3", "debugmodel"): {"model": "tiny", **_DEBUG},
+    ("qwen3", "debugmodel"): {
+        "model": "qwen3_8b", "model.hidden_size": 256, "model.num_hidden_layers": 8, "model.num_attention_heads": 16,
+        "model.num_key_value_heads": 8, "model.head_dim": 128, "model.intermediate_size": 3072,
+        "model.vocab_size": 2048,
+        "model.tie_word_embeddings": True},
+    ("deepseek_v3", "16b"): {
+        "model": "deepseek_v3", "model.hidden_size": 2048, "model.num_hidden_layers": 27, "model.vocab_size": 102400,
+        "model.num_attention_heads": 16, "model.num_key_value_heads": 16, "model.intermediate_size": 10944,
+        "model.moe_intermediate_size": 1408, "model.num_experts": 64, "model.num_experts_per_tok": 6,
+        "model.num_shared_experts": 2, "model.first_dense_layers": 1, "model.q_lora_rank": 0, "model.n_group": 0,
+        "model.topk_group": 0, "model.mtp_layers": 0, "model.rope_theta": 10000.0},
+}  # fmt: skip
+
+
 def _names(reading: Reading, key: str) -> None:
     """``model.name`` and ``model.flavor``; without a name the folder of tokenizers and weights says the family."""
     flavor = str(reading.value("model.flavor") or "").lower()
@@ -135,8 +154,8 @@ def _names(reading: Reading, key: str) -> None:
         return
     if found:
         choose(reading, key, {"model": found, "model.weights": None} if "/" in found else {"model": found})
-    elif flavor == "debugmodel" and family in ("llama3", ""):
-        choose(reading, key, {"model": "tiny", **_DEBUG})
+    elif (family or "llama3", flavor) in _SIZES:
+        choose(reading, key, _SIZES[family or "llama3", flavor])
     else:
         effect = f"no model {family} {flavor} here: set model.hidden_size and the other sizes"
         reading.ledger.leave(key, effect)
@@ -151,18 +170,13 @@ def _family(reading: Reading) -> str:
 def _assets(reading: Reading, key: str) -> None:
     """The folder of tokenizer and weights: ``./assets/hf/Llama-3.1-8B`` is that model of the Hub."""
     path = str(reading.value(key)).rstrip("/")
-    parts = [part for part in path.split("/") if part not in ("original", "tokenizer.model", "tokenizer.json")]
-    organisation = next(
-        (name for part, name in _ORGANISATIONS if parts and parts[-1].lower().startswith((part, f"meta-{part}"))), None
-    )
-    reading.say(
-        key,
-        {
-            "data.tokenizer": f"{organisation}/{parts[-1]}"
-            if organisation and "assets/hf" in path
-            else "/".join(parts) or "/"
-        },
-    )
+    name = path.rpartition("/")[2]
+    owners = (owner for part, owner in _ORGANISATIONS if name.lower().startswith((part, f"meta-{part}")))
+    owner = next(owners, None) if "assets/hf" in path else None
+    if path.endswith("tokenizer.model") and str(reading.value("model.name") or "llama3").lower() == "llama3":
+        reading.say(key, {"data.tokenizer": "meta-llama/Meta-Llama-3-8B"})  # Whose file it is, in its first form.
+    else:
+        reading.say(key, {"data.tokenizer": f"{owner}/{name}" if owner else path})
 
 
 def _data(reading: Reading, key: str) -> None:
@@ -390,6 +404,8 @@ TABLE: tuple[Row, ...] = (
     by("model.converters", "precision=fp8", "mx and others are refused", _converters),
     by("quantize.linear.float8.recipe_name float8.recipe_name quantize.dense.float8.recipe_name", "precision.recipe",
         "", _recipe),
+    switch("float8.enable_float8_linear", {"precision": "fp8"}),
+    by(f"{_T}.data_parallel_degree", "parallel=fsdp", "the ranks that other degrees leave", _degree),
     idle("quantize float8 mx model.print_after_conversion model.tokenizer_name",
         "of converters, which model.converters switches on"),
     count(f"{_T}.local_batch_size {_T}.batch_size", "train.micro_batch_size", "left out it is 8", least=1),

@@ -23,6 +23,7 @@ from launcher.spec.parse import OPEN_NODES, accepts
 from tests.support.coming_from import page
 from tests.support.helpers import ROOT
 from tests.support.peer_files import KINDS, content_of, files
+from tests.support.training import train_all
 
 FOLDER = Path(__file__).parent
 FILES = [path for kind in KINDS for path in files(kind)]
@@ -134,6 +135,39 @@ def test_an_imported_run_keeps_every_rule(path: Path) -> None:
     expected = REFUSED.get(identity(path))
     assert all(expected is not None and expected in error for error in broken), broken
     assert bool(broken) == (expected is not None)
+
+
+OURS = (
+    "model=", "model.", "data=", "data.", "cluster.", "hardware", "tracking", "task", "backend.extra", "parallel.",
+    "run.",
+    "save.", "train.loss=fused", "train.sequence_length", "train.micro_batch_size", "train.global_batch_size",
+    "train.steps",
+    "train.gradient_accumulation", "train.epochs", "train.eval", "optimizer.warmup_steps", "optimizer.decay_steps",
+    "optimizer.wsd_decay_steps",
+)  # fmt: skip
+"""Words of an import that a run in the tests has in another size, or without a GPU and the network."""
+
+SHRUNK = {
+    "fsdp": ("axolotl/chat_fft_fsdp2.yml", "llamafactory/two_sets_by_weight.yaml", "torchtitan/wsd_sqrt.toml",
+             "torchtune/llama3_1_8b_full.yaml", "trl/sft_lora.yaml"),
+    "deepspeed": ("accelerate/zero2.yaml",),
+    "megatron": ("nanotron/llama_1b.yaml", "megatron_bridge/llama32_1b.py.txt"),
+}  # fmt: skip
+"""A file of each program that the CPU can train, by its engine."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("engine", SHRUNK)
+def test_a_run_of_each_program_trains_when_it_is_shrunk(engine: str, tmp_path: Path) -> None:
+    runs = {}
+    for name in SHRUNK[engine]:
+        kind = name.partition("/")[0]
+        words = [word for word in read(kind, FOLDER / "files" / name, {}).overrides if not word.startswith(OURS)]
+        degrees = ("parallel.tensor=2", "parallel.pipeline=1") if engine == "megatron" else ()
+        runs[kind] = (*words, *degrees, "train.steps=5", "train.micro_batch_size=1", "train.global_batch_size=2")
+    for kind, losses in train_all(tmp_path, runs, ranks=2).items():
+        assert len(losses) == 5, kind
+        assert all(4 < loss < 7 for loss in losses), (kind, losses)
 
 
 def test_a_python_file_with_several_functions_asks_for_one(tmp_path: Path) -> None:
