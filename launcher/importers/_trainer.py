@@ -227,7 +227,7 @@ def schedule_arguments(reading: Reading, key: str) -> None:
 
 
 _DAY = 86400  # Seconds; a collective that waits longer is lost.
-_KERNELS_OF_LIGER = "its other kernels have the same maths, and save less than is counted"
+LIGER: Mapping[str, Any] = {"train.loss": "fused", "train.kernels": "liger"}
 _AS_HERE: tuple[tuple[str, Any], ...] = (
     ("num_cycles", 0.5), ("num_cycles", 1), ("num_stable_steps", 0), ("warmup_type", "linear"), ("power", 1.0),
     ("lr_end", 0.0), ("num_stable_steps", None),
@@ -274,8 +274,8 @@ ROWS: tuple[Row, ...] = (
     number("label_smoothing_factor", "train.label_smoothing"),
     flag("trust_remote_code", "model.trust_remote_code"),
     by("ddp_timeout", "train.timeout_s", "at most a day", _waits),
-    switch("use_liger_kernel", {"train.loss": "fused"}, _KERNELS_OF_LIGER),
-    other("liger_kernel_config", "the kernel of the loss alone is Liger's here"),
+    switch("use_liger_kernel", LIGER),
+    other("liger_kernel_config", "all of Liger's kernels that there are here are taken"),
     off("neftune_noise_alpha", "embeddings get no noise here (NEFTune)"),
     usual("train_sampling_strategy", ("random",), "samples come in the order of train.seed here, not by their length"),
     off("group_by_length", "samples come in the order of train.seed here, not by their length"),

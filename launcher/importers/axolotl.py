@@ -311,9 +311,10 @@ TABLE: tuple[Row, ...] = (
          "of how weights are loaded and merged"),
     idle("lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel fused_attn_kernel use_kernels",
          "kernels with the same maths, which save less than is counted"),
-    idle("liger_rope liger_rms_norm liger_layer_norm liger_swiglu liger_glu_activation liger_rms_norm_gated"
-         " liger_kernel_impl liger_use_token_scaling",
-         "kernels with the same maths, which save less than is counted"),
+    switch("liger_rope liger_rms_norm liger_swiglu liger_glu_activation", {"train.kernels": "liger"},
+        "all of them at once"),
+    idle("liger_layer_norm liger_rms_norm_gated liger_kernel_impl liger_use_token_scaling",
+        "of kernels that no model here has"),
     by("liger_fused_linear_cross_entropy liger_cross_entropy cut_cross_entropy unsloth_cross_entropy_loss"
        " flash_attn_cross_entropy", "train.loss=fused", "Liger's kernel for all of them", _fused_loss),
     by("chunked_cross_entropy", "train.loss=chunked", "by tokens, not by a number of chunks", _chunked_loss),
