@@ -69,7 +69,7 @@ slurm-demo: $(VENV)/.built-demo ## a real Slurm on this machine: a run on two no
 
 lock: $(VENV)/.uv ## write requirements/ anew from pyproject.toml
 	$(UV) pip compile -q --no-header --no-annotate --python-version 3.12 --extra fsdp --extra report -o requirements/demo.txt pyproject.toml
-	$(UV) pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra dev -o requirements/test.txt pyproject.toml
+	$(UV) pip compile -q --no-header --no-annotate --python-version 3.12 --extra deepspeed --extra megatron --extra trl --extra dev -o requirements/test.txt pyproject.toml
 
 $(VENV)/.uv:
 	@test -n "$(PYTHON)" || { echo "launch needs Python 3.12 or later and found none: install one, for example by" \

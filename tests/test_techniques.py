@@ -29,10 +29,16 @@ _PRESETS = ("fsdp", "ddp", "zero1", "zero3", "tp", "fsdp_pp", "tp_pp", "ep")
 _MODELS = ("tiny", "mixtral_8x7b", "gpt2")
 
 _LORA = ("adapter=lora", "model.weights=weights")
+_ROWS = ("data=rows", "data.path=rows.jsonl", "train.micro_batch_size=2")
+_TASKS = ((), _ROWS, (*_ROWS, "task.rewards=[rewards.length]"))
 
 _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "adapter": (("model.weights=weights",),),
-    "data": (("data.path=words.txt",),),
+    "backend": (("task=sft",),),
+    "backend.": (("task=sft",),),
+    "data": (("data.path=words.txt",), ("task=dpo", "data.path=rows.jsonl")),
+    "task": _TASKS,
+    "task.": (*_TASKS, *(("task=kto", *each) for each in _TASKS), *(("task=grpo", *each) for each in _TASKS)),
     "parallel": ((_MANY,), (_MANY, "cluster.nodes=2")),
     "hardware": (("precision=fp16",), ("cluster.gpus_per_node=2", "hardware.device=cpu")),
     "adapter.": (_LORA, ("adapter=qlora", "model.weights=weights")),
@@ -42,7 +48,7 @@ _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cluster=slurm", "cluster.memory=0"),
         ("cluster=slurm", "cluster.container_image=image.sqsh"),
     ),
-    "data.": (("data=synthetic",),),
+    "data.": (("data=synthetic",), ("task=dpo",)),
     "model.": (("model=deepseek_v3",), ("model=gemma2_2b",), ("model.weights=weights",)),
     "parallel.async_tensor": (("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true"),),
     "parallel.schedule": (
@@ -244,6 +250,7 @@ _TECHNIQUES: dict[str, tuple[str, ...]] = {
     "fused loss": ("train.loss=fused",),
     "Liger's kernels": ("train.kernels=liger",),
     "torch.compile": ("train.compile=true",),
+    "supervised fine-tuning, by TRL": ("task=sft",),
     "profiler": ("train.profile={start:2}",),
 }
 """Techniques with the words that ask for them; a model of the right kind stands beside them."""

@@ -200,13 +200,18 @@ def _modules(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def job(
-    spec: RunSpec, python: str, module: str, environment: Mapping[str, str], files: Mapping[str, str] | None = None
+    spec: RunSpec,
+    python: str,
+    module: str,
+    environment: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
+    words: tuple[str, ...] = (),
 ) -> Job:
     """The worker ``module`` under torchrun, which reads ``spec.json``.
 
-    ``environment`` and ``files`` are what its engine needs beside the specification.
+    ``environment``, ``files`` and ``words`` are what its engine needs beside the specification.
     """
-    arguments = ("--run", RUN)
+    arguments = ("--run", RUN, *words)
     expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"
     allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
     return Job(

@@ -20,6 +20,9 @@ from launcher.config.overrides import Override
 
 _BACKEND = ("backend", "backend.name")
 
+_TASK = ("task", "task.name")
+_DEFAULT_TASK = "pretrain"
+
 _GLOBAL = "@package _global_"
 """Hydra's words at the head of an option whose keys begin with their groups, as presets have them."""
 
@@ -41,6 +44,16 @@ def with_defaults(overrides: Sequence[Override], catalog: Catalog) -> list[Overr
     names = (name for name in (f"_{backend}", backend) if any((each / f"{name}.yaml").is_file() for each in folders))
     option = next(names, "_plain")
     return [Override(f"{PRESETS}={option}", PRESETS, option, group=True), *overrides]
+
+
+def with_task(overrides: Sequence[Override]) -> list[Override]:
+    """The same overrides behind the choice of the backend that trains the task, unless a backend is named."""
+    task = next((override.value for override in reversed(overrides) if override.key in _TASK), _DEFAULT_TASK)
+    if task == _DEFAULT_TASK or backend_of(overrides) is not None:
+        return list(overrides)
+    backends = registry.shipped("backends")
+    found = (name for name in backends if task in registry.load("backends", name).profile.tasks)
+    return [*(Override(f"backend={name}", "backend", name, group=True) for name in found), *overrides]
 
 
 def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:

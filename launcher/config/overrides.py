@@ -195,6 +195,7 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
         near = [f"./{value}", *near]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
+    rule = synonyms.ABSENT.get(f"{group}={value}", rule)
     if f"{group}.name" in keys and group == "run":
         return ConfigError(group, value, rule, [f"run.name={value}"])
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"

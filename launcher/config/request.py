@@ -102,6 +102,7 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
         overrides = choices.with_defaults(own.expand(given) if own is not None else given, catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
+    backend, overrides = choices.backend_of(overrides), choices.with_task(overrides)
     facts = facts or machine.facts()
     spec, found = _specify(overrides, script_args, catalog, facts)
     if found and spec is None:
@@ -121,7 +122,7 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
         spec=spec,
         errors=(*errors, *found),
         warnings=warnings,
-        backend=choices.backend_of(overrides),
+        backend=backend,
         said=(_FP32,) if is_fp32 else (),
     )
 

@@ -120,6 +120,13 @@ VERBS = {
 """Words for a verb of ours, behind it."""
 
 
+ABSENT = dict.fromkeys(
+    ("task=orpo", "task=cpo", "task=gkd"),
+    "it is experimental in TRL 1.16 (trl.experimental) and no task of this version, which has sft, dpo, kto, reward and"
+    " grpo",
+)
+"""Options of other tools that a group has on purpose not, and why."""
+
 BEST_KEY = "plan"
 BEST = f"{BEST_KEY}=best"
 AUTO = "checkpointing=auto"

@@ -96,6 +96,12 @@ def is_conversation(value: object) -> bool:
     return isinstance(first, dict) and any(turn <= first.keys() for turn in _TURNS)
 
 
+def messages_of(value: object, number: int) -> list[Message]:
+    """A list of messages, or such a list as JSON text, with the roles of chat templates; ``number`` is its row's."""
+    found = _from_json(value)
+    return [_message(each, number) for each in found] if isinstance(found, list) else []
+
+
 def empty(conversation: Conversation, train_on: str) -> str | None:
     """Why there is nothing to learn from a conversation; None where there is."""
     if not conversation.messages:

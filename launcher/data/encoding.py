@@ -15,7 +15,8 @@ from itertools import batched, islice
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.data.chat import conversation, conversations, empty
+from launcher.data import task_rows
+from launcher.data.chat import Conversation, conversation, conversations, empty
 from launcher.data.documents import table_rows
 from launcher.data.rendering import writer, written
 from launcher.data.template import Span, Written
@@ -63,6 +64,30 @@ def row_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, obje
         if empty(one, data.train_on) is not None:
             return None
         [text] = map(written, template.outcomes([one], data.train_on))
+        [pieces] = words.pieces([text.text])
+        return mark(text, pieces, words.special)
+
+    return encode
+
+
+def task_encoder(data: DataSpec, words: Tokenizer) -> Callable[[Mapping[str, object], int], Encoded]:
+    """A function that encodes the longest sequence of a row of ``data=rows``, its answer trained and its prompt not.
+
+    Messages are written by the template, where TRL would use the same one; a text is followed by its end.
+    """
+    template, end = writer(data), () if words.end is None else (words.end,)
+
+    def encode(row: Mapping[str, object], number: int) -> Encoded:
+        return max((sequence(*each) for each in task_rows.sequences(row, number)), key=lambda one: len(one.ids))
+
+    def sequence(prompt: object, answer: object) -> Encoded:
+        if isinstance(prompt, str) and isinstance(answer, str):
+            first, both = (words.encode_all([text])[0] for text in (prompt, prompt + answer))
+            ids = [*both, *end]
+            return Encoded(ids, [place >= len(first) for place in range(len(ids))])
+        turns = [*(prompt if isinstance(prompt, list) else ()), *(answer if isinstance(answer, list) else ())]
+        one = Conversation(tuple(turns), 0)
+        [text] = map(written, template.outcomes([one], "last"))
         [pieces] = words.pieces([text.text])
         return mark(text, pieces, words.special)
 

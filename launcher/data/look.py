@@ -33,7 +33,7 @@ def _survey(files: Sequence[Path], data: DataSpec) -> Survey:
 
         return survey(files, data)
 
-    if data.marked or data.tokenizer != "bytes" or data.on_bad_row != "error":
+    if data.source in ("chat", "rows") or data.tokenizer != "bytes" or data.on_bad_row != "error":
         return found()
     question = [__version__, data.source, data.column, data.token_dtype, data.max_samples, stamps(files)]
     kept = cache.answer("surveys", question, lambda: _kept(found()))

@@ -38,7 +38,7 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     """Survey the files of some data."""
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
-    if data.marked:
+    if data.marked or data.source == "rows":
         return _of_conversations(files, data)
     bad = BadRows.of(data)
     if files and data.max_samples and formats.kind_of_all(files) == "text":
@@ -89,7 +89,7 @@ def _weight(blocks: Sequence[Block]) -> float:
 
 
 def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Conversations, each a sample of its own."""
+    """Conversations, or rows of a task, each a sample of its own."""
     bad = BadRows.of(data)
     found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.data.encoding import row_encoder
+from launcher.data.encoding import row_encoder, task_encoder
 from launcher.data.formats import Row
 from launcher.data.sampling import Sample, ratio_estimate
 from launcher.data.survey import Survey
@@ -23,7 +23,7 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows) ->
     A row with nothing to learn from has no tokens and is no sample; ``bad`` has the rows that cannot be encoded.
     """
     words = quick_tokenizer(data.tokenizer)
-    encode = row_encoder(data, words)
+    encode = task_encoder(data, words) if data.source == "rows" else row_encoder(data, words)
     rows = list(_weighed(sample))
     step = math.ceil(sum(len(str(row)) for _, row, _ in rows) / _ENCODED) or 1
     weights: list[float] = []

@@ -77,7 +77,7 @@ class TokenFolder:
 def is_tokenised(spec: RunSpec) -> bool:
     """True if the run's data are texts or messages that a worker of ours reads as token ids."""
     own = spec.script is None and spec.backend.path is None
-    return own and spec.data.source not in ("synthetic", "tokens")
+    return own and spec.data.source not in ("synthetic", "tokens", "rows")
 
 
 def settings(data: DataSpec) -> JsonObject:

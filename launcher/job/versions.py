@@ -19,10 +19,10 @@ from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
 
 OLDEST = {"torch": "2.8", "transformers": "4.56", "deepspeed": "0.17", "megatron-core": "0.17", "peft": "0.17",
-          "datasets": "3.0", "numpy": "1.26"}  # fmt: skip
+          "datasets": "3.0", "numpy": "1.26", "trl": "1.16"}  # fmt: skip
 """The first version of each package with which runs were trained (docs/engines.md)."""
 
-BELOW = {"megatron-core": "0.20"}
+BELOW = {"megatron-core": "0.20", "trl": "2"}
 """The first version of a package that is not driven any more: its parts inside are called, not only what it offers."""
 
 LACKS = (("torch", "2.12", "gives ranks 30 s for their last checkpoint after SIGTERM, in place of 120"),)

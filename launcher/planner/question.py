@@ -164,7 +164,9 @@ def _require_a_model(run: RunSpec) -> None:
 def _engines(question: Question) -> tuple[str, ...]:
     """The words that choose each engine where nothing is said, the default engine's first."""
     usual = question.compose(()).spec
+    task = "pretrain" if usual is None else usual.task.name
     found = [name for name in registry.names("backends") if not registry.faults("backends", name)]
+    found = [name for name in found if task in registry.load("backends", name).profile.tasks]
     found.sort(key=lambda name: usual is not None and name != usual.backend.name)
     openings = {name: registry.load("backends", name).profile.openings or (f"backend={name}",) for name in found}
     return tuple(word for words in openings.values() for word in words)

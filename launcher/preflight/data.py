@@ -13,7 +13,7 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.data import look
+from launcher.data import look, task_rows
 from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.preflight import this_machine
@@ -106,6 +106,11 @@ def _not_fetched(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     tokens, length, path = survey.tokens, spec.sequence_length, spec.data.path
+    missing = [name for name in spec.task.rows if survey.columns and name not in survey.columns]
+    if missing:
+        rule = f"task={spec.task.name} reads the columns {', '.join(spec.task.rows)}; these have {_listed(survey)}"
+        yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
+        return
     named = survey.vocabulary is not None and spec.data.tokenizer == "bytes"  # A rule knows its ids without a look.
     if survey.largest >= spec.model.vocab_size and not named:
         rows = max(survey.largest + 1, survey.vocabulary or 0)
@@ -124,6 +129,10 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     elif _held_out(spec, samples) >= samples:
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
+
+
+def _listed(survey: Survey) -> str:
+    return ", ".join(survey.columns)
 
 
 def _samples(spec: RunSpec, survey: Survey) -> int | None:

@@ -120,7 +120,7 @@ def _offloads_to_nvme(spec: RunSpec) -> bool:
 
 
 def _reads_text(spec: RunSpec) -> bool:
-    return spec.data.source in ("text", "chat", "huggingface")
+    return spec.data.source in ("text", "chat", "huggingface", "rows")
 
 
 REFUSED: tuple[Row, ...] = (
@@ -269,7 +269,7 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.split",
         "train",
-        lambda spec: spec.data.source in ("huggingface", "chat"),
+        lambda spec: spec.data.source in ("huggingface", "chat", "rows"),
         "data=huggingface",
         "from a Hugging Face data set or a folder's files by their names",
     ),

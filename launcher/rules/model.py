@@ -175,7 +175,7 @@ def _flash_kernels(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _vocabulary(spec: RunSpec) -> Iterator[ConfigError]:
     size = spec.model.vocab_size
-    reads_text = spec.data.source in ("text", "chat", "huggingface") and spec.script is None
+    reads_text = spec.data.source in ("text", "chat", "huggingface", "rows") and spec.script is None
     if reads_text and spec.data.tokenizer == "bytes" and size < _BYTES:
         rule = f"the byte tokenizer has {_BYTES} ids, the model rows for {size}"
         yield ConfigError("model.vocab_size", size, rule, [edit.override("model.vocab_size", _BYTES)])

@@ -12,6 +12,7 @@ _EXAMPLES = {
     "chat": "path/to/*.jsonl",
     "tokens": "path/to/tokens.bin",
     "huggingface": "path/to/dataset",
+    "rows": "path/to/*.jsonl",
 }
 
 

@@ -51,7 +51,8 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ),
     # Position ids and the offsets of variable-length attention (cu_seqlens) are int32.
     (
-        "model.max_position_embeddings model.sliding_window train.sequence_length train.loss_chunk",
+        "model.max_position_embeddings model.sliding_window train.sequence_length train.loss_chunk "
+        "task.completion_length",
         Bound(2**31 - 1, "kernels count the tokens of a sequence in 32 bits"),
     ),
     ("model.vocab_size", Bound(2**31 - 1, "token ids are 32 bits wide at most")),
@@ -62,6 +63,13 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
         "parallel.replicate backend.reshard_after_forward zero.hpz hardware.link_gpus",
         Bound(10_000_000, "the largest machines have some 160,000 nodes, and GPUs in as many"),
     ),
+    ("task.beta", Bound(1e6, "published runs take up to some hundreds")),
+    (
+        "task.desirable_weight task.undesirable_weight task.center_rewards",
+        Bound(1e6, "they are weights beside a loss of about 1"),
+    ),
+    ("task.temperature", Bound(1e3, "at 10 all tokens are nearly as likely as each other")),
+    ("task.generations", Bound(10**6, "published runs take up to some thousands for a prompt")),
     ("adapter.lora_plus", Bound(1e6, "the paper tries ratios up to 64")),
     ("backend.bucket_cap_mb", Bound(10**6, "no device has a terabyte for one bucket")),
     # People write 1e9 and more for "all of them".

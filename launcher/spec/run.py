@@ -16,6 +16,7 @@ from typing import Any
 from launcher.base.frozen import dataclass
 from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
+from launcher.spec.task import PRETRAIN, TaskSpec
 from launcher.spec.training import (
     DEFAULT_STEPS,
     CheckpointingSpec,
@@ -55,6 +56,7 @@ class RunSpec:
     sweep: SweepSpec
     script: str | None
     script_args: tuple[str, ...]
+    task: TaskSpec = PRETRAIN
 
     @property
     def judges_no_model(self) -> bool:
@@ -130,7 +132,12 @@ class RunSpec:
     @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimizer step, over all ranks."""
-        return self.global_batch_size * self.sequence_length
+        return self.global_batch_size * self.sequence_length * self.task.sequences
+
+    @property
+    def sequences_at_once(self) -> int:
+        """Sequences that a rank's forward pass takes: of pairs, two for each of the micro-batch."""
+        return self.micro_batch_size * self.task.sequences
 
     @property
     def steps(self) -> int:
@@ -164,6 +171,8 @@ class RunSpec:
         the file of measured runs, nor how fast storage is said to be.
         """
         content = {name: group for name, group in _shallow(self).items() if name not in ("run", "sweep")}
+        if self.task == PRETRAIN:
+            del content["task"]  # Runs of before the key keep their hash.
         texts = (f'"{name}":{_text(group)}' for name, group in sorted(content.items()))
         return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()[:12]
 

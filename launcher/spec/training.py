@@ -143,7 +143,7 @@ class TrainSpec:
 class DataSpec:
     """The source of tokens. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
 
-    source: Literal["synthetic", "text", "chat", "tokens", "huggingface"]
+    source: Literal["synthetic", "text", "chat", "tokens", "huggingface", "rows"]
     path: str | None
     tokenizer: str
     split: str

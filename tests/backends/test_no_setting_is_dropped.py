@@ -73,6 +73,7 @@ PRESETS = {
     "fsdp": ("parallel=fsdp", "parallel=ddp"),
     "deepspeed": ("parallel=zero3", "parallel=zero2"),
     "megatron": ("parallel=tp", "parallel=pp"),
+    "trl": ("task=sft parallel=fsdp", "task=sft parallel=zero2"),
 }
 """Runs of each backend in which a setting may mean something; one in which it does suffices."""
 
@@ -111,6 +112,9 @@ OTHER: dict[str, tuple[object, ...]] = {
     "model.family": ("gpt",),
     "model.model_type": ("gemma2",),
     "model.extra": ({"key": 1},),
+    "task.beta": (0.5,),
+    "task.center_rewards": (0.01,),
+    "task.rewards": (("rewards.length",),),
     "backend.name": ("deepspeed", "fsdp"),
     "backend.reshard_after_forward": (True, False, 2),
     "backend.path": ("/megatron",),
@@ -173,7 +177,7 @@ FIELDS = {"save.async": "save.asynchronous", "model.gated": "model.gate"}
 
 @cache
 def _read(backend: str) -> frozenset[str]:
-    argv = plan.translate(composed_once(PRESETS[backend][0]), python="python").argv
+    argv = plan.translate(composed_once(*PRESETS[backend][0].split()), python="python").argv
     entry = argv[argv.index("--") + 1]
     return keys_read_by(f"{entry}.__main__", backend)
 
@@ -239,7 +243,7 @@ def _job(spec: RunSpec) -> tuple[object, ...]:
 def test_a_setting_changes_the_job_or_is_refused(backend: str, path: str) -> None:
     heard = []
     for preset in PRESETS[backend]:
-        base = composed_once(preset, *CONTEXT.get(path, ()))
+        base = composed_once(*preset.split(), *CONTEXT.get(path, ()))
         heard.append(bool(findings.errors(base)) or _is_heard(backend, path, base))
     assert all(heard), f"{path} is dropped in silence by backend={backend}"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.backends import Backend, deepspeed, fsdp, megatron
+from launcher.backends import Backend, deepspeed, fsdp, megatron, trl
 from launcher.base import registry
 from launcher.base.package import FOLDER
 from launcher.spec import edit
 from tests.support.helpers import make_spec
 
-SHIPPED: dict[str, Backend] = {"deepspeed": deepspeed, "fsdp": fsdp, "megatron": megatron}
+SHIPPED: dict[str, Backend] = {"deepspeed": deepspeed, "fsdp": fsdp, "megatron": megatron, "trl": trl}
 """mypy compares each module with the protocol here."""
 
 OWNERS = ("backends", "worker", "importers")

@@ -58,7 +58,13 @@ def _read_docstrings_once() -> None:
     arguments.add_megatron_arguments(argparse.ArgumentParser())
 
 
-IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron}
+def with_trl() -> None:
+    """Import what a rank of TRL needs, and what its trainers import late."""
+    for name in ("launcher.worker.trl.training", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer"):
+        importlib.import_module(name)
+
+
+IMPORTS = {"fsdp": with_fsdp, "deepspeed": with_deepspeed, "megatron": with_megatron, "trl": with_trl}
 """By backend."""
 
 
@@ -85,13 +91,15 @@ def main(backend: str, *places: str) -> None:
         else:
             job = plan.translate(spec, python="").at(str(directory))
             os.environ.update(job.environment)
-            engine.run(spec, directory, job.worker_argv)
+            engine.run(spec, directory, job.worker_argv[2:] if backend == "trl" else job.worker_argv)
 
 
 def _forget_groups() -> None:
     """Frameworks keep process groups in module globals, where a second run would find those of the first."""
     if "megatron.training.training" in sys.modules:
         sys.modules["megatron.training.training"].destroy_global_state()
+    if "accelerate" in sys.modules:
+        sys.modules["accelerate"].state.AcceleratorState._reset_state(reset_partial_state=True)
     if "deepspeed" not in sys.modules:
         return
     comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm.comm", "utils.groups"))

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from launcher.backends.fsdp.overheads import constants
+from launcher.backends.trl.overheads import adapters, last_hidden_state
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -94,7 +95,8 @@ class HfTrainer(Backend):
         if not self.low_adapters:
             yield from adapters(rank)
         yield from recomputed_output(rank)
-        yield from last_hidden_state(rank)
+        if rank.spec.adapter.name != "none":
+            yield from last_hidden_state(rank)
         if self.gptq:
             yield from gptq_scales(rank)
         if self.fsdp:
@@ -124,25 +126,11 @@ def causal_loss(version: Version, *, fast: bool) -> LogitsBytes:
     )
 
 
-def adapters(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The other half of each adapter's fp32 parameters, beside a 16-bit base: ``peft``'s ``autocast_adapter_dtype``."""
-    if rank.spec.adapter.name != "none":
-        z, shard, source = rank.dtypes.size("parameters"), rank.elements.optimizer, "peft, LoraLayer"
-        yield term("parameters", ALWAYS, "fp32 adapters", "(4 - z_par) * shard", source, z_par=z, shard=shard)
-
-
 def recomputed_output(rank: RankModel) -> Iterator[MemoryTerm]:
     """The output of the block that is recomputed."""
     if rank.spec.checkpointing.mode == "full":
         h, what = rank.spec.model.hidden_size, "output of the recomputed block"
         yield term("activations", _BACKWARD, what, "2 * h * tok", _CHECKPOINT, h=h, tok=rank.tokens)
-
-
-def last_hidden_state(rank: RankModel) -> Iterator[MemoryTerm]:
-    """The output of the last norm, which the model's output names while the loss is computed."""
-    if rank.spec.adapter.name != "none":
-        h, source = rank.spec.model.hidden_size, "transformers, CausalLMOutputWithPast"
-        yield term("activations", ("output", "loss"), "last hidden state", "2 * h * tok", source, h=h, tok=rank.tokens)
 
 
 def gptq_scales(rank: RankModel) -> Iterator[MemoryTerm]:

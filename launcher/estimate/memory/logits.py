@@ -119,9 +119,9 @@ def _megatron(rank: RankModel) -> Iterator[MemoryTerm]:
     Fused, the compiled functions write to one more fp32 tensor: ``10 V / t`` (``fusions/fused_cross_entropy.py``); or
     as the engine says.
     """
-    own, more = _of_megatron(rank), rank.spec.model.mtp_layers
+    own, layers = _of_megatron(rank), rank.spec.model.mtp_layers
     # Of each further token that is predicted the softmax, or the gradient in its place, waits (``process_mtp_loss``).
-    more *= own.loss if rank.engine.logits else 4
+    more = layers * (own.loss if rank.engine.logits else 4)
     yield _logits(rank, "loss", own.loss + more, rank.tokens, own.source)
     yield _logits(rank, "loss_backward", own.backward + more, rank.tokens, own.source).at("softmax")
     yield from _of_hidden_states(rank, own.output + more)

@@ -20,7 +20,7 @@ class LogitsBytes:
     """Bytes of one token's logits, for one entry of the vocabulary."""
 
     output: int | Fraction  # When the output projection has made them.
-    loss: int  # At the peak of the loss's forward pass.
+    loss: int | Fraction  # At the peak of the loss's forward pass.
     backward: int | Fraction  # At the peak of its backward pass.
     source: str  # File or trace that shows it.
 

@@ -218,7 +218,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
         blocks=tuple(_kinds(spec, family, engine, view, counts.blocks)),
         after_blocks=_after_blocks(family, model, engine, spec) if view.head else (),
         counts=counts,
-        tokens=spec.micro_batch_size * rounded_up(spec.sequence_length, view.tokens),
+        tokens=spec.sequences_at_once * rounded_up(spec.sequence_length, view.tokens),
         vocabulary=vocabulary,
     )
 

@@ -113,11 +113,15 @@ def estimate(
     if timed is None:
         return None
     terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
-    needed = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
+    needed = (
+        spec.global_batch_size
+        * spec.task.sequences
+        * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
+    )
     idle = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
         step_seconds=raw / factor.value,
-        tokens=spec.global_batch_size * spec.sequence_length,
+        tokens=spec.tokens_per_step,
         gpus=spec.gpus,
         model_flops=needed,
         hardware_flops=max(needed, _computed(spec, timed.line.stages)),

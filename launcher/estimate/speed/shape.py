@@ -63,7 +63,7 @@ def shape_of(
     """The shape of a rank's micro-batch."""
     parallel = spec.parallel
     return Shape(
-        sequences=spec.micro_batch_size,
+        sequences=spec.sequences_at_once,
         queries=rounded_up(spec.sequence_length, view.tokens),
         keys=spec.sequence_length,
         tensor=parallel.tensor,

@@ -1,0 +1,126 @@
+"""TRL: post-training by ``trl``'s trainers on the engines that accelerate drives (FSDP2, DDP, DeepSpeed).
+
+The members are those that ``launcher.backends`` asks of a backend.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from launcher.backends import Profile, _shared, deepspeed
+from launcher.backends._shared import BORROWED
+from launcher.backends._shared import no_validator as native
+from launcher.backends.deepspeed import ds_config
+from launcher.backends.trl import config
+from launcher.backends.trl.check import check, warnings
+from launcher.backends.trl.engines import as_engine, backend_of, engine_of
+from launcher.backends.trl.overheads import overheads
+from launcher.backends.trl.traits import dtypes, engine, execution
+from launcher.base import package
+from launcher.base.errors import ConfigError
+from launcher.job.job import RUN, Job
+from launcher.job.versions import Borrowed
+from launcher.spec import RunSpec
+from launcher.spec.change import Change, EngineChange
+
+__all__ = [
+    "changes", "check", "dtypes", "engine", "execution", "framework", "fullest_rank", "mode", "native", "obstacles",
+    "overheads", "profile", "runs_on", "translate", "unreadable", "warnings",
+]  # fmt: skip
+
+_FILE = "trl.yaml"
+
+_ENGINES = {"fsdp": "FSDP2", "ddp": "DDP", "deepspeed": "DeepSpeed"}
+
+profile = Profile(
+    packages=("torch", "transformers", "trl", "accelerate"),
+    borrowed=(
+        *BORROWED,
+        Borrowed(
+            path="parallel.name",
+            asked=lambda spec: engine_of(spec) == "deepspeed",
+            packages=("deepspeed",),
+            extra="deepspeed",
+            way_out="parallel=fsdp",
+        ),
+    ),
+    install=package.install("trl"),
+    settings={
+        "parallel.shard": "backend=trl",
+        "backend.micro_step_sync": "backend=trl",
+        **dict.fromkeys(deepspeed.profile.settings, "backend=trl"),
+    },
+    shards_instead=("parallel=fsdp",),
+    told_by_preset=True,
+    unpickles=True,
+    openings=("parallel=ddp", "parallel=fsdp", "parallel=zero3"),
+    tasks=("sft", "dpo", "kto", "reward", "grpo"),
+    called=lambda spec: f"TRL on {_ENGINES[engine_of(spec)]}",
+)
+
+framework = "trl"
+
+
+def mode(spec: RunSpec) -> str:
+    """The engine below."""
+    return f"TRL on {_ENGINES[engine_of(spec)]}"
+
+
+def runs_on(spec: RunSpec) -> str | None:
+    """FSDP2 where it shards, as torchtitan does."""
+    return "FSDP2" if engine_of(spec) == "fsdp" else None
+
+
+def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
+    """vLLM, which generates where it is asked for and comes with no extra: it brings a torch of its own."""
+    if spec.task.vllm and find_spec("vllm") is None:
+        rule = "vLLM is not installed for this Python"
+        yield ConfigError("task.vllm", True, rule, ["task.vllm=false"])
+
+
+def fullest_rank(spec: RunSpec) -> int:
+    """That of its engine."""
+    return backend_of(spec).fullest_rank(as_engine(spec))
+
+
+def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
+    """Those of sharding: the presets that TRL runs."""
+    yield from ()
+
+
+def unreadable(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
+    """Checkpoints are those of the engine, so another one reads none of them."""
+    if (was := engine_of(before)) != engine_of(after):
+        rule = f"the checkpoint was written by TRL on {_ENGINES[was]}, whose files another engine does not read"
+        yield ConfigError("parallel.name", after.parallel.name, rule, [f"parallel={before.parallel.name}"])
+        return
+    yield from backend_of(after).unreadable(as_engine(before), as_engine(after))
+
+
+def translate(spec: RunSpec, python: str) -> Job:
+    """The job of a valid run: torchrun and the worker, which reads ``trl.yaml`` as ``trl``'s own scripts do."""
+    files = {_FILE: config.text(spec)}
+    if engine_of(spec) == "deepspeed":
+        files[config.DS_CONFIG] = json.dumps(ds_config.build(as_engine(spec)), indent=2, sort_keys=True) + "\n"
+    arguments = ("--config", f"{RUN}/{_FILE}")
+    return _shared.job(spec, python, "launcher.worker.trl", _environment(spec), files, arguments)
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    """Accelerate's variables, as ``accelerate launch`` would set them, and no telemetry."""
+    found = {"HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if engine_of(spec) == "fsdp":
+        found |= {
+            "ACCELERATE_USE_FSDP": "true",
+            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+            "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+            "FSDP_OFFLOAD_PARAMS": str(spec.zero.offload_parameters == "cpu").lower(),
+            "FSDP_RESHARD_AFTER_FORWARD": str(spec.zero.stage != 2).lower(),
+            "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+            "FSDP_VERSION": "2",
+        }
+    if spec.hardware.device == "cpu" and engine_of(spec) == "deepspeed":
+        found["DS_ACCELERATOR"] = "cpu"
+    return found

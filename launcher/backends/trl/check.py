@@ -1,0 +1,206 @@
+"""Limits of TRL's trainers and of what this version of the launcher hands to them, each with the way out.
+
+The engine's own limits (formats, offload, 4-bit weights, ZeRO) are asked of its backend, for the run as that engine
+would have it; what is here is TRL's: presets, losses and schedules that it has, and settings with no argument there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.backends.trl import config
+from launcher.backends.trl.engines import as_engine, backend_of, engine_of
+from launcher.base.errors import ConfigError
+from launcher.spec import RunSpec, edit
+
+PRESETS = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero2", "parallel=zero3")
+"""The layouts that accelerate drives here."""
+
+_AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "ulysses", "replicate")
+
+_NO_ARGUMENT = "TRL's configuration has no argument for it in this version"
+_OWN_LOSS = "TRL's loss makes the logits of some tokens and words at a time, and never holds all of them"
+_AUTOCAST = "accelerate decides the formats: fp32 weights where they are trained, computed on as precision.compute says"
+
+_NEUTRAL: dict[str, tuple[object, str]] = {
+    "adapter.lora_plus": (None, _NO_ARGUMENT),
+    "checkpointing.layers": (None, "transformers recomputes every block or none"),
+    "checkpointing.modules": ((), "transformers recomputes every block or none"),
+    "checkpointing.method": (None, "transformers recomputes every block or none"),
+    "checkpointing.offload": (False, _NO_ARGUMENT),
+    "optimizer.decay_steps": (None, "transformers' schedules end with the run"),
+    "optimizer.foreach": (None, _NO_ARGUMENT),
+    "optimizer.warmup": ("linear", "transformers' schedules rise linearly, from 0"),
+    "optimizer.warmup_lr": (0.0, "transformers' schedules rise linearly, from 0"),
+    "save.async": (False, "transformers writes a checkpoint while training waits"),
+    "train.compile": (False, "this version compiles no blocks under TRL"),
+    "train.loss": ("full", _OWN_LOSS),
+    "train.on_spike": ("report", "its trainer goes on: a jump is reported, and NaN ends the run"),
+    "precision.parameters": (None, _AUTOCAST),
+    "precision.gradients": (None, _AUTOCAST),
+    "precision.accumulate": (None, _AUTOCAST),
+    "precision.optimizer_states": (None, _AUTOCAST),
+    "precision.reduce": (None, _AUTOCAST),
+    "precision.master": (None, _AUTOCAST),
+}
+"""Settings that TRL would drop: the value that asks for nothing, and the reason."""
+
+_LOSSES = {
+    "sft": ("nll", "dft"),
+    "dpo": ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
+            "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
+    "kto": ("kto", "apo_zero_unpaired"),
+    "grpo": ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"),
+}  # fmt: skip
+"""``loss_type`` of ``trl/trainer/*_config.py``, 1.16."""
+
+
+def check(spec: RunSpec) -> Iterator[ConfigError]:
+    """Everything that TRL or the translation would otherwise drop, or stop at."""
+    if spec.script is not None:
+        rule = "a script of your own is started by the engines that leave it alone"
+        yield ConfigError("script", spec.script, rule, ["task=pretrain"])
+        return
+    if layouts := [*_layout(spec)]:
+        yield from layouts
+        return
+    yield from backend_of(spec).check(as_engine(spec))
+    yield from _dropped(spec)
+    yield from _optimizer(spec)
+    yield from _precision(spec)
+    yield from _zero(spec)
+    yield from _task(spec)
+    yield from _extra(spec)
+
+
+def warnings(spec: RunSpec) -> Iterator[ConfigError]:
+    """Pitfalls of the engine, and of a task."""
+    if not [*_layout(spec)]:
+        yield from backend_of(spec).warnings(as_engine(spec))
+
+
+def _layout(spec: RunSpec) -> Iterator[ConfigError]:
+    """Presets that accelerate does not drive; each axis of one is named."""
+    for axis in _AXES:
+        if (degree := getattr(spec.parallel, axis)) > 1:
+            rule = f"TRL runs {', '.join(way.partition('=')[2] for way in PRESETS)}, in which {axis} is 1"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", *PRESETS])
+            return
+    if spec.parallel.name == "zero0":
+        rule = "accelerate runs whole copies by DDP, which is another engine than ZeRO 0 of DeepSpeed"
+        yield ConfigError("parallel.name", "zero0", rule, list(PRESETS))
+
+
+def _dropped(spec: RunSpec) -> Iterator[ConfigError]:
+    for path, (neutral, rule) in _NEUTRAL.items():
+        value = edit.value_at(spec, path)
+        if value != neutral:
+            found = list(value) if isinstance(value, tuple) else value
+            yield ConfigError(path, found, rule, [edit.override(path, neutral)])
+    if spec.checkpointing.mode == "selective":
+        rule = "transformers recomputes every block or none"
+        yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none"])
+    if spec.train.profile is not None:
+        rule = "torch's profiler does not follow TRL's trainer in this version"
+        yield ConfigError("train.profile", "...", rule, ["train.profile=null"])
+
+
+def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
+    optimizer, names = spec.optimizer, ("adamw", "adamw_8bit", "paged_adamw_8bit")
+    if optimizer.name not in names:
+        rule = f"TRL is given {', '.join(names[:-1])} or {names[-1]} in this version"
+        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={name}" for name in names[:2]])
+    elif optimizer.name != "adamw" and spec.parallel.shard:
+        rule = "bitsandbytes steps no sharded tensors of FSDP2"
+        yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=ddp"])
+    if optimizer.schedule in ("linear", "inverse_sqrt") and optimizer.min_lr:
+        rule = f"transformers' schedule {optimizer.schedule} ends at 0"
+        way_out = ["optimizer.min_lr=0.0", "optimizer.schedule=cosine"]
+        yield ConfigError("optimizer.min_lr", optimizer.min_lr, rule, way_out)
+    if optimizer.schedule == "wsd" and optimizer.wsd_decay == "exponential":
+        rule = "transformers' schedule has the shapes linear, cosine and 1-sqrt"
+        yield ConfigError("optimizer.wsd_decay", "exponential", rule, ["optimizer.wsd_decay=linear"])
+
+
+def _precision(spec: RunSpec) -> Iterator[ConfigError]:
+    compute, ways = spec.precision.compute, ["precision=bf16", "precision=fp32"]
+    if compute not in ("fp32", "bf16"):
+        yield ConfigError("precision.compute", compute, "TRL computes in bf16 or fp32 in this version", ways)
+    if spec.hardware.device == "cpu" and compute == "bf16" and engine_of(spec) == "deepspeed":
+        rule = "transformers takes bf16 on a CPU only with use_cpu, with which accelerate leaves DeepSpeed out"
+        yield ConfigError("precision.compute", compute, rule, ["precision=fp32", "parallel=fsdp"])
+
+
+def _zero(spec: RunSpec) -> Iterator[ConfigError]:
+    """Settings of DeepSpeed beside another engine; and the experimental optimizer states of a frozen base."""
+    if engine_of(spec) == "deepspeed":
+        if not spec.backend.micro_step_sync:
+            rule, path = "DeepSpeed reduces gradients as zero.stage says", "backend.micro_step_sync"
+            yield ConfigError(path, False, rule, [f"{path}=true", "parallel=fsdp"])
+        return
+    for path, neutral in _ZERO_DEFAULTS.items():
+        if (value := edit.value_at(spec, path)) != neutral:
+            rule = "DeepSpeed reads it, and this preset is another engine's"
+            yield ConfigError(path, value, rule, ["parallel=zero3", edit.override(path, neutral)])
+
+
+_ZERO_DEFAULTS: dict[str, object] = {
+    "zero.reduce_bucket_size": 500_000_000, "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None,
+    "zero.prefetch_bucket_size": 50_000_000, "zero.max_live_parameters": 1_000_000_000,
+    "zero.max_reuse_distance": 1_000_000_000, "zero.param_persistence_threshold": 100_000,
+    "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1, "zero.quantized_weights": False,
+    "zero.quantized_gradients": False, "zero.gather_16bit_weights_on_save": False,
+}  # fmt: skip
+"""The defaults of conf/zero/_base.yaml, as in ``launcher.rules.dependencies``."""
+
+
+def _task(spec: RunSpec) -> Iterator[ConfigError]:
+    task = spec.task
+    losses = _LOSSES.get(task.name, ())
+    if task.loss is not None and task.loss not in losses:
+        rule = (
+            f"the losses of task={task.name} in TRL are {', '.join(losses)}" if losses else "its loss has one variant"
+        )
+        yield ConfigError(
+            "task.loss", task.loss, rule, [f"task.loss={name}" for name in losses[:2]] or ["task.loss=null"]
+        )
+    if task.loss == "exo_pair" and not task.label_smoothing:
+        rule = "this loss takes the logarithm of the share of flipped preferences"
+        yield ConfigError("task.label_smoothing", 0.0, rule, ["task.label_smoothing=0.001", "task.loss=sigmoid"])
+    if task.name == "grpo":
+        yield from _generation(spec)
+    if task.name == "kto" and spec.micro_batch_size == 1 and task.loss in (None, "kto"):
+        rule = "its divergence is estimated from answers of other rows of the micro-batch, so it needs two at least"
+        yield ConfigError(
+            "train.micro_batch_size", 1, rule, ["train.micro_batch_size=2", "task.loss=apo_zero_unpaired"]
+        )
+
+
+def _generation(spec: RunSpec) -> Iterator[ConfigError]:
+    task, batch = spec.task, spec.global_batch_size
+    if not task.rewards:
+        rule = "answers are compared by their rewards, and no function is named"
+        yield ConfigError(
+            "task.rewards", [], rule, ["task.rewards=[my_rewards.length]", "task.rewards=[accuracy_reward]"]
+        )
+    if batch % task.generations:
+        rule = f"a step has whole groups of answers: {batch} sequences are no multiple of {task.generations}"
+        ways = [f"task.generations={number}" for number in edit.divisors(batch) if number > 1][:3]
+        yield ConfigError("task.generations", task.generations, rule, ways)
+    if task.generations == 1:
+        rule = "answers to one prompt are compared with each other"
+        yield ConfigError("task.generations", 1, rule, ["task.generations=2"])
+    if spec.train.eval_every is not None:
+        rule = "an evaluation of GRPO generates answers, which this version does not time or count"
+        yield ConfigError("train.eval_every", spec.train.eval_every, rule, ["train.eval_every=null"])
+
+
+def _extra(spec: RunSpec) -> Iterator[ConfigError]:
+    """TRL's own arguments that a setting of ours gives."""
+    if not spec.backend.extra:
+        return
+    for name in sorted(spec.backend.extra.keys() & config.build(edit.changed(spec, "backend.extra", {})).keys()):
+        rule = f"a setting of this launcher gives TRL's {name}; `launch show` prints which value it has"
+        yield ConfigError(
+            f"backend.extra.{name}", spec.backend.extra[name], rule, [f"launch show task={spec.task.name}"]
+        )

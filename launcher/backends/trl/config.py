@@ -1,0 +1,210 @@
+"""``trl.yaml``, which ``TrlParser --config`` reads: every choice spelt out under TRL's and transformers' own names.
+
+What is not written keeps the default of TRL 1.16. The order of samples, evaluation, checkpoints and trackers are the
+launcher's, so their arguments are off here. Keys of ``backend.extra`` come last and are refused where one of ours
+gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.backends.trl.engines import engine_of
+from launcher.base.files import JsonObject
+from launcher.job.job import RUN
+from launcher.spec import RunSpec
+
+START = f"{RUN}/start"  # The model and tokenizer from which a run without weights of its own begins.
+DS_CONFIG = "ds_config.json"
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_ATTENTION = {"flash": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
+_DECAYS = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "1-sqrt"}
+
+LABEL_ARGUMENT = {"sft": "loss_type", "dpo": "loss_type", "kto": "loss_type", "grpo": "loss_type"}
+
+
+def build(spec: RunSpec) -> JsonObject:
+    """The arguments of TRL's configuration of the task, of its model and, for GRPO, of its script."""
+    config = {
+        "model_name_or_path": spec.model.weights or START,
+        "dtype": _DTYPES.get(loaded(spec)),
+        "attn_implementation": _ATTENTION[spec.model.attention],
+        "output_dir": f"{RUN}/trl",
+        **_batch(spec),
+        **_optimizer(spec),
+        **_engine(spec),
+        **_adapter(spec),
+        **_task(spec),
+        **_ours(),
+    }
+    return {**config, **spec.backend.extra}
+
+
+def text(spec: RunSpec) -> str:
+    """The file."""
+    import yaml  # Late, because a check writes none.
+
+    return yaml.safe_dump(build(spec), sort_keys=True, width=120)
+
+
+def loaded(spec: RunSpec) -> str:
+    """The format in which the weights are loaded: fp32 to be trained, else that of the computation.
+
+    DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
+    ``peft`` makes the adapter in fp32 (``autocast_adapter_dtype``).
+    """
+    trained = spec.adapter.name == "none" and engine_of(spec) != "deepspeed"
+    return "fp32" if trained else spec.precision.compute
+
+
+def _batch(spec: RunSpec) -> JsonObject:
+    return {
+        "per_device_train_batch_size": spec.micro_batch_size,
+        "per_device_eval_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation,
+        "max_steps": spec.steps,
+        "seed": spec.train.seed,
+        "dataloader_num_workers": spec.data.workers,
+        "train_sampling_strategy": "sequential",
+        "ignore_data_skip": True,
+    }
+
+
+def _optimizer(spec: RunSpec) -> JsonObject:
+    optimizer = spec.optimizer
+    name, options = schedule(spec)
+    return {
+        "optim": optimizer_name(spec),
+        "learning_rate": optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "adam_beta1": optimizer.beta1,
+        "adam_beta2": optimizer.beta2,
+        "adam_epsilon": optimizer.epsilon,
+        "max_grad_norm": optimizer.clip,
+        "lr_scheduler_type": name,
+        **({"lr_scheduler_kwargs": options} if options else {}),
+        "warmup_steps": spec.warmup_steps,
+    }
+
+
+def optimizer_name(spec: RunSpec) -> str:
+    """The word of transformers' ``OptimizerNames``; torch's kernel is one where none is asked for on a GPU."""
+    optimizer = spec.optimizer
+    if optimizer.name == "adamw":
+        unset = optimizer.fused is None and optimizer.foreach is None
+        fused = optimizer.fused or (unset and spec.hardware.device == "cuda")
+        return "adamw_torch_fused" if fused else "adamw_torch"
+    return {"adamw_8bit": "adamw_bnb_8bit"}.get(optimizer.name, optimizer.name)
+
+
+def schedule(spec: RunSpec) -> tuple[str, JsonObject]:
+    """The schedule by transformers' name, and its own arguments (``transformers/optimization.py``)."""
+    optimizer = spec.optimizer
+    if optimizer.schedule == "constant":
+        return "constant_with_warmup", {}
+    if optimizer.schedule == "cosine":
+        return ("cosine_with_min_lr", {"min_lr": optimizer.min_lr}) if optimizer.min_lr else ("cosine", {})
+    if optimizer.schedule == "inverse_sqrt":
+        return "inverse_sqrt", {"timescale": max(1, spec.warmup_steps)}
+    if optimizer.schedule == "wsd":
+        options: JsonObject = {
+            "num_decay_steps": optimizer.wsd_steps(spec.steps),
+            "decay_type": _DECAYS.get(optimizer.wsd_decay, optimizer.wsd_decay),
+            "min_lr_ratio": optimizer.min_lr / optimizer.lr,
+        }
+        return "warmup_stable_decay", options
+    return "linear", {}
+
+
+def _engine(spec: RunSpec) -> JsonObject:
+    compute, full = spec.precision.compute, spec.checkpointing.mode == "full"
+    found: JsonObject = {
+        "bf16": compute == "bf16",
+        "fp16": compute == "fp16",
+        "use_cpu": spec.hardware.device == "cpu",
+        "gradient_checkpointing": full,
+        "ddp_timeout": spec.train.timeout_s,
+    }
+    if engine_of(spec) == "fsdp":
+        synced = {"sync_each_batch": spec.backend.micro_step_sync}
+        found["accelerator_config"] = {"gradient_accumulation_kwargs": synced}
+    if full:
+        found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if engine_of(spec) == "deepspeed":
+        found["deepspeed"] = f"{RUN}/{DS_CONFIG}"
+    return found
+
+
+def _adapter(spec: RunSpec) -> JsonObject:
+    adapter = spec.adapter
+    if adapter.name == "none":
+        return {"use_peft": False}
+    found: JsonObject = {
+        "use_peft": True,
+        "lora_r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": adapter.dropout,
+        "lora_target_modules": list(adapter.targets),
+        "use_rslora": adapter.rslora,
+        "use_dora": adapter.dora,
+        "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
+    }
+    if adapter.modules_to_save:
+        found["lora_modules_to_save"] = list(adapter.modules_to_save)
+    if adapter.name == "qlora":
+        found |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": adapter.double_quant}
+        if spec.parallel.shard:
+            found["bnb_4bit_quant_storage"] = _DTYPES.get(spec.precision.compute)
+    return found
+
+
+def _task(spec: RunSpec) -> JsonObject:
+    task, found = spec.task, dict[str, Any]()
+    if task.beta is not None:
+        found["beta"] = task.beta
+    if task.loss is not None:
+        found["loss_type"] = [task.loss] if task.name == "dpo" else task.loss
+    if task.name == "sft":
+        return found | {"dataset_kwargs": {"skip_prepare_dataset": True}}
+    if task.name == "grpo":
+        return found | _generation(spec)
+    found["max_length"] = spec.sequence_length
+    if task.name == "dpo":
+        found |= {"label_smoothing": task.label_smoothing, "precompute_ref_log_probs": task.precompute_reference}
+    if task.name == "kto":
+        found |= {
+            "precompute_ref_log_probs": task.precompute_reference,
+            "desirable_weight": task.desirable_weight,
+            "undesirable_weight": task.undesirable_weight,
+        }
+    if task.name == "reward" and task.center_rewards is not None:
+        found["center_rewards_coefficient"] = task.center_rewards
+    return found
+
+
+def _generation(spec: RunSpec) -> JsonObject:
+    task = spec.task
+    return {
+        "num_generations": task.generations,
+        "max_completion_length": task.completion_length,
+        "temperature": task.temperature,
+        "use_vllm": task.vllm,
+        "reward_funcs": list(task.rewards),
+        "shuffle_dataset": spec.data.shuffle,
+        **({"vllm_mode": "colocate"} if task.vllm else {}),
+    }
+
+
+def _ours() -> JsonObject:
+    """What the launcher does itself: lines, checkpoints, evaluations, trackers; nothing is sent to anybody."""
+    return {
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "push_to_hub": False,
+    }

@@ -1,0 +1,66 @@
+"""The implementation that runs under TRL, as far as memory and speed depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from launcher.backends.trl.engines import as_engine, backend_of, engine_of
+from launcher.base.units import DTYPE_BYTES
+from launcher.estimate.rank.engine import EngineTraits, Execution, LogitsBytes
+from launcher.estimate.rank.formats import Dtypes
+from launcher.spec import Dtype, RunSpec
+
+TILE = (4096, 32768)
+"""Tokens and entries of the vocabulary whose logits TRL's loss has at once (``TOKEN_CHUNK_SIZE`` of
+``trl/kernels/chunked_logprob.py``, ``_CHUNKED_LOGPROB_CHUNK_SIZE`` of ``trl/trainer/utils.py``)."""
+
+SOURCE = "trl/kernels/chunked_logprob.py, ChunkedLogProbFunction"
+
+
+def dtypes(spec: RunSpec) -> Dtypes:
+    """The engine's formats, but that accelerate's FSDP2 reduces in the compute format, and a frozen base is 16-bit.
+
+    ``FullyShardedDataParallelPlugin.set_mixed_precision`` of accelerate 1.15 sets ``reduce_dtype`` as ``param_dtype``.
+    """
+    found = backend_of(spec).dtypes(as_engine(spec))
+    if engine_of(spec) == "deepspeed":
+        return found
+    low: Dtype = spec.precision.compute
+    if engine_of(spec) == "fsdp":
+        found = replace(found, reduce=low)
+    return found if spec.adapter.name == "none" else replace(found, parameters=low)
+
+
+def engine(spec: RunSpec) -> EngineTraits:
+    """The engine's own modules, whose loss is TRL's: the logits of some tokens and words at a time."""
+    found = backend_of(spec).engine(as_engine(spec))
+    optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
+    found = replace(found, logits=tile(spec), optimizer=optimizer)
+    if engine_of(spec) != "deepspeed" and spec.adapter.name != "none":  # Nothing of a 16-bit base is cast.
+        return replace(found, autocast=False, residual_size=found.size)
+    return found
+
+
+def tile(spec: RunSpec) -> LogitsBytes:
+    """Bytes of the loss for an entry of the vocabulary and a token: of one tile in the compute format.
+
+    The tile is as wide whatever the vocabulary is. A kernel folds it into sums and turns it into its gradient in place.
+    Without Triton, as on a CPU, torch's operations hold fp32 tensors of the vocabulary's part of it beside it: four in
+    the forward pass and five in the backward. A reward model has one output, and no logits.
+    """
+    if spec.task.name == "reward":
+        return LogitsBytes(output=0, loss=0, backward=0, source="trl/trainer/reward_trainer.py")
+    size, words = DTYPE_BYTES[spec.precision.compute], spec.model.vocab_size
+    tokens = spec.sequences_at_once * spec.sequence_length
+    part = Fraction(min(TILE[0], tokens), tokens)
+    buffer, used = part * Fraction(TILE[1], words), part * Fraction(min(TILE[1], words), words)
+    loss, backward = (16, 20) if spec.hardware.device == "cpu" else (0, 0)
+    return LogitsBytes(
+        output=0, loss=size * buffer + loss * used, backward=size * buffer + backward * used, source=SOURCE
+    )
+
+
+def execution(spec: RunSpec) -> Execution | None:
+    """The engine's way to execute a step; nothing is known of one with a reference model's pass, or with generation."""
+    return backend_of(spec).execution(as_engine(spec)) if spec.task.name in ("sft", "reward") else None

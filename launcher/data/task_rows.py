@@ -1,0 +1,86 @@
+"""Rows of tasks that train on pairs, judged answers or prompts (``data=rows``), as TRL's trainers take them.
+
+A row holds the columns that its task names (``launcher.spec.task.ROWS``), each a text or a list of messages, with the
+roles of chat templates; a label is a boolean. Other columns are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from launcher.data.chat import is_conversation, messages_of
+from launcher.data.documents import table_rows
+from launcher.data.unusable import BadRows, Unusable
+from launcher.spec import DataSpec
+from launcher.spec.task import ROWS
+
+OPTIONAL = ("prompt",)  # Where it is missing, TRL takes what both answers begin with (``extract_prompt``).
+
+_LABEL = "label"
+
+
+def rows(data: DataSpec, task: str, bad: BadRows | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of all files in order; ``bad`` leaves out rows that the task cannot use."""
+    bad = bad or BadRows.of(data)
+    for number, row in enumerate(table_rows(data, bad), start=1):
+        try:
+            found = read(row, task, number)
+        except Unusable as error:
+            bad.refuse(error)
+        else:
+            yield found
+    bad.require_few()
+
+
+def read(row: Mapping[str, object], task: str, number: int) -> dict[str, Any]:
+    """One row, with its number from 1; Unusable where it lacks a column or holds something else in it."""
+    wanted = ROWS[task]
+    missing = [name for name in wanted if row.get(name) is None]
+    if missing:
+        rule = (
+            f"row {number} has no {' and no '.join(missing)}; it has {', '.join(map(str, row))}, and task={task} reads"
+            f" {', '.join(wanted)}"
+        )
+        raise Unusable("data.path", None, rule, other_tasks(row, task))
+    names = [*(name for name in OPTIONAL if name not in wanted and row.get(name) is not None), *wanted]
+    found = {name: _value(row[name], name, number) for name in names}
+    kinds = {isinstance(value, list) for name, value in found.items() if name != _LABEL}
+    if len(kinds) > 1:
+        rule = f"row {number} holds text in some of the columns {', '.join(names)} and messages in others"
+        raise Unusable("data.path", None, rule)
+    return found
+
+
+def sequences(row: Mapping[str, object], number: int) -> Iterator[tuple[object, object]]:
+    """The prompt and the answer of each sequence of a row, whatever its task is; the answer of a prompt is empty."""
+    names = [name for name in ("chosen", "rejected", "completion") if row.get(name) is not None]
+    prompt = row.get("prompt")
+    first = "" if prompt is None else _value(prompt, "prompt", number)
+    for name in names:
+        answer = _value(row[name], name, number)
+        yield (first if type(first) is type(answer) else type(answer)()), answer
+    if not names:
+        yield first, type(first)()
+
+
+def _value(value: object, name: str, number: int) -> object:
+    if name == _LABEL:
+        if isinstance(value, bool) or value in (0, 1):
+            return bool(value)
+        raise Unusable("data.path", None, f"row {number} holds {value!r} as its label, which is true or false")
+    if is_conversation(value):
+        return messages_of(value, number)
+    if isinstance(value, str):
+        return value
+    rule = f"row {number} holds {type(value).__name__} in column {name}, which is a text or a list of messages"
+    raise Unusable("data.path", None, rule)
+
+
+def other_tasks(columns: Iterable[str], task: str) -> list[str]:
+    """The tasks that rows with such columns would do for."""
+    there = set(columns)
+    fitting = [f"task={name}" for name, wanted in ROWS.items() if name != task and there >= set(wanted)]
+    if there & {"messages", "conversations"} or there >= {"prompt", "completion"}:
+        fitting.insert(0, "task=sft data=chat")
+    return fitting

@@ -1,0 +1,1 @@
+"""TRL under the launcher: its trainers, started by torchrun and followed from outside."""

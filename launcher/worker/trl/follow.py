@@ -1,0 +1,209 @@
+"""A callback of TRL's trainer that gives a run the launcher's lines, memory, checkpoints, evaluations and clean end.
+
+The trainer trains. What it would do beside that is off in ``trl.yaml`` and done here: its loss, norm and rate become a
+line of ``metrics.jsonl`` as it logs them, its own checkpoint (``checkpoint-<step>``) is written inside of a folder that
+appears whole, and a request to stop ends it after a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import TrainerCallback
+
+from launcher.worker import loop, metrics, replaced
+from launcher.worker.data import Batches
+from launcher.worker.engine import Context, PendingSave, StepResult
+from launcher.worker.loop import Agreement
+from launcher.worker.memory import live_bytes
+from launcher.worker.memory.piles import Kept, flat, model_piles
+from launcher.worker.metrics import Metrics
+from launcher.worker.model.network import numbered
+from launcher.worker.saving.checkpoints import Checkpoints
+from launcher.worker.trl.samples import Samples
+from launcher.worker.watch import MemoryLog, Pace
+
+
+class Follower(TrainerCallback):  # type: ignore[misc]
+    """Follows one trainer; every method is called by all ranks together."""
+
+    def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
+        """Put the callback and the launcher's samples into a trainer that has not begun."""
+        self._context, self._spec, self._trainer = context, context.spec, trainer
+        self._engine = _Files(trainer)
+        self._checkpoints = Checkpoints(context, cast("Batches", samples))
+        self._start = self._checkpoints.restore(self._engine)
+        self._step = self._start.step
+        if self._spec.task.name != "grpo":
+            trainer.train_dataset = samples.stream(trainer.train_dataset, self._start)
+        trainer.eval_dataset = samples.held_out(trainer.eval_dataset)
+        context.memory.kept = self._engine.piles
+        trainer.add_callback(self)
+        self._agreement, self._interrupted = Agreement(), False
+        self._following = contextlib.ExitStack()  # A load phase or a step whose memory is followed.
+        self._has_evaluated = False
+
+    def train(self) -> None:
+        """Train to the end, write the last checkpoint, the export and the outcome."""
+        context, trainer = self._context, self._trainer
+        self._metrics = Metrics(context, resumed_at=self._start.step)
+        self._memory, self._pace = MemoryLog(context, resumed_at=self._start.step), Pace(context)
+        with self._phases(), replaced(trainer, "_save_checkpoint", lambda model, trial: self._save()):
+            if self._step < self._spec.steps:
+                self._following.enter_context(context.memory.measuring("load", self._engine.tensors()))
+                trainer.train(resume_from_checkpoint=self._engine.resumed)
+        if (self._interrupted or self._spec.save.last) and self._step > self._checkpoints.newest:
+            self._save(last=True)
+        context.beat.begin("end")
+        self._checkpoints.wait(last=True)
+        export = None if self._interrupted else self._engine.export
+        loop.end(context, self._metrics, self._start.step, self._step, export)
+
+    @contextlib.contextmanager
+    def _phases(self) -> Iterator[None]:
+        """Tell the tracker where forward and backward passes begin."""
+        trainer, memory = self._trainer, self._context.memory
+        step, backward = trainer.training_step, trainer.accelerator.backward
+
+        def forward(*arguments: Any, **options: Any) -> Any:
+            memory.enter("forward")
+            return step(*arguments, **options)
+
+        def back(*arguments: Any, **options: Any) -> Any:
+            memory.enter("backward")
+            return backward(*arguments, **options)
+
+        with replaced(trainer, "training_step", forward), replaced(trainer.accelerator, "backward", back):
+            yield
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the load phase: the model is wrapped by now, and its blocks are followed from here on."""
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        blocks = numbered(model.get_base_model() if hasattr(model, "get_base_model") else model)
+        self._context.clock.follow(blocks.values(), self._context.device)
+        self._context.memory.layers.follow(blocks)
+        self._following.close()
+        self._memory.write(0)
+        self._metrics.mark()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Begin a step: ask whether to stop, and follow its memory where that is due."""
+        self._context.beat.step(state.global_step + 1)
+        self._rate = self._trainer._get_learning_rate()  # What DeepSpeed's is logged as is the next step's.
+        self._agreement.ask(writing=self._checkpoints.writing)
+        self._measured = state.global_step < self._start.step + loop.MEASURED_STEPS
+        if self._measured or self._memory.due(state.global_step + 1):
+            tracker = self._context.memory
+            tracker.tokens = self._spec.sequences_at_once * self._spec.sequence_length
+            alive = () if self._measured else live_bytes.tensors_of_process()
+            self._following.enter_context(tracker.measuring("forward", alive, summary=self._measured))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Enter the optimizer's phase."""
+        self._context.memory.enter("optimizer")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """End a step: note its memory, and let the trainer save or stop."""
+        self._step, tracker = state.global_step, self._context.memory
+        if self._measured or self._memory.due(self._step):
+            tracker.rest(live_bytes.tensors_of_process() if self._measured else (), summary=self._measured)
+            self._following.close()
+            self._memory.write(self._step, tracker.tokens)
+        agreed = self._agreement.answer()
+        self._pace.step(self._step)
+        self._checkpoints.settle(still_writing=agreed.writing)
+        if agreed.stop and self._step < self._spec.steps:
+            self._interrupted = control.should_training_stop = True
+        every = self._spec.save.every
+        due = every is not None and self._step % every == 0
+        control.should_save = due and self._step < self._spec.steps and not self._interrupted
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        """Write a step's line, with an evaluation where one is due; what an evaluation logs is no line."""
+        if "loss" not in logs or "learning_rate" not in logs:
+            return
+        result = StepResult(
+            loss=torch.tensor(logs["loss"]),
+            grad_norm=torch.tensor(logs.get("grad_norm", float("nan"))),
+            learning_rate=self._rate,
+        )
+        every = self._spec.train.eval_every
+        evaluates = every is not None and state.global_step % every == 0
+        self._metrics.step(state.global_step, result, self._evaluate if evaluates else None)
+        if state.global_step == self._start.step + loop.MEASURED_STEPS:
+            metrics.write(self._context, self._start.step)
+            self._metrics.mark()
+
+    def _evaluate(self) -> torch.Tensor:
+        """The mean loss on held-out samples; the first evaluation is followed by the memory tracker."""
+        self._context.beat.begin("evaluation")
+        first, self._has_evaluated = not self._has_evaluated, True
+        measured = self._context.memory.measuring("evaluation", live_bytes.tensors_of_process(), summary=False)
+        with measured if first else contextlib.nullcontext():
+            found = self._trainer.evaluate()
+        if first:
+            self._memory.write(self._step)
+        return torch.tensor(float(found["eval_loss"]))
+
+    def _save(self, *, last: bool = False) -> None:
+        """Write a checkpoint; the first one is followed by the memory tracker."""
+        tracker = self._context.memory
+        self._context.beat.begin("checkpoint")
+        if tracker.has("checkpoint_save"):
+            self._checkpoints.save(self._engine, self._step, last=last)
+        else:
+            with tracker.measuring("checkpoint_save", live_bytes.tensors_of_process()):
+                self._checkpoints.save(self._engine, self._step, last=last)
+            self._memory.write(self._step)
+        self._metrics.mark()
+
+
+class _Files:
+    """The trainer's files, as the launcher's checkpoints ask an engine for them."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._write: Callable[[Any, Any], None] = trainer._save_checkpoint
+        self.resumed: str | None = None
+
+    def save(self, directory: Path) -> PendingSave | None:
+        """Let the trainer write ``checkpoint-<step>`` into a folder: weights, optimizer, schedule and its state."""
+        with replaced(self._trainer, "_get_output_dir", lambda trial=None: str(directory)):
+            self._write(self._trainer.model, None)
+        return None
+
+    def load(self, directory: Path) -> None:
+        """Remember what the trainer is to go on from; it reads that as it begins."""
+        self.resumed = str(next(directory.glob("checkpoint-*")))
+
+    def export(self, directory: Path) -> None:
+        """Write the model, or its adapter, as ``transformers`` or ``peft`` load it."""
+        plugin = self._trainer.accelerator.state.fsdp_plugin
+        if plugin is not None:
+            plugin.set_state_dict_type("FULL_STATE_DICT")
+        self._trainer.save_model(str(directory))
+
+    def train_step(self, step: int, micro_batches: object) -> StepResult:
+        """The trainer trains by itself."""
+        raise NotImplementedError
+
+    def evaluate(self, batches: object) -> torch.Tensor:
+        """The trainer evaluates by itself."""
+        raise NotImplementedError
+
+    def piles(self) -> Iterable[Kept]:
+        """Tensors that the trainer keeps, by pile."""
+        yield from model_piles([self._trainer.model])
+        if (reference := getattr(self._trainer, "ref_model", None)) is not None:
+            yield "parameters", list(reference.parameters())
+        optimizer = self._trainer.optimizer
+        yield "optimizer_states", list(flat(getattr(getattr(optimizer, "optimizer", optimizer), "state", {})))
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """All of the process: a trainer does not list its own."""
+        return live_bytes.tensors_of_process()

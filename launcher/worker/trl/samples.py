@@ -1,0 +1,187 @@
+"""Samples for TRL's trainers: token ids with their labels, or rows of the task; and the order of the launcher.
+
+A trainer takes samples in the order of a stream, so its sampler is sequential and a step sees the same samples as
+under any other engine, whatever the ranks are; a checkpoint says where in the stream it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any, Protocol
+
+import datasets
+from torch.utils.data import Dataset
+
+from launcher.base.errors import DataError
+from launcher.base.files import JsonObject
+from launcher.data import task_rows
+from launcher.data.chat import Message
+from launcher.spec import edit
+from launcher.worker import data, marks
+from launcher.worker.data import Batches
+from launcher.worker.data.corpus import Corpus
+from launcher.worker.data.order import Order, Position
+from launcher.worker.engine import Context
+
+type Sample = dict[str, Any]
+
+
+class Samples(Protocol):
+    """The samples of one run."""
+
+    def identity(self) -> JsonObject:
+        """The samples that are trained on, as a checkpoint names them."""
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """What the trainer is made with: data sets to train on and to evaluate on, the latter None without one."""
+
+    def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
+        """The samples of all steps from ``start`` on; ``prepared`` is what the trainer has made of ``first``."""
+
+    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
+        """The samples of one evaluation."""
+
+
+class Stream(Dataset[Sample]):
+    """Samples by their place in the stream, from ``start`` on."""
+
+    def __init__(self, samples: Any, order: Order, start: int, size: int) -> None:
+        self._samples, self._order, self._start, self._size = samples, order, start, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, place: int) -> Sample:
+        found: Sample = self._samples[self._order.sample(self._start + place)]
+        return found
+
+
+class Tokens:
+    """Token ids as every engine has them; a sample is as long as ``train.sequence_length`` says, padding left out.
+
+    TRL shifts labels itself, so a row of the corpus is cut one token shorter than for other engines.
+    """
+
+    def __init__(self, context: Context) -> None:
+        shorter = edit.changed(context.spec, "train.sequence_length", context.spec.sequence_length - 1)
+        self._spec, self._batches = context.spec, data.batches(replace(context, spec=shorter))
+
+    def identity(self) -> JsonObject:
+        """As of the corpus."""
+        return self._batches.identity()
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """One sample each: the trainer reads their columns."""
+        corpus, order = self._batches.training_stream()
+        one = datasets.Dataset.from_list([Labelled(corpus)[order.sample(0)]])
+        return one, one if self._batches.held_out_stream() else None
+
+    def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
+        """The corpus, read as it is trained on."""
+        corpus, order = self._batches.training_stream()
+        return Stream(Labelled(corpus), order, start.samples, _left(self._spec, start))
+
+    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
+        """The end of the corpus, as many global batches as one evaluation has."""
+        found = self._batches.held_out_stream()
+        if found is None:
+            return None
+        corpus, order = found
+        return Stream(Labelled(corpus), order, 0, self._spec.train.eval_steps * self._spec.global_batch_size)
+
+
+class Labelled:
+    """A corpus as rows of ``input_ids`` and ``labels``; what follows the last label is left out."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+
+    def __getitem__(self, index: int) -> Sample:
+        row = self._corpus.sample(index)
+        trained = row >= 0
+        end = len(row) - int(trained[::-1].argmax()) if trained.any() else min(2, len(row))
+        ids = [int(token) if token >= 0 else ~int(token) for token in row[:end]]
+        labels = [int(token) if token >= 0 else marks.IGNORED for token in row[:end]]
+        return {"input_ids": ids, "labels": labels}
+
+
+class Rows:
+    """Rows of the task, which TRL's trainer writes by the chat template and tokenises.
+
+    KTO pairs each row with the answer of a neighbour as it prepares them, so its rows are put in their order before.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._spec = context, context.spec
+        self._rows = list(task_rows.rows(self._spec.data, self._spec.task.name))
+        if self._spec.task.name == "kto" and self._spec.data.shuffle:
+            order = self._order(len(self._rows), shuffle=True)
+            self._rows = [self._rows[order.sample(place)] for place in range(len(self._rows))]
+        count = max(1, round(len(self._rows) * self._spec.data.eval_fraction))
+        self._held_out = 0 if self._spec.train.eval_every is None else count
+        self._size = len(self._rows) - self._held_out
+        if self._size < 1:
+            raise DataError(
+                f"data.path holds {len(self._rows)} rows, of which none is left to train on: name more data"
+            )
+
+    def identity(self) -> JsonObject:
+        """The number of rows and a hash of three."""
+        chosen = [self._rows[place] for place in (0, self._size // 2, self._size - 1)]
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        return {"samples": self._size, "sha256": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """All rows."""
+        training, held_out = self._rows[: self._size], self._rows[self._size :]
+        return _table(training), _table(held_out) if held_out else None
+
+    def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
+        """The prepared rows; those that the trainer dropped as too long are not among them."""
+        if not len(prepared):
+            raise DataError(
+                f"no row of data.path has an answer within train.sequence_length={self._spec.sequence_length} tokens"
+            )
+        shuffle = self._spec.data.shuffle and self._spec.task.name != "kto"
+        return Stream(prepared, self._order(len(prepared), shuffle=shuffle), start.samples, _left(self._spec, start))
+
+    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
+        """The first of the rows at the end, as many global batches as one evaluation has."""
+        if prepared is None:
+            return None
+        size = min(len(prepared), self._spec.train.eval_steps * self._spec.global_batch_size)
+        return Stream(prepared, self._order(len(prepared), shuffle=False), 0, size)
+
+    def _order(self, size: int, *, shuffle: bool) -> Order:
+        spec, context = self._spec, self._context
+        return Order(
+            size=size,
+            seed=spec.train.seed,
+            shuffle=shuffle,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.micro_batch_size,
+            data_rank=context.data_rank,
+            data_ranks=context.data_ranks,
+        )
+
+
+def _left(spec: Any, start: Position) -> int:
+    steps: int = (spec.steps - start.step) * spec.global_batch_size
+    return max(1, steps)
+
+
+def _table(rows: list[dict[str, str | list[Message] | bool]]) -> Any:
+    return datasets.Dataset.from_list(rows)
+
+
+def of(context: Context) -> Samples:
+    """The samples of the run's task."""
+    return Rows(context) if context.spec.task.rows else Tokens(context)
+
+
+__all__ = ["Batches", "Rows", "Samples", "Stream", "Tokens", "of"]

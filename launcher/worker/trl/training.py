@@ -1,0 +1,120 @@
+"""What ``trl.scripts.<task>.main`` does, with the launcher's model, samples and callback.
+
+``main`` itself takes no callback and loads its data by ``datasets.load_dataset`` alone. The configuration is parsed by
+TRL's own parser from ``trl.yaml``, and the trainer is made with it as there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.worker import TrainingError
+from launcher.worker.engine import Context
+from launcher.worker.trl import samples, start
+from launcher.worker.trl.follow import Follower
+
+_NAMES = {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": "GRPO"}
+
+
+def run(context: Context, arguments: Sequence[str]) -> object:
+    """Train to the last step, or until it is asked to stop; return all that the run holds."""
+    with context.memory.measuring("load"):
+        start.model(context)
+        own = samples.of(context)
+        trainer = _trainer(context, own, arguments)
+        follower = Follower(context, trainer, own)
+    follower.train()
+    return follower
+
+
+def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -> Any:
+    """TRL's trainer of the task, made as its script makes it."""
+    trl: Any = importlib.import_module("trl")
+    name = _NAMES[context.spec.task.name]
+    if context.spec.zero.stage and not context.spec.parallel.shard:
+        _tell_deepspeed()
+    script, settings, model = _parsed(trl, name, arguments)
+    if context.device.type == "cpu" and context.spec.parallel.shard:
+        _shard_on_cpus()
+    kind = getattr(trl, f"{name}Trainer")
+    settings.model_init_kwargs = {
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(settings.model_init_kwargs or {}),
+    }
+    training, held_out = own.first
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of what the launcher has checked, or chosen.
+        return kind(
+            model=model.model_name_or_path,
+            args=settings,
+            train_dataset=training,
+            eval_dataset=held_out,
+            processing_class=start.tokenizer(context),
+            quantization_config=trl.get_quantization_config(model),
+            peft_config=trl.get_peft_config(model),
+            **({"reward_funcs": _rewards(script)} if name == "GRPO" else {}),
+        )
+
+
+def _parsed(trl: Any, name: str, arguments: Sequence[str]) -> tuple[Any, Any, Any]:
+    """The arguments of TRL's script of the task, of its configuration and of its model."""
+    script = importlib.import_module("trl.scripts.grpo").GRPOScriptArguments if name == "GRPO" else trl.ScriptArguments
+    parser = trl.TrlParser((script, getattr(trl, f"{name}Config"), trl.ModelConfig))
+    try:
+        found: tuple[Any, Any, Any] = parser.parse_args_and_config(list(arguments))
+    except (SystemExit, ValueError) as error:
+        raise TrainingError(f"TRL does not understand its configuration: {error}") from error
+    return found
+
+
+def _tell_deepspeed() -> None:
+    """Let DeepSpeed know the process group, before ZeRO 3 cuts weights as they are loaded.
+
+    accelerate does so for GPUs alone; on CPUs DeepSpeed would see a world of one rank (``PartialState``).
+    """
+    import deepspeed
+
+    deepspeed.init_distributed(verbose=False)
+
+
+def _shard_on_cpus() -> None:
+    """Let accelerate run FSDP2 on CPU ranks, which it would leave out without a word, as if DDP had been asked for.
+
+    ``AcceleratorState`` looks at ``ACCELERATE_USE_FSDP`` for kinds of accelerators alone (``accelerate/state.py``,
+    1.15); its FSDP2 itself takes any device.
+    """
+    from accelerate import DistributedType, PartialState
+
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+
+def _rewards(script: Any) -> list[Callable[..., Any] | str]:
+    """Reward functions by TRL's names or as ``module.function``, and the folder of a reward model."""
+    known = importlib.import_module("trl.rewards")
+    found: list[Callable[..., Any] | str] = []
+    for word in script.reward_funcs or ():
+        if "/" in word:
+            found.append(word)
+        elif hasattr(known, word):
+            found.append(getattr(known, word))
+        else:
+            found.append(_function(word))
+    return found
+
+
+def _function(word: str) -> Callable[..., Any]:
+    module, _, name = word.rpartition(".")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TrainingError(f"task.rewards={word}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    return found

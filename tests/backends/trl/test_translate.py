@@ -1,0 +1,79 @@
+"""A task becomes TRL's own configuration and accelerate's variables, and what TRL cannot do is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.preflight import findings, plan
+from launcher.spec import RunSpec
+from tests.support.helpers import ask, assert_golden, composed_once
+
+NODE = ("model=llama3_8b", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16")
+ROWS = ("data=rows", "data.path=rows/*.jsonl")
+
+RUNS = {
+    "sft_fsdp_lora": ("task=sft", "adapter=lora", "checkpointing=full", *NODE),
+    "sft_ddp_wsd": ("task=sft", "parallel=ddp", "optimizer.schedule=wsd", "optimizer.warmup_ratio=0.03", *NODE),
+    "dpo_zero3": ("task=dpo", "task.beta=0.05", "task.loss=ipo", "parallel=zero3", *ROWS, *NODE),
+    "kto_fsdp2": ("task=kto", "zero=2", "train.micro_batch_size=2", "task.undesirable_weight=1.33", *ROWS, *NODE),
+    "reward_qlora": ("task=reward", "adapter=qlora", "task.center_rewards=0.01", *ROWS, *NODE),
+    "grpo_zero2": ("task=grpo", "task.rewards=[rewards.length]", "parallel=zero2", *ROWS, *NODE),
+}
+
+
+def spec_of(name: str) -> RunSpec:
+    return composed_once(*RUNS[name])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_translated_to_the_files_that_trl_and_accelerate_read(name: str) -> None:
+    spec = spec_of(name)
+    assert not findings.errors(spec)
+    job = plan.translate(spec, python="python")
+    environment = "".join(f"{key}={value}\n" for key, value in sorted(job.environment.items()))
+    assert_golden(f"trl_{name}.txt", f"{' '.join(job.worker_argv)}\n\n{environment}\n{job.files['trl.yaml']}")
+    assert ("ds_config.json" in job.files) == ("zero" in name)
+
+
+@pytest.mark.parametrize("task", ["sft", "dpo", "kto", "reward", "grpo"])
+def test_another_task_than_pretraining_makes_the_backend_trl_whatever_the_preset_says(task: str) -> None:
+    for preset in ("fsdp", "ddp", "zero2"):
+        spec = composed_once(f"task={task}", f"parallel={preset}")
+        assert (spec.backend.name, spec.parallel.name) == ("trl", preset)
+    assert composed_once("parallel=zero2").backend.name == "deepspeed"
+
+
+def test_a_method_that_is_experimental_in_trl_is_no_task() -> None:
+    for name in ("orpo", "cpo", "gkd"):
+        [error] = ask(f"task={name}").errors
+        assert "it is experimental in TRL 1.16" in error.rule
+
+
+REFUSED = {
+    "tensor": (("task=sft", "parallel=fsdp_tp"), "parallel.tensor"),
+    "zero0": (("task=sft", "parallel=zero0"), "parallel.name"),
+    "fsdp": (("task=sft", "backend=fsdp"), "task.name"),
+    "pretrain": (("backend=trl",), "task.name"),
+    "tokens": (("task=dpo",), "data.source"),
+    "rows": (("task=sft", *ROWS), "data.source"),
+    "idle": (("task=sft", "task.beta=0.1"), "task.beta"),
+    "loss": (("task=dpo", "task.loss=orpo", *ROWS), "task.loss"),
+    "full loss": (("task=sft", "train.loss=chunked"), "train.loss"),
+    "rewards": (("task=grpo", *ROWS), "task.rewards"),
+    "group": (("task=grpo", "task.rewards=[a.b]", "task.generations=3", *ROWS), "task.generations"),
+    "kto alone": (("task=kto", *ROWS), "train.micro_batch_size"),
+    "own argument": (("task=sft", "+backend.extra.learning_rate=1"), "backend.extra.learning_rate"),
+    "spike": (("task=sft", "train.on_spike=stop"), "train.on_spike"),
+    "muon": (("task=sft", "optimizer=muon"), "optimizer.name"),
+}
+
+
+def test_what_trl_cannot_run_is_refused_with_what_it_can() -> None:
+    lines = []
+    for name, (words, path) in REFUSED.items():
+        found = [error for error in findings.errors(composed_once(*words)) if error.path == path]
+        assert found, name
+        lines += [
+            f"{' '.join(words)}\n  {error.path}: {error.rule}\n  {' | '.join(error.way_out)}\n" for error in found
+        ]
+    assert_golden("trl_refused.txt", "\n".join(lines))

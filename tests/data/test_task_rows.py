@@ -1,0 +1,68 @@
+"""Rows of tasks beyond pretraining: their columns, the roles of their messages, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.data import task_rows
+from launcher.data.unusable import Unusable
+from launcher.preflight import data
+from tests.support.helpers import make_spec
+
+PAIR = {"prompt": "2 + 2?", "chosen": " 4", "rejected": " 5, or 6", "source": "a book"}
+
+
+def written(folder: Path, *rows: dict[str, Any]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"data.path={path}"
+
+
+def test_a_row_keeps_the_columns_of_its_task_alone() -> None:
+    assert task_rows.read(PAIR, "dpo", 1) == {key: PAIR[key] for key in ("prompt", "chosen", "rejected")}
+    assert task_rows.read({"prompt": "a", "completion": "b", "label": 1}, "kto", 1)["label"] is True
+
+
+def test_messages_get_the_roles_of_chat_templates() -> None:
+    row = {
+        "chosen": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+        "rejected": '[{"role": "bot", "content": "c"}]',
+    }
+    found = task_rows.read(row, "reward", 1)
+    assert [turn["role"] for turn in found["chosen"]] == ["user", "assistant"]
+    assert found["rejected"] == [{"role": "assistant", "content": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "task", "rule"),
+    [
+        ({"prompt": "a", "chosen": "b"}, "dpo", "row 3 has no rejected; it has prompt, chosen, and task=dpo reads"),
+        ({"prompt": "a", "completion": "b", "label": "yes"}, "kto", "row 3 holds 'yes' as its label"),
+        ({"chosen": 1, "rejected": 2}, "reward", "row 3 holds int in column chosen"),
+        ({"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, "dpo", "text in some of the"),
+    ],
+)  # fmt: skip
+def test_a_row_that_the_task_cannot_use_is_said_with_its_number(row: dict[str, Any], task: str, rule: str) -> None:
+    with pytest.raises(Unusable, match=rule):
+        task_rows.read(row, task, 3)
+
+
+def test_a_check_counts_the_tokens_of_the_longest_answer_and_rows_that_the_length_cuts(tmp_path: Path) -> None:
+    where = written(tmp_path, PAIR, {**PAIR, "prompt": "x" * 100})
+    seen = data.seen(make_spec("task=dpo", "data=rows", where, "train.sequence_length=32"))
+    assert seen.errors == ()
+    assert seen.survey is not None
+    assert seen.survey.samples == ((6 + 8, 6), (100 + 8, 100))
+    assert seen.survey.tokens == 122
+    [warning] = seen.warnings
+    assert warning.rule == "1 of 2 conversations are cut off before anything that is trained"
+
+
+def test_a_check_names_the_tasks_that_the_columns_would_do_for(tmp_path: Path) -> None:
+    seen = data.seen(make_spec("task=kto", "data=rows", written(tmp_path, PAIR), "train.micro_batch_size=2"))
+    [error] = seen.errors
+    assert (error.path, list(error.way_out)) == ("task.name", ["task=dpo", "task=reward", "task=grpo"])

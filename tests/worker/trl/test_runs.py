@@ -1,0 +1,112 @@
+"""TRL's trainers on two CPU ranks: the losses of our own worker, checkpoints that go on, and the launcher's files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import training
+
+pytestmark = pytest.mark.thorough
+
+LENGTH = 32
+SAME = 1e-5  # Relative: torch's operations and TRL's own loss add up in another order.
+COMMON = ("train.steps=4", "save.every=2", "save.last=true", "train.micro_batch_size=2")
+SMALL_BUCKETS = ("zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000")
+ROWS = [{"prompt": f"{n} + {n}?", "chosen": f" {2 * n}", "rejected": f" {2 * n + 1}, or so"} for n in range(24)]
+TRL = (*COMMON, f"train.sequence_length={LENGTH + 1}")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> tuple[Path, dict[str, list[float]]]:
+    """Runs of TRL on FSDP2; the last one goes on from the half of the first."""
+    folder = tmp_path_factory.mktemp("trl")
+    runs = {
+        "sft": ("task=sft", *TRL, "train.eval_every=2", "save.export=safetensors"),
+        "dpo": ("task=dpo", "data=rows", f"data.path={rows}", *TRL),
+        "adapter": ("task=dpo", "adapter=lora", "data=rows", f"data.path={rows}", *TRL),
+        "resumed": ("task=sft", *TRL, "train.eval_every=2", f"save.load={folder}/sft@2"),
+    }
+    return folder, training.train_all(folder, runs, ranks=2)
+
+
+def test_sft_with_everything_unmasked_has_the_losses_of_our_own_worker(
+    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path
+) -> None:
+    own = {"own": ("parallel=ddp", *COMMON, f"train.sequence_length={LENGTH}", "train.eval_every=2")}
+    [expected] = training.train_all(tmp_path, own, ranks=1).values()
+    assert trained[1]["sft"] == pytest.approx(expected, rel=SAME)
+
+
+def test_parameters_are_sharded_on_cpu_ranks_too(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    """accelerate leaves FSDP out on CPUs without a word; ranks would hold the whole model, and twice the memory."""
+    memory = json.loads((trained[0] / "sft" / "memory.json").read_text())
+    elements = sum(_elements(trained[0] / "sft" / "start" / "model.safetensors"))
+    shares = {rank["static_bytes"] for rank in memory["ranks"]}
+    assert all(12 * elements / 2 <= share < 12 * elements * 0.6 for share in shares)
+
+
+def _elements(path: Path) -> list[int]:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+
+
+def test_preferences_begin_where_both_answers_are_as_likely_as_for_the_reference(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    for name in ("dpo", "adapter"):
+        losses = trained[1][name]
+        assert losses[0] == pytest.approx(math.log(2), abs=1e-6)
+        assert losses[-1] < losses[0]
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_the_samples_and_rates_behind_it(
+    trained: tuple[Path, dict[str, list[float]]],
+) -> None:
+    assert trained[1]["resumed"] == pytest.approx(trained[1]["sft"][2:], rel=SAME)
+
+
+def test_the_run_directory_has_the_files_of_every_run(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    folder = trained[0] / "sft"
+    lines: list[dict[str, Any]] = training.lines(folder)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [("eval_loss" in line) for line in lines] == [False, True, False, True]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-00000002", "step-00000004"]
+    assert (folder / "export" / "config.json").is_file()
+    assert json.loads((folder / "logs" / "outcome.json").read_text())["state"] == "finished"
+
+
+def test_every_engine_below_gives_the_same_losses(
+    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path, rows: Path
+) -> None:
+    """DeepSpeed sees both CPU ranks, and ZeRO 3 cuts the weights as they are loaded."""
+    judged = tmp_path / "judged.jsonl"
+    kinds = [
+        {"prompt": row["prompt"], "completion": row[key], "label": key == "chosen"}
+        for row in ROWS
+        for key in ("chosen", "rejected")
+    ]
+    judged.write_text("".join(json.dumps(row) + "\n" for row in kinds))
+    runs = {
+        "ddp": ("task=sft", "parallel=ddp", *TRL, "train.eval_every=2"),
+        "zero2": ("task=sft", "parallel=zero2", *TRL, *SMALL_BUCKETS, "train.eval_every=2"),
+        "kto": ("task=kto", "parallel=zero2", "data=rows", f"data.path={judged}", *TRL, *SMALL_BUCKETS),
+        "zero3": ("task=sft", "parallel=zero3", *TRL, *SMALL_BUCKETS, "train.eval_every=2"),
+    }
+    losses = training.train_all(tmp_path, runs, ranks=2)
+    for name in ("ddp", "zero2", "zero3"):
+        assert losses[name] == pytest.approx(trained[1]["sft"], rel=SAME), name
+    assert losses["kto"][0] == pytest.approx(0.5, abs=1e-6)
