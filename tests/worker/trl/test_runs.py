@@ -108,5 +108,5 @@ def test_every_engine_below_gives_the_same_losses(
     }
     losses = training.train_all(tmp_path, runs, ranks=2)
     for name in ("ddp", "zero2", "zero3"):
-        assert losses[name] == pytest.approx(trained[1]["sft"], rel=SAME), name
+        assert losses[name] == pytest.approx(trained[1]["sft"], rel=1e-4), name
     assert losses["kto"][0] == pytest.approx(0.5, abs=1e-6)
