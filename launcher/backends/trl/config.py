@@ -126,6 +126,8 @@ def _engine(spec: RunSpec) -> JsonObject:
         "gradient_checkpointing": full,
         "ddp_timeout": spec.train.timeout_s,
     }
+    if spec.train.kernels == "liger":
+        found["use_liger_kernel"] = True
     if engine_of(spec) == "fsdp":
         synced = {"sync_each_batch": spec.backend.micro_step_sync}
         found["accelerator_config"] = {"gradient_accumulation_kwargs": synced}
