@@ -46,7 +46,7 @@ def _linears(spec: RunSpec) -> tuple[str, ...]:
         there = {module(row) for row in rows}
         return tuple(name for name in family.traits.adapter_targets if name in there or not family.traits.experts)
     found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]
-    return tuple(dict.fromkeys(found))
+    return tuple(name for name in dict.fromkeys(found) if name not in family.traits.unwrapped(spec.model))
 
 
 def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:

@@ -30,6 +30,20 @@ EXPERTS = Need(
 With 4.56 two ranks of FSDP abort after some steps.
 """
 
+
+def _of_kernels(name: str) -> Borrowed:
+    """A package whose kernels layers of some models are on a GPU, which in torch would keep many times as much."""
+    return Borrowed(
+        path="model.model_type",
+        asked=lambda spec: (
+            spec.hardware.device == "cuda" and name in families.of(spec.model).traits.packages(spec.model)
+        ),
+        packages=(name,),
+        extra="mixers",
+        way_out="hardware=cpu",
+    )
+
+
 BORROWED = (
     Borrowed(
         path="adapter.name",
@@ -59,6 +73,7 @@ BORROWED = (
         extra="kernels",
         way_out="train.kernels=none",
     ),
+    *map(_of_kernels, ("mamba-ssm", "causal-conv1d", "flash-linear-attention")),
 )
 """Packages that settings of the engines on models of ``transformers`` need."""
 

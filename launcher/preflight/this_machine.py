@@ -84,7 +84,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         return
     borrowed = job_python.borrowed(spec)
     for each in borrowed:
-        if missing := [name for name in each.packages if find_spec(name.replace("-", "_")) is None]:
+        if missing := [name for name in each.packages if find_spec(_MODULES.get(name, name.replace("-", "_"))) is None]:
             ways = [package.install(each.extra), each.way_out]
             yield ConfigError(each.path, edit.value_at(spec, each.path), _not_installed(missing), ways)
     imported = dict.fromkeys((*profile.packages, *(name for each in borrowed for name in each.packages)))
@@ -96,6 +96,10 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
     if _asks_the_hub(spec) and find_spec("datasets") is None:
         rule = _not_installed(["datasets"])
         yield ConfigError("data.source", spec.data.source, rule, [package.install(package.TRAINING), "data=synthetic"])
+
+
+_MODULES = {"flash-linear-attention": "fla"}
+"""Modules of packages that have another name."""
 
 
 def _not_installed(packages: Sequence[str]) -> str:

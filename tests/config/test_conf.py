@@ -39,6 +39,9 @@ PARAMETERS = {
     "gpt2_medium": 354_823_168,
     "gpt2_xl": 1_557_611_200,
     "gpt3_175b": 174_604_259_328,
+    "granite4_h_small": 32_207_337_984,
+    "granite4_h_tiny": 6_939_037_248,
+    "jamba_mini": 51_570_323_328,
     "llama2_13b": 13_015_864_320,
     "llama2_70b": 68_976_648_192,
     "llama2_7b": 6_738_415_616,
@@ -50,6 +53,9 @@ PARAMETERS = {
     "llama3_8b": 8_030_261_248,
     "mixtral_8x22b": 140_620_634_112,
     "mixtral_8x7b": 46_702_792_704,
+    "nemotron3_nano_30b_a3b": 31_577_937_344,
+    "nemotron3_super_120b_a12b": 120_668_687_360,
+    "qwen3_next_80b_a3b": 79_674_391_296,
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_32b": 32_762_123_264,
     "qwen3_8b": 8_190_735_360,
@@ -63,8 +69,17 @@ ACTIVE = {
     "deepseek_v3": 37_552_282_624,
     "qwen3_30b_a3b": 3_353_032_704,
     "glm4_5_air": 13_424_123_904,
+    "granite4_h_small": 8_803_121_664,
+    "granite4_h_tiny": 1_465_470_528,
+    "jamba_mini": 12_110_311_296,
+    "nemotron3_nano_30b_a3b": 3_580_073_408,
+    "nemotron3_super_120b_a12b": 12_770_216_960,
+    "qwen3_next_80b_a3b": 3_874_929_408,
 }
-"""12.9 B and 39 B as Mistral states them, 37 B as arXiv:2412.19437 does, 3.3 B and 12 B (without tables) by names."""
+"""12.9 B and 39 B as Mistral states them, 37 B as arXiv:2412.19437 does, 3.3 B and 12 B (without tables) by names.
+
+9 B, 1 B, 12 B, 3 B, 12 B and 3 B (without tables) of the hybrids by names.
+"""
 
 NEEDED: dict[tuple[str, str], list[str]] = {
     ("data", "text"): [],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from launcher.backends import _adapters
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
@@ -105,6 +106,14 @@ def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> No
 def test_each_kind_of_layer_saves_what_autograd_keeps_for_it(kind: str, layer: int) -> None:
     measured, predicted = decoders.saved(kind, layer % decoders.spec_of(decoders.tiny(kind)).model.num_hidden_layers)
     assert predicted == pytest.approx(measured, rel=0.03)
+
+
+def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
+    overrides = hugging_face.read(json.dumps(decoders.tiny("nemotron_h")), "config.json").imported.overrides
+    spec = make_spec("model=tiny", *overrides, "adapter=lora", "adapter.targets=[in_proj,out_proj]")
+    [error] = _adapters.check(spec)
+    assert error.path == "adapter.targets"
+    assert error.rule.endswith("; out_proj are not among them")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if not found.layers])

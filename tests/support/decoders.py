@@ -68,6 +68,14 @@ _DELTA: dict[str, Any] = {
 }
 _OF_KIND |= {
     "granitemoehybrid": {**_MAMBA, "mamba_chunk_size": 8, "layer_types": ["mamba", "attention"]},
+    "jamba": {
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 6,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
     "qwen3_5_moe_text": _DELTA,
     "qwen3_5_text": _DELTA,

@@ -52,6 +52,10 @@ def _no_scans(model: ModelSpec, layer: int, size: int) -> Scans:
     return NO_SCANS
 
 
+def _nothing(model: ModelSpec) -> tuple[str, ...]:
+    return ()
+
+
 def _two_sums(model: ModelSpec, layer: int) -> int:
     return 2
 
@@ -91,6 +95,9 @@ class FamilyTraits:
     attends: Callable[[ModelSpec, int], bool] = _attends
     # The kernels of a block that multiply no weight and are not attention's, for one token, by the bytes of an element.
     scans: Callable[[ModelSpec, int, int], Scans] = _no_scans
+    # The packages whose kernels its layers are on a GPU, and its linears that no adapter may wrap.
+    packages: Callable[[ModelSpec], tuple[str, ...]] = _nothing
+    unwrapped: Callable[[ModelSpec], tuple[str, ...]] = _nothing
     # The sums with the residual stream in a block.
     sums: Callable[[ModelSpec, int], int] = _two_sums
     # True if a router's weights of experts are cast to the compute format.

@@ -16,6 +16,7 @@ _ROTARY = frozenset(TYPES) - {
     "gpt_neo",
     "gptj",
     "granitemoehybrid",
+    "jamba",
     "mamba2",
     "mpt",
     "nemotron_h",

@@ -51,18 +51,32 @@ def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return tuple(f"{mixer} {'moe' if value_of('num_local_experts') else 'mlp'}" for mixer in mixers)
 
 
+def _periods(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """Attention and experts each in every so manieth layer, from the so manieth on."""
+
+    def met(kind: str, layer: int) -> bool:
+        period, offset = value_of(f"{kind}_layer_period") or 1, value_of(f"{kind}_layer_offset") or 0
+        return bool(layer % period == offset)
+
+    return tuple(
+        f"{'full' if met('attn', layer) else 'linear'}_attention"
+        f" {'moe' if met('expert', layer) and value_of('num_experts') > 1 else 'mlp'}"
+        for layer in range(layers)
+    )
+
+
 def _alike(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return ("linear_attention",) * layers
 
 
-def _two_norms(mixer: str) -> dict[str, tuple[Step, ...]]:
+def _two_norms(mixer: str, second_norm: str = "post_attention_layernorm") -> dict[str, tuple[Step, ...]]:
     """The steps of layers of a mixer, or of attention, and an MLP or experts, by their words."""
     kinds = {"linear_attention": mixer, "full_attention": "attention"}
     behind = {"mlp": "mlp", "moe": "experts"}
     return {
         f"{first} {second}": (
             Step(norm="input_layernorm", kinds=(kinds[first],)),
-            Step(norm="post_attention_layernorm", kinds=(behind[second],)),
+            Step(norm=second_norm, kinds=(behind[second],)),
         )
         for first in kinds
         for second in behind
@@ -178,6 +192,25 @@ TYPES: dict[str, Decoder] = {
         legal=_NO_LOSS,
         variants=(("position_embedding_type", "rope", {"fixed": {}}), ("num_local_experts", 0, {"experts": None})),
         logits_divisor="logits_scaling",
+    ),
+    "jamba": Decoder(
+        config="JambaConfig",
+        last="final_layernorm",
+        mixer="mamba",
+        mlp="feed_forward",
+        fixed={"position_embedding": "none"},
+        experts=Experts(name="feed_forward", router="router"),
+        layers=_periods,
+        steps=_two_norms("mamba1", "pre_ff_layernorm"),
+        sizes={
+            "expand": "mamba_expand",
+            "state": "mamba_d_state",
+            "rank": "mamba_dt_rank",
+            "conv": "mamba_d_conv",
+            "bias": "mamba_proj_bias",
+            "conv_bias": "mamba_conv_bias",
+        },
+        legal=_NO_LOSS,
     ),
     "mamba2": Decoder(
         config="Mamba2Config",

@@ -39,6 +39,25 @@ def parts(model: ModelSpec, layer: int) -> list[tuple[Kind, Part]]:
     return [(kind, part) for step in steps(model, layer) for kind in kinds.all_of(step.kinds)]
 
 
+@lru_cache(maxsize=256)
+def packages(model: ModelSpec) -> tuple[str, ...]:
+    """The packages whose kernels the model's layers are on a GPU."""
+    return tuple(dict.fromkeys(name for kind in _kinds(model) for name in kind.PACKAGES))
+
+
+def unwrapped(model: ModelSpec) -> tuple[str, ...]:
+    """The linears that no adapter may wrap."""
+    return tuple(dict.fromkeys(name for kind in _kinds(model) for name in kind.UNWRAPPED))
+
+
+def _kinds(model: ModelSpec) -> list[Kind]:
+    """Every kind that some layer of a model with several has."""
+    steps = values.decoder(model).steps
+    return [
+        kind for one in dict.fromkeys(words(model)) for step in steps.get(one, ()) for kind in kinds.all_of(step.kinds)
+    ]
+
+
 def attends(model: ModelSpec, layer: int) -> bool:
     """True if a layer has attention."""
     return any(kind.ATTENDS for kind, _ in parts(model, layer))

@@ -29,6 +29,8 @@ class Kind(Protocol):
     """A module of this folder; bytes are those of one token."""
 
     MODULE: Module  # Its word in ``checkpointing.modules``.
+    PACKAGES: tuple[str, ...]  # The packages whose kernels it is on a GPU.
+    UNWRAPPED: tuple[str, ...]  # Its linears that no adapter may wrap.
     ATTENDS: bool  # True if it is attention, whose time is that of its kernel.
 
     def weights(self, part: Part) -> list[Weight]:

@@ -15,6 +15,8 @@ from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans,
 from launcher.spec import ModelSpec
 
 MODULE: Module = "attention"
+PACKAGES: tuple[str, ...] = ()
+UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = True
 
 _FP32 = 4

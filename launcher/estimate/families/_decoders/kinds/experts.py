@@ -15,6 +15,8 @@ from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans,
 from launcher.spec import ModelSpec
 
 MODULE: Module = "experts"
+PACKAGES: tuple[str, ...] = ()
+UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
 
 _FP32 = 4

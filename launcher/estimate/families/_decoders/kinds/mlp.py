@@ -16,6 +16,8 @@ from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans,
 from launcher.spec import ModelSpec
 
 MODULE: Module = "mlp"
+PACKAGES: tuple[str, ...] = ()
+UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
 
 _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}

@@ -1,0 +1,128 @@
+"""Mamba (arXiv:2312.00752) with norms of time step, input and output of the state, as Jamba has it.
+
+In torch it is a loop over tokens, which names the decays, the inputs and the states of every token; as kernels
+``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep no state but one of 2,048 tokens.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from launcher.estimate.families._decoders import values
+from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.families._weights import linear
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import Module, SavedTensor, Scan, Scans, Weight
+
+MODULE: Module = "mixer"
+ATTENDS = False
+PACKAGES = ("mamba-ssm", "causal-conv1d")
+UNWRAPPED: tuple[str, ...] = ("dt_proj",)  # The class reads its weight and leaves its module out.
+
+_FP32 = 4
+_KERNEL_CHUNK = 2048  # Tokens of which the kernel keeps a state (``csrc/selective_scan/selective_scan.cpp``).
+
+
+class Sizes(NamedTuple):
+    """Sizes of one mixer; elements."""
+
+    inner: int
+    state: int  # Of the state, for each element of ``inner``.
+    rank: int  # Of the time step.
+    conv: int  # Tokens that the convolution sees.
+
+    @property
+    def small(self) -> int:
+        """What the second linear makes: the time step, and what enters and leaves the state."""
+        return self.rank + 2 * self.state
+
+
+def sizes(part: Part) -> Sizes:
+    """The sizes of a layer's mixer, by its class's keys; a rank that is not a number is a 16th of the hidden size."""
+    expand, state, rank, conv = (
+        values.size(part.model, part.found, word) for word in ("expand", "state", "rank", "conv")
+    )
+    hidden = part.model.hidden_size
+    return Sizes(expand * hidden, state, rank or -(-hidden // 16), conv)
+
+
+def weights(part: Part) -> list[Weight]:
+    """Four linears, the convolution, the decays, a skip, and the norms."""
+    one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
+    bias = bool(values.size(part.model, part.found, "bias"))
+    rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE)]
+    rows.append(Weight(name=f"{name}.D", shape=(one.inner,), split="tensor"))
+    rows.append(Weight(name=f"{name}.conv1d.weight", shape=(one.inner, 1, one.conv), split="tensor"))
+    if values.size(part.model, part.found, "conv_bias"):
+        rows.append(Weight(name=f"{name}.conv1d.bias", shape=(one.inner,), split="tensor"))
+    rows += linear(f"{name}.in_proj", 2 * one.inner, hidden, bias=bias)
+    rows += linear(f"{name}.x_proj", one.small, one.inner, bias=False, rows=False)
+    rows += linear(f"{name}.dt_proj", one.inner, one.rank, bias=True)
+    rows += linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
+    norms = {"dt_layernorm": one.rank, "b_layernorm": one.state, "c_layernorm": one.state}
+    return rows + [Weight(name=f"{name}.{each}.weight", shape=(size,)) for each, size in norms.items()]
+
+
+def readers(part: Part) -> tuple[str, ...]:
+    """The first linear."""
+    return ("in_proj",)
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The projection and the convolution, the small norms, and what the scan keeps."""
+    one, size = sizes(part), engine.size
+    norms = (_FP32 + size) * one.small + size * one.rank + 3 * _FP32
+    scan = _kernels(one, engine) if engine.scan_kernels else _torch(one, engine)
+    return [
+        _saved("projection", 2 * size * one.inner, "tensor", "mixer"),
+        _saved("norms of the time step and of the state", norms, "tensor", "mixer"),
+        _saved("scan", scan, "tensor", "mixer"),
+        _read("input of out_proj", size * one.inner, "tensor", "mixer", ("out_proj",)),
+    ]
+
+
+def _torch(one: Sizes, engine: EngineTraits) -> int:
+    """The convolution's output, ``conv - 1`` places longer than the sequence, and numbers of ``mamba_selective_scan``.
+
+    Four tensors as wide as ``inner`` in the compute format, the input and the output of the scan in fp32, decays,
+    inputs and states of each token in fp32, and states in the compute format where that is another. Autocast copies
+    what the convolution reads.
+    """
+    size, length = engine.size, engine.sequence_length
+    narrow = 0 if size == _FP32 else size
+    made = Fraction(one.inner * (length + one.conv - 1), length) + engine.autocast * one.inner
+    wide = size * 4 * one.inner + _FP32 * (2 if narrow else 1) * one.inner
+    return ceil(size * made + wide + (3 * _FP32 + narrow) * one.inner * one.state + (_FP32 + size) * one.state)
+
+
+def _kernels(one: Sizes, engine: EngineTraits) -> int:
+    """What ``SelectiveScanFn`` saves beside the projection: its input, time steps and output, and a state in fp32."""
+    states = Fraction(2 * _FP32 * one.inner * one.state, _KERNEL_CHUNK)
+    return ceil(engine.size * (3 * one.inner + 2 * one.state) + states)
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """The most of what the backward pass has besides.
+
+    As kernels the gradients of the scan's input, time steps, gate and output, and of the projection. In torch those of
+    decays and of inputs of all tokens, and a tensor as large for each while one token's gradient is added to them.
+    """
+    one = sizes(part)
+    if engine.scan_kernels:
+        return [_saved("inside the scan's backward pass", 6 * engine.size * one.inner, "tensor", "mixer")]
+    return [_saved("inside the scan's backward pass", 4 * _FP32 * one.inner * one.state, "tensor", "mixer")]
+
+
+def scans(part: Part, size: int) -> Scans:
+    """The convolution and the scan, each reading its operands and writing its result once; no products.
+
+    The time that the scan's exponentials take beside its bytes is left out.
+    """
+    one = sizes(part)
+    convolution, norms = Scan(0, 2 * size * one.inner), Scan(0, 3 * 3 * size * one.small)
+    scan = Scan(0, size * (5 * one.inner + 2 * one.state))
+    back = (Scan(0, size * (9 * one.inner + 4 * one.state)), Scan(0, 2 * norms.moved), Scan(0, 4 * size * one.inner))
+    return Scans((convolution, norms, scan), back)
