@@ -241,10 +241,7 @@ TABLE: tuple[Row, ...] = (
     by("packing neat_packing", "data.packing", "", _packs),
     flag("streaming", "data.streaming"),
     words("flash_attn", "model.attention", _KERNELS, "{} has no such kernel here: set model.attention"),
-    by("enable_liger_kernel", "train.loss=fused", "its other kernels have the same maths, and save less than is"
-        " counted",
-       lambda reading, key: reading.say(key, {"train.loss": "fused"}) if reading.flag(key)
-           else reading.ledger.default(key)),
+    switch("enable_liger_kernel", _trainer.LIGER),
     by("disable_gradient_checkpointing", "checkpointing=none", "left out, blocks are recomputed", _whole),
     switch("pure_bf16", {"precision": "bf16"}),
     switch("use_muon", {"optimizer": "muon"}),
