@@ -1,6 +1,7 @@
 """LLaMA-Factory's YAML: keys and defaults of LLaMA-Factory 0.9.5 (``hparams``), beside those of the Trainer.
 
-Parameters that are trained are in fp32 (``pure_bf16`` apart), and blocks are recomputed unless the file says otherwise.
+Parameters that are trained whole are in fp32 (``pure_bf16`` apart), those that LoRA leaves alone in 16 bits,
+    and blocks are recomputed unless the file says otherwise.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def read(text: str, path: str) -> Imported:
         rule = "LLaMA-Factory trains where it is true: this predicts, evaluates or exports"
         reading.errors.append(ConfigError(f"{path}: do_train", reading.value("do_train"), rule))
     _sharding.finish(reading)
-    _trainer.precision(reading, pure=reading.flag("pure_bf16"))
-    _trainer.finish(reading, {**_DEFAULTS, **_adapter(reading)})
+    adapter = _adapter(reading)
+    _trainer.precision(reading, pure=reading.flag("pure_bf16") or bool(adapter))
+    _trainer.finish(reading, {**_DEFAULTS, **adapter})
     if reading.choose.get("adapter") == "none":
         del reading.choose["adapter"]
     if "model" in reading.choose:

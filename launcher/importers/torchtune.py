@@ -89,7 +89,7 @@ def read(text: str, path: str) -> Imported:
 
 def _pure(reading: Reading) -> None:
     """All of the state in ``dtype``, as the model is built under it."""
-    if reading.choose.get("precision") == "bf16" and reading.choose.get("adapter", "none") == "none":
+    if reading.choose.get("precision") == "bf16":
         names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
         reading.settings |= {f"precision.{name}": "bf16" for name in names}
         reading.ledger.say("dtype", "precision", *(f"precision.{name}" for name in names))

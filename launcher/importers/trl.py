@@ -195,6 +195,15 @@ def _peft(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
+def _loads(reading: Reading, key: str) -> None:
+    """The format of the weights: of frozen ones, or of those that are trained."""
+    word = str(reading.value(key)).lower()
+    if word in ("float32", "auto", "none") or reading.flag("use_peft"):
+        reading.ledger.default(key)
+    else:
+        reading.ledger.leave(key, "weights that are trained whole are in fp32 here")
+
+
 def _of_peft(row: Row) -> Row:
     """A row that says something where ``use_peft`` is on."""
 
@@ -309,7 +318,9 @@ TABLE: tuple[Row, ...] = (
     words("attn_implementation model_init_kwargs.attn_implementation", "model.attention", {
         "flash_attention_2": "flash", "kernels-community/flash-attn2": "flash", "sdpa": "sdpa", "eager": "eager"},
           "{} has no such kernel here: set model.attention"),
-    idle("dtype torch_dtype model_init_kwargs lora_task_type bnb_4bit_quant_storage bnb_4bit_compute_dtype",
+    by("dtype torch_dtype model_init_kwargs.dtype model_init_kwargs.torch_dtype", "precision",
+       "weights that are trained whole are in fp32 here", _loads),
+    idle("model_init_kwargs lora_task_type bnb_4bit_quant_storage bnb_4bit_compute_dtype",
          "of how weights are loaded; precision says the formats"),
     by("use_peft", "adapter=lora, qlora", "", _peft),
     *_ADAPTER,

@@ -101,7 +101,8 @@ def words_here(found: Imported) -> list[str]:
     for place, word in enumerate(typed):
         if word.startswith("model=") and "/" in word:
             typed[place] = f"model={next((name for part, name in here.items() if part in word), 'llama3_8b')}"
-    return [*typed, "hardware=b200", *cluster(typed)]
+    samples = [f"data.samples={10**6}"] if any(word.startswith("train.epochs") for word in typed) else []
+    return [*typed, *samples, "hardware=b200", *cluster(typed)]
 
 
 def cluster(words: Sequence[str]) -> list[str]:
