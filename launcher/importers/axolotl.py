@@ -55,6 +55,8 @@ def read(text: str, path: str) -> Imported:
     reading = Reading(path=path, lenient=True, file="axolotl's YAML", ledger=Ledger(_foreign.flat(content)))
     _data_sets(reading)
     apply(TABLE, reading)
+    if reading.has("datasets") and not reading.has("excess_length_strategy"):
+        reading.notes.append("samples longer than sequence_len are left out there, and cut here")
     _sharding.finish(reading)
     _trainer.precision(reading, pure=True)
     warm = {} if {"optimizer.warmup_steps", "optimizer.warmup_ratio"} & reading.settings.keys() else _warmup(reading)
@@ -304,7 +306,7 @@ TABLE: tuple[Row, ...] = (
         " peft_layer_replication lora_target_parameters peft_trainable_token_indices peft gptq peft_init_lora_weights"
         " relora relora_steps relora_warmup_steps relora_anneal_steps relora_prune_ratio relora_cpu_offload"
         " relora_prune_method loraplus_lr_embedding nvfp4_merge_aware lisa_n_layers lisa_step_interval"
-        " lisa_layers_attribute unfrozen_parameters mora use_mora",
+        " lisa_layers_attribute gptq_groupsize gptq_model_v1 unfrozen_parameters mora use_mora",
         "LoRA is the same in every layer here, and nothing else is frozen"),
     idle("lora_on_cpu qlora_sharded_model_loading merge_lora merge_method low_cpu_mem_usage peft_autocast_adapter_dtype"
          " peft_ensure_weight_tying nf4_backend lora_fp32_gradients",
