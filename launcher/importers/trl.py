@@ -104,7 +104,10 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 def _of_trl(content: JsonObject) -> bool:
     """True for a file with keys of TRL's own beside those of the Trainer."""
-    own = {key for row in TABLE[: len(TABLE) - len(_trainer.ROWS)] for key in row.keys}
+    shared = {
+        key for row in (_sharding.DEEPSPEED, _sharding.FSDP_WORDS, *_sharding.FSDP, *_trainer.ROWS) for key in row.keys
+    }
+    own = {key for row in TABLE for key in row.keys} - shared
     return bool(content.keys() & own)
 
 
@@ -278,12 +281,8 @@ def _loss(reading: Reading, key: str) -> None:
     value = reading.value(key)
     word = value[0] if isinstance(value, list) and len(value) == 1 else value
     if task == "sft":
-        words(
-            key,
-            "train.loss",
-            {"nll": None, "chunked_nll": {"train.loss": "chunked"}},
-            "{}: there is no such loss here: set train.loss",
-        ).enter(reading, key)
+        table = {"nll": None, "chunked_nll": None, "dft": {"task.loss": "dft"}}
+        words(key, "task.loss", table, "{}: there is no such loss here: set task.loss").enter(reading, key)
     elif isinstance(word, str) and task in ("dpo", "kto", "grpo"):
         reading.say(key, {"task.loss": word})
     else:
@@ -344,7 +343,7 @@ TABLE: tuple[Row, ...] = (
     idle("packing_strategy", "nothing is packed"),
     by("assistant_only_loss completion_only_loss", "data.train_on", "", _trains_on),
     text("chat_template_path", "data.template"),
-    by("loss_type", "train.loss, task.loss", "", _loss),
+    by("loss_type", "task.loss", "one of them", _loss),
     by("beta", "task.beta", "of dpo, kto and grpo", _of_task(dict.fromkeys(("dpo", "kto", "grpo"), "task.beta"))),
     by("label_smoothing", "task.label_smoothing", "of dpo", _of_task({"dpo": "task.label_smoothing"})),
     by("precompute_ref_log_probs", "task.precompute_reference", "of dpo and kto", _of_task(dict.fromkeys(("dpo",
