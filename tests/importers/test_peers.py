@@ -122,9 +122,8 @@ def cluster(words: Sequence[str]) -> list[str]:
 
 REFUSED = {
     "torchtitan-llama3_405b.toml": "this version cuts no linears in fp8 over tensor parallel ranks",
-    "trl-training_args.json": "the model has positions for 256 tokens",
 }
-"""Runs that no engine here trains, and the rule; the Trainer's arguments name no model."""
+"""Runs that no engine here trains, and the rule."""
 
 
 @pytest.mark.thorough
