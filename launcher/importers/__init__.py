@@ -22,6 +22,12 @@ __all__ = ["UNKNOWN", "Imported", "Ledger", "LeftOut", "Said", "refuse_other"]
 _KEY = re.compile(r"^(?:([A-Za-z_-][\w.-]*)[ \t]*[:=](?:[ \t]|$)|\[\[?([A-Za-z_][\w.-]*)\]\]?[ \t\r]*$)", re.MULTILINE)
 """A key at the beginning of a line of YAML or TOML, and the head of a table of TOML."""
 
+_PYTHON = re.compile(r"^(?:from [\w.]+ import |import [\w.]+|def \w+\()", re.MULTILINE)
+_CLASSES = re.compile(
+    r"\b(SFTConfig|DPOConfig|KTOConfig|GRPOConfig|RewardConfig|TrainingArguments|Trainer\.Config|ConfigContainer)\b"
+)
+"""Classes of which one says whose Python a file is."""
+
 _WORDS = "say its model, data and settings as words: launch check model=ORG/NAME train.sequence_length=..."
 _MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
 
@@ -54,13 +60,14 @@ _FORMATS = (
     )),
     _Format("trl", "a configuration of TRL", (
         "model_name_or_path dataset_name", "model_name_or_path dataset_mixture", "model_name_or_path use_peft",
-        "model_name_or_path num_generations",
+        "model_name_or_path num_generations", "SFTConfig", "DPOConfig", "KTOConfig", "GRPOConfig", "RewardConfig",
     )),
     _Format("accelerate", "a configuration of accelerate", (
         "compute_environment distributed_type", "distributed_type num_processes", "compute_environment num_processes",
     )),
     _Format("torchtitan", "a configuration of torchtitan", (
         "job model training", "model training parallelism", "model training lr_scheduler", "model training metrics",
+        "Trainer.Config",
     )),
     _Format("nanotron", "a configuration of nanotron", (
         "tokens optimizer parallelism", "general model parallelism tokens",
@@ -69,14 +76,15 @@ _FORMATS = (
         "checkpointer tokenizer model optimizer", "checkpointer dataset model", "checkpointer model loss",
     )),
     _Format("megatron_bridge", "a configuration of Megatron Bridge", (
-        "train model checkpoint", "optimizer scheduler train ddp", "train model ddp",
+        "train model checkpoint", "optimizer scheduler train ddp", "train model ddp", "ConfigContainer",
     )),
     _Format("nemo", "a configuration of NeMo", (
         "trainer exp_manager", "_target_", "trainer model restore_from_path",
     ), _MODEL),
     _Format("trl", "the TrainingArguments of Hugging Face's Trainer", (
         "output_dir per_device_train_batch_size", "output_dir num_train_epochs",
-        "per_device_train_batch_size learning_rate", "per_device_train_batch_size num_train_epochs",
+        "per_device_train_batch_size learning_rate", "per_device_train_batch_size"
+        " num_train_epochs", "TrainingArguments",
     )),
     _Format("megatron", "Megatron-LM's --yaml-cfg", ("language_model model_parallel",),
             "the arguments as flags are read: --num-layers 32"),
@@ -104,7 +112,10 @@ def refuse_other(kind: str, text: str, path: str) -> None:
 
 
 def _keys(text: str, path: str) -> Iterator[str]:
-    """The names at the top of JSON, YAML or TOML; none of a script."""
+    """The names at the top of JSON, YAML or TOML, and telling classes of Python; none of a script."""
+    if path.endswith(".py") or (not text.startswith("#!") and _PYTHON.search(text)):
+        yield from _CLASSES.findall(text)
+        return
     if path.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt")) or text.startswith("#!"):
         return
     if text.lstrip()[:1] == "{":

@@ -84,9 +84,7 @@ def imported(reading: Reading, *, summary: str, source: str) -> Imported:
 
 
 def _accepted(reading: Reading, setting: str) -> bool:
-    if "." not in setting:
-        return "task.beta" in kinds() or (setting != "task" and reading.choose[setting] != "rows")
-    return setting.startswith(OPEN_NODES) or accepts(setting, reading.settings[setting])
+    return "." not in setting or setting.startswith(OPEN_NODES) or accepts(setting, reading.settings[setting])
 
 
 def _leave_setting(reading: Reading, setting: str) -> None:

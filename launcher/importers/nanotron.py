@@ -25,8 +25,8 @@ from launcher.importers._table import (
     later,
     number,
     off,
+    say_text,
     switch,
-    text,
     usual,
     words,
 )  # fmt: skip
@@ -35,6 +35,7 @@ _M, _P, _O = "model.model_config", "parallelism", "optimizer"
 _S = f"{_O}.learning_rate_scheduler"
 _F = f"{_O}.optimizer_factory"
 _DEFAULTS: Mapping[str, Any] = {"parallel": "3d", "data.eval_fraction": 0.0, "optimizer.clip": 0.0}
+_SMALL = 2**16  # Ids below it take two bytes.
 _LLAMA: Mapping[str, Any] = {
     "model.family": "llama", "model.normalization": "rmsnorm", "model.position_embedding": "rope",
     "model.weights": None,
@@ -127,12 +128,8 @@ def _data_sets(reading: Reading) -> None:
         }
         keys = tuple(f"{block}.dataset.{name}" for name in names)
         _data.say(reading, [_data.DataSet(keys=keys, source=_data.source_of(hub, chat=False), said=said)])
-    folder = reading.value(f"{block}.dataset.dataset_folder")
-    if isinstance(folder, str):
-        choose(reading, f"{block}.dataset.dataset_folder", {"data": "tokens", "data.path": folder})
-    elif reading.has(f"{block}.dataset") is False and reading.ledger.values.get(f"{block}.dataset", 0) is None:
+    if not _folders(reading, f"{block}.dataset") and reading.ledger.values.get(f"{block}.dataset", "") is None:
         choose(reading, f"{block}.dataset", {"data": "synthetic"})
-        reading.choose["data"] = "synthetic"
     count(f"{block}.num_loading_workers", "data.workers").enter(reading, f"{block}.num_loading_workers")
     count(f"{block}.seed", "train.seed").enter(reading, f"{block}.seed")
     apply((
@@ -143,11 +140,36 @@ def _data_sets(reading: Reading) -> None:
     ), reading)  # fmt: skip
 
 
+def _folders(reading: Reading, block: str) -> bool:
+    """Folders of token ids, several by their weights; False where there are none."""
+    folder, shares = reading.value(f"{block}.dataset_folder"), reading.value(f"{block}.dataset_weights")
+    folders = [each for each in (folder if isinstance(folder, list) else [folder]) if isinstance(each, str)]
+    weights = shares if isinstance(shares, list) and len(shares) == len(folders) else [None] * len(folders)
+    keys = (f"{block}.dataset_folder", f"{block}.dataset_weights")
+    said = [{"path": each, "weight": weight} for each, weight in zip(folders, weights, strict=True)]
+    _data.say(reading, [_data.DataSet(keys=keys, source="tokens", said=each) for each in said])
+    wide = (
+        max(reading.number(f"{block}.vocab_size") or 0, reading.number("model.model_config.vocab_size") or 0) > _SMALL
+    )
+    if folders and (wide or reading.number(f"{block}.token_size_in_bytes") == 4):
+        reading.settings["data.token_dtype"] = "uint32"
+        for name in ("vocab_size", "token_size_in_bytes"):
+            reading.ledger.say(f"{block}.{name}", "data.token_dtype")
+    return bool(folders)
+
+
 def _evaluates(reading: Reading, key: str) -> None:
     if (reading.number(key) or -1) > 0 and (reading.number("tokens.limit_val_batches") or 0) > 0:
         reading.say_count(key, "train.eval_every", 1)
     else:
         reading.idle("nothing validates: no batch of a validation is asked for", key)
+
+
+def _tokenizer(reading: Reading, key: str) -> None:
+    if reading.choose.get("data") in ("tokens", "synthetic"):
+        reading.idle("token ids are there already", key)
+    else:
+        say_text(reading, key, "data.tokenizer")
 
 
 def _sequence(reading: Reading, key: str) -> None:
@@ -182,12 +204,14 @@ TABLE: tuple[Row, ...] = (
           "{}: set model.attention"),
     usual(f"{_M}.is_llama_config {_M}.is_qwen2_config", (True,), "the model is another than Llama: set model.family"),
     off(f"{_M}.rope_scaling", "set model.rope_parameters"),
-    usual(f"{_M}.pretraining_tp", (1,), "there is no such thing here"),
+    idle(f"{_M}.pretraining_tp", "of a kernel that is not there any more"),
     usual(f"{_M}.rope_interleaved {_M}._use_qkv_packed {_M}._use_doc_masking {_M}._fused_rotary_emb"
         f" {_M}._fused_rms_norm",
           (True, False), ""),
     idle(f"{_M}.bos_token_id {_M}.eos_token_id {_M}.pad_token_id {_M}.use_cache", "of generation"),
-    number("model.model_config.z_loss_coefficient", "train.z_loss"),
+    by("model.model_config.z_loss_coefficient", "train.z_loss", "where z_loss_enabled is true",
+       lambda reading, key: reading.say_number(key, "train.z_loss") if reading.flag("model.model_config.z_loss_enabled")
+       else reading.idle("it is switched off", key)),
     usual("model.model_config.z_loss_enabled", (True, False), ""),
     off("model.model_config", "the model is another than Llama: set model.family"),
     number("model.init_method.std", "model.initializer_range"),
@@ -198,7 +222,7 @@ TABLE: tuple[Row, ...] = (
         reading.ledger.default(key) if reading.number(key) == 1
         else reading.say(key, {"backend.extra.make-vocab-size-divisible-by": int(reading.number(key) or 1)}))),
     idle("model.ddp_bucket_cap_mb", "of how gradients are reduced"),
-    text("tokenizer.tokenizer_name_or_path", "data.tokenizer"),
+    by("tokenizer.tokenizer_name_or_path", "data.tokenizer", "of text alone", _tokenizer),
     idle("tokenizer", "of the tokenizer's files"),
     count("tokens.sequence_length", "train.sequence_length", least=1),
     count("tokens.train_steps", "train.steps", least=1),
@@ -218,6 +242,7 @@ TABLE: tuple[Row, ...] = (
     words(f"{_P}.pp_engine", "parallel.schedule", {"1f1b": "1f1b", "afab": "gpipe"}, "{}: set parallel.schedule"),
     by(f"{_P}.tp_mode", "parallel.sequence", "REDUCE_SCATTER", _sequence),
     switch(f"{_P}.recompute_layer", {"checkpointing": "full"}),
+    off(f"{_P}.moe_layer_recompute", "set checkpointing.modules"),
     idle(f"{_P}.tp_linear_async_communication {_P}.tp_recompute_allgather", "of how ranks exchange the same"),
     by(f"{_O}.zero_stage", "zero", "", lambda reading, key: choose(reading, key, {"zero": int(reading.number(key)
         or 0)})),

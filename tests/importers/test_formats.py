@@ -43,7 +43,15 @@ FILES = {
 }
 
 
+FILES |= {
+    "sft.py": ("from trl import SFTConfig\nargs = SFTConfig()\n", "TRL"),
+    "registry.py": ("def one() -> Trainer.Config:\n    return Trainer.Config()\n", "torchtitan"),
+    "recipe.py": ("def one() -> ConfigContainer:\n    return _pretrain_common()\n", "Megatron Bridge"),
+}
 READ = {
+    "sft.py": "trl",
+    "registry.py": "torchtitan",
+    "recipe.py": "megatron_bridge",
     "axolotl.yml": "axolotl",
     "sft.yaml": "llamafactory",
     "trl.yaml": "trl",

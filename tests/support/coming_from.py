@@ -38,6 +38,7 @@ memory or the data and cannot be said is an error, unless `--partial`.
 
 - The tables list the keys that something here says. Keys of logs, files, samples, trackers and kernels with the same
   maths are left out with "no effect", and the reason; all others are refused by name.
+- A key whose setting `launch show GROUP` does not list is refused by the name of that setting.
 - What a file leaves to its program is said, too, where the default here is another ("left out it is ...").
 - The number of GPUs is yours (`cluster.nodes`, `cluster.gpus_per_node`), but for files of accelerate.
 - axolotl and LLaMA-Factory fine-tune on the engines here, which mask, pack and shard; preferences go to TRL.

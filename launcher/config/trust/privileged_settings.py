@@ -62,6 +62,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "model.trust_remote_code": ("runs the code of a checkpoint", _always),
     "save.load": ("reads this checkpoint, whose files may hold code", _always),
     "run.directory": (_LEAVES, _always),
+    "task.rewards": ("calls these functions", _always),
     "tracking.uri": ("sends metrics there", _always),
     "tracking.kind": ("sends settings and metrics to a tracker", lambda value: value in ("wandb", "mlflow")),
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
