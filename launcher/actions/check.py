@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.actions.importing import Foreign, read, variables_of
-from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memory_engine, own_measurements
+from launcher.actions.measurements import measurements
+from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memory_engine
 from launcher.actions.trust_gate import careful_validator, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import say
 from launcher.preflight.assess_here import Judging
-from launcher.preflight.measured.known import Measured
 from launcher.views.check import Check
 
 
@@ -57,7 +57,7 @@ def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
     line = request.command_line(text for file in foreign for text in file.words(typed))
     if request.trust:
         require_trust(line, trusted=True, imported=sources)
-    own = _own(request)
+    own = measurements(wanted=request.measured, anchor=request.anchor)
     found = compose_run(line, own)
     partial = request.partial or (found.spec is not None and found.spec.run.partial)
     remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))
@@ -72,11 +72,3 @@ def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
             refined=memory_engine(request.engine), native=native, python=python_of(line, sources, typed), measured=own
         )
         return Check.of(judge_run(found, judging), warnings=remarks)
-
-
-def _own(request: JudgeRequest) -> Measured | None:
-    if request.anchor is None:
-        return own_measurements(wanted=request.measured)
-    from launcher.actions.measured_runs import anchored  # Late, because few checks read a run.
-
-    return anchored(request.anchor, others=request.measured)

@@ -12,8 +12,8 @@ from dataclasses import field, replace
 from typing import Any
 
 from launcher.actions import layout_search
+from launcher.actions.measurements import measurements
 from launcher.actions.plan_requests import MeasureRequest, PlanRequest
-from launcher.actions.requests import own_measurements
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
@@ -70,11 +70,8 @@ def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
     if not question.openings:
         return None
-    if request.anchor is not None:
-        from launcher.actions.measured_runs import anchored  # Late, because few plans read a run.
-
-        return anchored(request.anchor, others=request.measured)
-    return own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster)
+    cluster = question.openings[0].spec.cluster
+    return measurements(wanted=request.measured, cluster=cluster, anchor=request.anchor)
 
 
 class Search:

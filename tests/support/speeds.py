@@ -6,7 +6,9 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.result import SpeedEstimate, StageTime
 from launcher.estimate.speed.terms import SpeedTerm, term
 
-CONSTANT = Constant(value=0.93, low=0.68, high=1.2, rows=34, whose="PyTorch FSDP on h100_80g")
+CONSTANT = Constant(
+    value=0.93, low=0.68, high=1.2, rows=34, whose="PyTorch FSDP on h100_80g", frameworks=("PyTorch FSDP",)
+)
 
 _TABLE = "launcher/estimate/speed/gemm.json"
 

@@ -40,18 +40,15 @@ def test_a_card_that_is_nearly_full_is_told_beside_the_band_of_speed() -> None:
     assert "the card is nearly full: " in text
 
 
-EXPERTS = ", models without experts"
-
-
 @pytest.mark.parametrize(
-    ("whose", "why"),
+    ("whose", "frameworks", "why"),
     [
-        ("LitGPT on h100_80g", "(the nearest to PyTorch FSDP of those measured)"),
-        ("all frameworks", "(of PyTorch FSDP too few were measured)"),
+        ("LitGPT on h100_80g", ("LitGPT",), "(the nearest to PyTorch FSDP of those measured)"),
+        ("all frameworks", (), "(of PyTorch FSDP too few were measured)"),
     ],
 )
-def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) -> None:
-    speed = speed_of(constant=replace(CONSTANT, whose=whose))
+def test_runs_of_another_framework_are_said_to_stand_in(whose: str, frameworks: tuple[str, ...], why: str) -> None:
+    speed = speed_of(constant=replace(CONSTANT, whose=whose, frameworks=frameworks))
     found = replace(assess.assess(composed_once(*SEVEN), search=None), speed=speed)
     text = " ".join(detail.speed_text(found).split())
     assert f"34 runs of {whose} {why}; error band 0.68 to 1.20" in text
@@ -59,7 +56,8 @@ def test_runs_of_another_framework_are_said_to_stand_in(whose: str, why: str) ->
 
 def test_frameworks_have_one_vote_each_and_a_model_with_experts_the_band_of_such_models() -> None:
     whose = "A on other GPUs, PyTorch FSDP on h100_80g"
-    plain, experts = (speed_of(constant=replace(CONSTANT, whose=f"{whose}{of}", votes=2)) for of in ("", EXPERTS))
+    voted = replace(CONSTANT, whose=whose, votes=2, band_of="others")
+    plain, experts = speed_of(constant=voted), speed_of(constant=replace(voted, band_of="experts"))
     found = assess.assess(composed_once(*SEVEN), search=None)
     text = " ".join(detail.speed_text(replace(found, speed=plain)).split())
     assert f"the median of the constants of {whose}, 34 runs, each framework with one vote; error band" in text

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
@@ -37,6 +37,9 @@ class Constant:
     votes: int = 0
     # True if they are the user's own runs on this cluster, and not those of the shipped calibration.
     here: bool = False
+    frameworks: tuple[str, ...] = ()  # The frameworks that these runs are of; none where they are of all.
+    # The runs that the band is of: these; others, by how far they lie from what is said of them; those with experts.
+    band_of: Literal["same", "others", "experts"] = "same"
 
 
 UNCALIBRATED = Constant(value=1.0, low=1.0, high=1.0, rows=0, whose="no measured run")
@@ -66,7 +69,7 @@ def chosen(
     if found is not None and _vote(tables, framework, card) is None and "all" in tables:
         found = replace(found, low=tables["all"]["low"], high=tables["all"]["high"])
     if found is None:
-        found = _read(tables["all"]) if "all" in tables else UNCALIBRATED
+        found = replace(_read(tables["all"]), band_of="others") if "all" in tables else UNCALIBRATED
     return _without_experts(found, of_experts) if experts and found.rows else found
 
 
@@ -75,7 +78,7 @@ def _of(tables: Tables, names: tuple[str, ...], card: Card) -> Constant | None:
     own, pair = _vote(tables, names[0], card), tables.get("pairs", {}).get(f"{names[0]} on {card.name}")
     if own is not None and own.near and (own.certain or len(names) == 1):
         here = pair is not None and pair["rows"] >= LEAST_ROWS
-        return _read(pair) if here else _middle([own], tables)
+        return replace(_read(pair), frameworks=names[:1]) if here else _middle([own], tables)
     votes = [vote for name in names if (vote := _vote(tables, name, card)) is not None]
     return _middle(votes, tables) if votes else None
 
@@ -88,7 +91,8 @@ class _Vote(NamedTuple):
 
     constant: float  # The median of its pairs.
     rows: int  # Their runs.
-    whose: str  # The framework, and the GPU where it is the one that is asked about.
+    name: str  # The framework.
+    where: str  # The GPU where it is the one that is asked about, else which others.
     near: bool  # True if they are of the GPU that is asked about or of its generation.
     certain: bool  # True if the layouts of such runs are stated in full.
 
@@ -106,7 +110,7 @@ def _vote(tables: Tables, name: str, card: Card) -> _Vote | None:
         if found:
             rows = sum(row["rows"] for row in found)
             certain = all(row.get("certain", True) for row in found)
-            return _Vote(median(row["constant"] for row in found), rows, f"{name} on {where}", where != _FAR, certain)
+            return _Vote(median(row["constant"] for row in found), rows, name, where, where != _FAR, certain)
     return None
 
 
@@ -125,7 +129,9 @@ def _middle(votes: Sequence[_Vote], tables: Tables) -> Constant:
         high=band["high"],
         rows=sum(vote.rows for vote in votes),
         votes=len(votes),
-        whose=f"{', '.join(vote.whose for vote in votes)}{tables.get('of', '')}",
+        whose=f"{', '.join(f'{vote.name} on {vote.where}' for vote in votes)}{tables.get('of', '')}",
+        frameworks=tuple(vote.name for vote in votes),
+        band_of="others",
     )
 
 
@@ -137,6 +143,7 @@ def _without_experts(found: Constant, experts: Tables) -> Constant:
         low=min([found.low, *(row["constant"] * row["low"] / found.value for row in rows)]),
         high=max([found.high, *(row["constant"] * row["high"] / found.value for row in rows)]),
         whose=f"{found.whose}, models without experts",
+        band_of="experts",
     )
 
 

@@ -196,6 +196,13 @@ def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
     yield f"HFU {speed.hfu:.1%}: the same with what is computed again (arXiv:2205.05198, section 5)"
 
 
+_BANDS = {
+    "same": "from the same runs",
+    "others": "as far as others lie from what is said of them",
+    "experts": "from runs of models with experts",
+}
+
+
 def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
     """The measured factor in all numbers and the band around them, whose runs both are of, and why those."""
     constant = speed.constant
@@ -203,14 +210,10 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
         return "no measured run corrects this prediction, and its error band is not known"
     if constant.here:
         return _own(spec, constant)
-    if constant.whose.endswith("models without experts"):
-        band = "from runs of models with experts"
-    else:
-        band = "as far as others lie from what is said of them" if _votes(constant) else "from the same runs"
     return (
         f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: the median of"
         f" {_runs_of(spec, constant)}; error band {constant.low:.2f} to {constant.high:.2f} times the prediction,"
-        f" {band} (launcher/estimate/speed/calibration.json)"
+        f" {_BANDS[constant.band_of]} (launcher/estimate/speed/calibration.json)"
     )
 
 
@@ -231,18 +234,13 @@ def _own(spec: RunSpec, constant: Constant) -> str:
     )
 
 
-def _votes(constant: Constant) -> bool:
-    """True if the run's own framework was not measured on its card."""
-    return constant.whose.startswith("all ") or " GPUs" in constant.whose or constant.votes > 1
-
-
 def _runs_of(spec: RunSpec, constant: Constant) -> str:
     """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
     if constant.votes > 1:
         runs = f"the constants of {constant.whose}, {constant.rows} runs, each framework with one vote"
     execution = backends.of(spec).execution(spec)
-    if execution is None or execution.framework in constant.whose:
+    if execution is None or execution.framework in constant.frameworks:
         return runs
-    related, name = any(one in constant.whose for one in execution.related), execution.framework
+    name, related = execution.framework, bool(constant.frameworks)
     return f"{runs} ({f'the nearest to {name} of those measured' if related else f'of {name} too few were measured'})"
