@@ -24,7 +24,9 @@ Fitted: runs of two models hold buffers from 5.1 ms at 400 TFLOP/s on, and none 
 
 _PASS_LAUNCHES = 20
 """Launches of a stage's pass outside of its blocks: ids and masks of the token table, the message and its metadata
-(nanotron ``p2p.py``, ``_send_meta``)."""
+(nanotron ``p2p.py``, ``_send_meta``).
+
+Fitted: the number is inferred from the rows that it scores; no source counts them."""
 
 
 def reserved(spec: RunSpec, *, run_ahead: bool, capacity: int) -> int:
@@ -154,7 +156,10 @@ class _Training:
         return spec.parallel.tensor <= spec.cluster.gpus_per_node and products + scores >= _OUTLASTING
 
     def _slow(self) -> bool:
-        """True for 32 copies and more on 512 GPUs, several times slower than others, whose hosts are never ahead."""
+        """True for 32 copies and more on 512 GPUs, several times slower than others, whose hosts are never ahead.
+
+        Fitted: no source says why they are slow; the bounds are those of the runs that were.
+        """
         return self.spec.gpus >= 512 and self.spec.data_degree >= 32
 
     def _backward(self, stage: FirstStage, saved: SavedForward) -> None:
