@@ -215,18 +215,22 @@ class Search:
 
         With micro-batches of one sequence, and more than one of them, it needs no more than with larger ones.
         """
-        if variant.gradient_accumulation > 1 and settings["train.micro_batch_size"] > 1:
-            smaller = {**settings, "train.micro_batch_size": 1}
-            if "train.micro_batch_size" not in self._spaces[opening].said and not self._has_room(opening, smaller):
+        size, smaller = "train.micro_batch_size", None
+        if variant.gradient_accumulation > 1 and settings[size] > 1 and size not in self._spaces[opening].said:
+            smaller = {**settings, size: 1}
+            if not self._room.get(_key(opening, smaller), True):
                 return True
-        return not self._has_room(opening, settings)
+        if self._has_room(opening, settings, variant):
+            return False
+        if smaller is not None and (least := next(self._spaces[opening].staged(smaller, self._judge.errors), None)):
+            self._has_room(opening, smaller, least)  # Its answer is for the sizes between.
+        return True
 
-    def _has_room(self, opening: int, settings: Settings) -> bool:
-        """True if the plain variant of some settings fits with the strongest savings, or there is none."""
-        key = opening, *map(repr, settings.values())
+    def _has_room(self, opening: int, settings: Settings, variant: RunSpec) -> bool:
+        """True if the first variant of some settings fits with the strongest savings, or is not the plain one."""
+        key = _key(opening, settings)
         if key not in self._room:
-            variant = next(self._spaces[opening].staged(settings, self._judge.errors), None)
-            strongest = self._strongest(opening, variant)[0] if variant and _is_plain(variant) else None
+            strongest = self._strongest(opening, variant)[0] if _is_plain(variant) else None
             self._room[key] = strongest is None or self._fits(strongest)
         return self._room[key]
 
@@ -332,6 +336,10 @@ class Search:
             if likeliest is None or verdict.chance >= likeliest.verdict.chance:
                 likeliest = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
         return likeliest
+
+
+def _key(opening: int, settings: Settings) -> tuple[object, ...]:
+    return (opening, *map(repr, settings.values()))
 
 
 def _is_plain(variant: RunSpec) -> bool:
