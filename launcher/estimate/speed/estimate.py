@@ -18,7 +18,7 @@ from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
 from launcher.estimate.speed.network import Network, network_of
 from launcher.estimate.speed.products import model_flops
-from launcher.estimate.speed.result import OF_CPU, SpeedEstimate
+from launcher.estimate.speed.result import OF_CPU, SpeedEstimate, StageTime
 from launcher.estimate.speed.shape import shape_of
 from launcher.estimate.speed.stage import Line, Stage, bubble, idle_seconds, line_of, messages
 from launcher.estimate.speed.terms import SpeedTerm, StepPart, term
@@ -192,26 +192,30 @@ def least_of_schedules(
     To the passes and the bubble they add what the states take at least: this depends on the number of model chunks,
     more of which hide more, and on whether stages are folded or backward passes split. None where they are unknown.
     """
-    timed = _timed(spec, family, strategies, backend)
-    if timed is None:
-        return None
-    factor, times = _factor(spec, timed, measured, calibrated=calibrated), [stage.time for stage in timed.line.stages]
-    passes = spec.gradient_accumulation * timed.line.slowest.time.seconds
-    traffic: dict[tuple[bool, bool], float] = {}
+    kinds: dict[tuple[bool, bool], tuple[Sequence[StageTime], float, float]] = {}
     for schedule, chunks in sorted(chunkings, key=lambda each: -each[1]):
-        kind = schedule in FOLDED, schedule in SPLIT
-        if kind not in traffic:
+        kind = _kind(schedule)
+        if kind not in kinds:
             widest = changed_at(spec, {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks})
-            traffic[kind] = _least_traffic(widest, family, strategies, backend)
-    idle = [idle_seconds(times, schedule, chunks) for schedule, chunks in chunkings]
-    states_ = [traffic[schedule in FOLDED, schedule in SPLIT] for schedule, _ in chunkings]
-    return [(passes + one + other) / factor.value for one, other in zip(idle, states_, strict=True)]
+            timed = _timed(widest, family, strategies, backend)
+            if timed is None:
+                return None
+            factor, slowest = _factor(spec, timed, measured, calibrated=calibrated), timed.line.slowest.time.seconds
+            seconds = spec.gradient_accumulation * slowest + _of_slowest(widest, family, strategies, timed)
+            kinds[kind] = [stage.time for stage in timed.line.stages], seconds, factor.value
+    found = []
+    for schedule, chunks in chunkings:
+        times, seconds, value = kinds[_kind(schedule)]
+        found.append((seconds + idle_seconds(times, schedule, chunks)) / value)
+    return found
 
 
-def _least_traffic(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> float:
-    timed = _timed(spec, family, strategies, backend)
-    if timed is None:
-        return 0.0
+def _kind(schedule: str) -> tuple[bool, bool]:
+    return schedule in FOLDED, schedule in SPLIT
+
+
+def _of_slowest(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed) -> float:
+    """Seconds that the states of the stage with the longest passes take beside these."""
     slowest = timed.line.slowest
     view = view_of(spec, strategies, slowest.time.stage) if slowest.time.stage else timed.view
     return _exposed(_of_states(rank_model(spec, view, family, timed.dtypes, timed.engine), timed, slowest))
