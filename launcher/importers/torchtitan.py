@@ -385,6 +385,24 @@ def _kernels(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "optimizer states are in 32 bits here: set precision.optimizer_states")
 
 
+def _expert_tensor(reading: Reading, key: str) -> None:
+    if (reading.number(key) or 1) > 1:
+        reading.say_count(key, "parallel.expert_tensor")
+    else:
+        reading.ledger.default(key)
+
+
+def _compiles(reading: Reading, key: str) -> None:
+    """Blocks are compiled where ``components`` names the model, as it does where it is left out."""
+    parts = reading.value("compile.components")
+    if reading.flag(key) and isinstance(parts, list) and "model" not in parts:
+        reading.ledger.leave(key, "the loss is not compiled by itself here, with the same maths", matters=False)
+    elif reading.flag(key):
+        reading.say(key, {"train.compile": True})
+    elif reading.ledger.is_open(key):
+        reading.ledger.default(key)
+
+
 def _sequence(reading: Reading, key: str) -> None:
     degree = int(reading.number(key) or 1)
     sequence = reading.ledger.values.get("parallelism.enable_sequence_parallel", True)
@@ -422,7 +440,7 @@ TABLE: tuple[Row, ...] = (
     by("validation.freq validator.freq validation.steps validator.steps", "train.eval_every, train.eval_steps", "",
         _validates),
     idle("validation validator", "of a validation that is told by the other keys"),
-    flag(f"{_T}.compile compile.enable", "train.compile", "each block is compiled"),
+    by(f"{_T}.compile compile.enable", "train.compile", "each block is compiled; the loss alone is not", _compiles),
     flag("compile.enable_async_tensor_parallel parallelism.enable_async_tensor_parallel"
         " experimental.enable_async_tensor_parallel",
          "parallel.async_tensor"),
@@ -465,7 +483,7 @@ TABLE: tuple[Row, ...] = (
           "stages share the layers out evenly here: set parallel.first_stage_layers"),
     count(f"{_P}.context_parallel_degree experimental.context_parallel_degree", "parallel.context", least=1),
     count(f"{_P}.expert_parallel_degree", "parallel.expert", least=1),
-    count(f"{_P}.expert_tensor_parallel_degree", "parallel.expert_tensor", least=1),
+    by(f"{_P}.expert_tensor_parallel_degree", "parallel.expert_tensor", "1 is whole experts", _expert_tensor),
     idle(f"{_P}.context_parallel_rotate_method {_P}.context_parallel_load_balancer {_P}.context_parallel_ptrr_mask_key"
          f" {_P}.disable_loss_parallel {_P}.enable_compiled_autograd {_P}.spmd_backend {_P}.enable_fsdp_symm_mem"
          f" {_P}.expert_parallel_comm_backend {_P}.fsdp_disable_prefetch {_P}.class", "of how ranks exchange the same"),
