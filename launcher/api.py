@@ -196,10 +196,10 @@ def import_(
     """Read another program's file, as ``launch import`` does; nothing is written.
 
     Args:
-        kind: ``deepspeed``, ``hf`` or ``megatron``.
+        kind: What the file is, as ``launch import`` has it: ``deepspeed``, ``hf``, ``axolotl``, ...
         file: The file; of ``hf`` also a model's folder.
         partial: Go on although words that matter are left out.
-        variables: Values of the variables of a Megatron-LM script.
+        variables: Values of the variables of a Megatron-LM script; ``config`` or ``task`` of other kinds.
 
     Returns:
         Its settings as ``overrides`` and as a ``recipe``, and where each of its keys ended: ``said``, ``default``,
