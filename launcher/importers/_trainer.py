@@ -67,8 +67,23 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
     if reading.choose.get("parallel") == "zero3" and reading.settings.get("train.loss") == "fused":
         reading.settings["train.loss"] = "chunked"  # ZeRO 3 gathers the head for its own call alone.
     _table.defaults(reading, defaults)
+    _one_row(reading)
     for setting in _LESS.get(reading.choose.get("optimizer", ""), ()):
         reading.settings.pop(setting, None)
+
+
+def _one_row(reading: Reading) -> None:
+    """Packed rows one at a time where the kernel finds documents in one row alone: the same batch by accumulation."""
+    settings, size = reading.settings, reading.settings.get("train.micro_batch_size", 1)
+    packed = settings.get("data.packing") == "documents" and settings.get("model.attention") == "flash"
+    if not packed or not isinstance(size, int) or size < 2:
+        return
+    steps = settings.get("train.gradient_accumulation") or 1
+    said = {"train.micro_batch_size": 1, "train.gradient_accumulation": size * steps}
+    for setting in said:
+        for key in reading.ledger.saying(setting):
+            reading.ledger.say(key, *said)
+    settings |= said
 
 
 def _steps(reading: Reading, key: str) -> None:

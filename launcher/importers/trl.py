@@ -252,12 +252,14 @@ def _mixture(reading: Reading) -> None:
 
 
 def _packs(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        strategy = str(reading.value("packing_strategy") or "bfd")
-        reading.say(key, {"data.packing": "concat" if strategy == "wrapped" else "documents"})
-        reading.ledger.say("packing_strategy", "data.packing")
-    else:
+    """TRL packs by itself."""
+    if not reading.flag(key):
         reading.ledger.default(key)
+        return
+    for name in ("packing", "packing_strategy"):
+        if reading.value(name) is not None:
+            reading.settings[f"backend.extra.{name}"] = reading.value(name)
+            reading.ledger.keep(name)
 
 
 def _of_task(names: Mapping[str, str]) -> Any:
@@ -339,7 +341,7 @@ TABLE: tuple[Row, ...] = (
     off("load_dataset datasets", "its arguments are not known here: set data.path"),
     words("dataset_text_field", "data.column", {"text": None, "messages": None}, "{}: set data.column"),
     count("max_length max_seq_length", "train.sequence_length", "left out it is 1024", least=1),
-    by("packing", "data.packing", "bfd is documents, wrapped is concat", _packs),
+    by("packing", "backend.extra.packing", "with packing_strategy, by TRL itself", _packs),
     idle("packing_strategy", "nothing is packed"),
     by("assistant_only_loss completion_only_loss", "data.train_on", "", _trains_on),
     text("chat_template_path", "data.template"),
