@@ -67,6 +67,7 @@ _DELTA: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention"],
 }
 _OF_KIND |= {
+    "bamba": {**_MAMBA, "mamba_chunk_size": 8, "attn_layer_indices": [1]},
     "granitemoehybrid": {**_MAMBA, "mamba_chunk_size": 8, "layer_types": ["mamba", "attention"]},
     "jamba": {
         "mamba_d_state": 4,

@@ -223,11 +223,13 @@ def _content_of_modules(
 ) -> MemoryTerm:
     """The same with recomputed modules: what the block kept, and what the one whose backward pass runs brings back.
 
-    Backward starts with the MLP or the experts; where tensors are left by then, it has come to attention.
+    Backward starts with the MLP or the experts; where tensors are left by then, or the block has neither, it has come
+    to attention or to the mixer.
     """
-    runs = ("mlp", "experts") if saved is None else ("attention",)
     there = kind.saved if saved is None else saved
     reached = {row.module for row in there}
+    first = saved is None and not reached.isdisjoint(("mlp", "experts"))
+    runs = ("mlp", "experts") if first else ("attention", "mixer")
     kept = [row for row in kind.kept if row.part == "input" and row.module in reached]
     kept += [row for row in there if row.module not in kind.recomputed]
     again = [row for row in there if row.module in runs and row.module in kind.recomputed]
@@ -300,7 +302,9 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.blocks or rank.engine.library == "megatron":
         return
-    kind, engine = rank.last_block, rank.engine
+    engine, kind = rank.engine, rank.last_block
+    if kind.recomputed:  # Little is kept of any block, so that the one through which most passes is the fullest.
+        kind = max(reversed(rank.blocks), key=lambda one: rank.token_bytes(_passing(rank, one)))
     model, recomputes = rank.spec.model, BLOCK in kind.recomputed
     # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
@@ -313,12 +317,20 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
 
 
-def _passing(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
-    """The tensors of a checkpointed block's MLP that are in memory together, without those that are kept."""
+def _passing(rank: RankModel, kind: BlockKind) -> list[SavedTensor]:
+    """The tensors of a checkpointed block's MLP, or of its mixer if those are more, that are in memory together."""
+    rows = list(_together(rank, kind))
+    mixer = [row for row in rows if row.part == "mixer"]
+    others = [row for row in rows if row.part != "mixer"]
+    return max(others, mixer, key=rank.token_bytes)
+
+
+def _together(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
+    """Tensors of both, without those that are kept."""
     kept = {item.output_of for item in kind.saved if item.part == "cache"} - {""}
     loops = not rank.engine.grouped_experts
     for item in kind.saved_if_trained:
-        inside = item.in_forward_peak and item.part in ("mlp", "activation", "moe")
+        inside = item.in_forward_peak and item.part in ("mlp", "activation", "moe", "mixer")
         if kind.kept and item.module not in kind.recomputed:
             continue
         if inside and item.output_of not in kept and not (loops and item.share.startswith("routed")):

@@ -297,8 +297,9 @@ def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iter
     """Modules of ``transformers``, each without its last product, whose output nobody needs (``early_stop``)."""
     repeated = NOTHING
     inside = tuple(one for one in own if one.part in ("attention", "up_projection"))
-    if "attention" in names:
-        scores, _ = _attention(key, shape)
+    ahead = scans.passes(key.family.traits.scans(key.model, key.layer, shape.size), shape)[0]
+    if ("mixer" if ahead.launches else "attention") in names:
+        scores = _attention(key, shape)[0].plus(ahead)
         repeated = repeated.plus(_products(inside[:-1], key.model, shape)[0]).plus(scores)
         repeated = repeated.plus(_moved(_rotary(key, shape), shape))
     rest = tuple(one for one in own if one not in inside)

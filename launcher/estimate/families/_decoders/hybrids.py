@@ -65,6 +65,12 @@ def _periods(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     )
 
 
+def _indexed(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """Attention in the layers that ``attn_layer_indices`` names."""
+    named = value_of("attn_layer_indices") or ()
+    return tuple(f"{'full' if layer in named else 'linear'}_attention mlp" for layer in range(layers))
+
+
 def _alike(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return ("linear_attention",) * layers
 
@@ -116,7 +122,34 @@ _QWEN_EXPERTS = Experts(
     shared_first=True,
 )
 
+_MAMBA_2: Mapping[str, str | int] = {
+    "heads": "mamba_n_heads",
+    "head_dim": "mamba_d_head",
+    "expand": "mamba_expand",
+    "state": "mamba_d_state",
+    "groups": "mamba_n_groups",
+    "conv": "mamba_d_conv",
+    "chunk": "mamba_chunk_size",
+    "bias": "mamba_proj_bias",
+    "conv_bias": "mamba_conv_bias",
+    "norm": 1,
+}
+
 TYPES: dict[str, Decoder] = {
+    "bamba": Decoder(
+        config="BambaConfig",
+        last="final_layernorm",
+        input_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        joins_queries=True,
+        mixer="mamba",
+        mlp="feed_forward",
+        layers=_indexed,
+        steps=_two_norms("mamba2", "pre_ff_layernorm"),
+        sizes=_MAMBA_2,
+        legal={"z_loss_coefficient": (0.0, None)},
+    ),
     "nemotron_h": Decoder(
         config="NemotronHConfig",
         table="embeddings",
@@ -177,18 +210,7 @@ TYPES: dict[str, Decoder] = {
         ),
         layers=_granite,
         steps=_two_norms("mamba2"),
-        sizes={
-            "heads": "mamba_n_heads",
-            "head_dim": "mamba_d_head",
-            "expand": "mamba_expand",
-            "state": "mamba_d_state",
-            "groups": "mamba_n_groups",
-            "conv": "mamba_d_conv",
-            "chunk": "mamba_chunk_size",
-            "bias": "mamba_proj_bias",
-            "conv_bias": "mamba_conv_bias",
-            "norm": 1,
-        },
+        sizes=_MAMBA_2,
         legal=_NO_LOSS,
         variants=(("position_embedding_type", "rope", {"fixed": {}}), ("num_local_experts", 0, {"experts": None})),
         logits_divisor="logits_scaling",

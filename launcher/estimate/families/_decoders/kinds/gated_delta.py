@@ -6,6 +6,7 @@ token five times; as Triton's kernels ``chunk_gated_delta_rule`` of ``fla``, whi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -94,7 +95,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
         _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
         _saved("gates", one.heads * (engine.size + 2 * _FP32), "tensor", "mixer"),
         _saved("delta rule", rule, "tensor", "mixer"),
-        _saved("norm of the output", _norm(one, engine), "tensor", "mixer"),
+        replace(_saved("norm of the output", _norm(one, engine), "tensor", "mixer"), in_forward_peak=False),
         _read("input of out_proj", engine.size * one.values, "tensor", "mixer", ("out_proj",)),
     ]
 

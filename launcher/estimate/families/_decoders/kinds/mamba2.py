@@ -7,6 +7,7 @@ scan's output and computes the rest again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -96,7 +97,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
         _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
         _saved("time steps", _time_steps(one, engine), "tensor", "mixer"),
         _saved("scan", _scan(one, engine), "tensor", "mixer"),
-        _saved("norm of the scan", _norm(one, engine), "tensor", "mixer"),
+        replace(_saved("norm of the scan", _norm(one, engine), "tensor", "mixer"), in_forward_peak=False),
         _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
     ]
 
