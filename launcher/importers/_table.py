@@ -105,7 +105,10 @@ def _leave_setting(reading: Reading, setting: str) -> None:
 
 def defaults(reading: Reading, settings: Mapping[str, Any]) -> None:
     """Settings for what the file leaves to its program, whose default differs from the one here."""
+    evaluates = {"train.eval_every", "train.evals_per_epoch"} & reading.settings.keys()
     for setting, value in settings.items():
+        if setting == "data.eval_fraction" and not evaluates:
+            continue  # Nothing is held out then.
         if setting not in reading.settings and setting not in reading.choose:
             (reading.settings if "." in setting else reading.choose)[setting] = value
 
