@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
+from launcher.estimate.rank import adapters
 from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.spec import RunSpec, edit
+
+_NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3).
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -22,6 +25,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _modules_to_save(spec)
     if spec.adapter.dora:
         yield from _dora(spec)
+    if spec.adapter.name == "qlora":
+        yield from _quantised(spec)
 
 
 def _targets(spec: RunSpec) -> Iterator[ConfigError]:
@@ -87,3 +92,41 @@ def _dora(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.train.compile:
         rule = "this version compiles no blocks with DoRA"
         yield ConfigError("train.compile", True, rule, ["train.compile=false", back])
+
+
+def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.model.num_experts and spec.checkpointing.mode != "full":
+        rule = "autograd would keep the experts of all layers unpacked, more than they take in 16 bits"
+        yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", "adapter=lora"])
+    if spec.train.compile:
+        rule = "this version compiles no blocks with 4-bit weights"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
+    if spec.hardware.device == "cpu":
+        yield from _unpacked_on_the_cpu(spec)
+
+
+def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
+    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly, since it mistakes their constants."""
+    model, family = spec.model, families.of(spec.model)
+    rows = {
+        "model.hidden_size": model.hidden_size,
+        "model.intermediate_size": model.intermediate_size,
+        "model.head_dim": model.num_attention_heads * model.head_size,
+        "model.moe_intermediate_size": model.moe_intermediate_size,
+        "model.q_lora_rank": model.q_lora_rank,
+        "model.kv_lora_rank": model.kv_lora_rank,
+        "model.v_head_dim": model.num_attention_heads * model.v_head_dim,
+    }
+    blocks = (family.block(model, layer) for layer in (0, model.num_hidden_layers - 1))
+    found = {
+        weight.shape[1] for block in blocks for weight in adapters.weights(block, spec.adapter) if weight.quantised
+    }
+    for path, length in rows.items():
+        if length % _NF4_BLOCK and length in found:
+            rule = (
+                f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
+            )
+            legal = [
+                multiple for multiple in edit.multiples_around(length, _NF4_BLOCK, 1) if not path.endswith("head_dim")
+            ]
+            yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])

@@ -77,7 +77,9 @@ def _reason(errors: str) -> str:
     """The error of a process that wrote no report; libraries may speak after it as they end."""
     if "No module named 'torch'" in errors:
         return _NO_TORCH
-    lines = [line.strip() for line in errors.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    lines = [
+        line.strip() for line in errors.splitlines() if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception)\b", line)
+    ]
     return f"the trace failed: {lines[-1] if lines else 'no message'}"
 
 

@@ -108,9 +108,9 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.sequence:
         rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"
         yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel=tp"])
-    if spec.adapter.name == "lora":
+    if spec.adapter.name != "none":
         rule = "an adapter's matrices lie inside the linear layers that AutoTP replaces"
-        yield ConfigError("adapter.name", "lora", rule, ["adapter=none", "parallel.tensor=1"])
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none", "parallel.tensor=1"])
     if spec.zero.hpz > 1:
         rule = "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors"
         yield ConfigError("zero.hpz", spec.zero.hpz, rule, ["zero.hpz=1", "parallel.tensor=1"])
@@ -294,9 +294,11 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.dora and spec.zero.stage == 3:
         rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
-    if spec.adapter.name == "qlora":
-        rule = "ZeRO flattens and casts parameters, which 4-bit weights do not survive"
-        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", "parallel=fsdp"])
+    if spec.adapter.name == "qlora" and spec.zero.stage not in (1, 2):
+        rule = "ZeRO 3 gathers packed weights, and keeps small ones gathered, which this version does not count"
+        if spec.zero.stage == 0:
+            rule = "4-bit weights are tested beside ZeRO 1 and 2"
+        yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero=2", "parallel=fsdp", "adapter=lora"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

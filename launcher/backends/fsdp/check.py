@@ -15,7 +15,6 @@ from launcher.backends.fsdp import expert_ranks, float8
 from launcher.backends.fsdp.traits import dtypes, is_ddp, splits
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.estimate.rank import adapters
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
 from launcher.spec.values import beside_products
@@ -30,8 +29,6 @@ _ON_THE_DEVICE = {
 _DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_cap_mb": 25.0}
 _SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
 """Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
-
-_NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3).
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -54,7 +51,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _precision(spec)
     yield from float8.check(spec)
     yield from _optimizer(spec)
-    yield from _quantised(spec)
+    yield from _packed(spec)
     yield from _shared.check_worker(spec)
     yield from _models.check(spec)
 
@@ -282,47 +279,10 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, "cpu", rule, [f"{path}=none", "optimizer=adamw"])
 
 
-def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.adapter.name != "qlora":
-        return
-    if spec.model.num_experts and spec.checkpointing.mode != "full":
-        rule = "autograd would keep the experts of all layers unpacked, more than they take in 16 bits"
-        yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", "adapter=lora"])
-    if spec.train.compile:
-        rule = "this version compiles no blocks with 4-bit weights"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
-    if spec.hardware.device == "cpu":
-        yield from _unpacked_on_the_cpu(spec)
-    if spec.zero.offload_parameters == "cpu":
+def _packed(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.adapter.name == "qlora" and spec.zero.offload_parameters == "cpu":
         rule = "this version keeps 4-bit weights on the device"
         yield ConfigError("zero.offload_parameters", "cpu", rule, ["zero.offload_parameters=none", "adapter=lora"])
-
-
-def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
-    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly, since it mistakes their constants."""
-    model, family = spec.model, families.of(spec.model)
-    rows = {
-        "model.hidden_size": model.hidden_size,
-        "model.intermediate_size": model.intermediate_size,
-        "model.head_dim": model.num_attention_heads * model.head_size,
-        "model.moe_intermediate_size": model.moe_intermediate_size,
-        "model.q_lora_rank": model.q_lora_rank,
-        "model.kv_lora_rank": model.kv_lora_rank,
-        "model.v_head_dim": model.num_attention_heads * model.v_head_dim,
-    }
-    blocks = (family.block(model, layer) for layer in (0, model.num_hidden_layers - 1))
-    found = {
-        weight.shape[1] for block in blocks for weight in adapters.weights(block, spec.adapter) if weight.quantised
-    }
-    for path, length in rows.items():
-        if length % _NF4_BLOCK and length in found:
-            rule = (
-                f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
-            )
-            legal = [
-                multiple for multiple in edit.multiples_around(length, _NF4_BLOCK, 1) if not path.endswith("head_dim")
-            ]
-            yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])
 
 
 def check_context(spec: RunSpec) -> Iterator[ConfigError]:

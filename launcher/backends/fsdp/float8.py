@@ -35,7 +35,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         ways = [f"precision.recipe={other}" for other in RECIPES]
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:
-        rule = f"torchao.float8 converts linears, and weights of the family {spec.model.family} are of another kind"
+        rule = f"this version converts linears of the family llama alone to fp8, and this is {spec.model.family}"
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "parallel=tp"])
     if spec.adapter.name != "none":
         rule = "this version trains no adapter beside linears in fp8"

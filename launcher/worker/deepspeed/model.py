@@ -57,6 +57,7 @@ def build(
     network.use_kernels(made, spec)
     if spec.parallel.pipeline > 1:
         _cut_to_stage(made, context)
+    adapters.quantise(made, spec, network.DTYPES[spec.precision.compute])
     adapters.inject(made, spec)
     cutter = _cut_by_plan(made, config["tensor_parallel"]) if spec.parallel.tensor > 1 else None
     stepped = optimizers.parameter_groups(made, spec)
@@ -64,10 +65,11 @@ def build(
     real = _with_memory(made, context.device, _partitioner(config) if spec.zero.stage == 3 else None)
     for group in stepped:
         group["params"] = [real[id(parameter)] for parameter in group["params"]]
+    access = adapters.access(made, spec, context.device, otherwise=opened)
     if spec.model.weights is None:
-        initial.fill(made, spec.train.seed, access=opened)
+        initial.fill(made, spec.train.seed, access)
     else:
-        weights.load(made, Path(spec.model.weights), spec.train.seed, access=opened)
+        weights.load(made, Path(spec.model.weights), spec.train.seed, access)
     if spec.adapter.dora:
         adapters.set_magnitudes(made)
     model = LanguageModel(made, spec, share=shared.share if shared else None)

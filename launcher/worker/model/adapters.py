@@ -50,9 +50,14 @@ def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
         _quantised().quantise(network, spec.adapter, compute, torch.float32 if wide else compute)
 
 
-def access(network: Any, spec: RunSpec, device: torch.device) -> initial.Access:
-    """The context in which a parameter of a network is filled (``initial.fill``)."""
-    return _quantised().access(network, device) if spec.adapter.name == "qlora" else contextlib.nullcontext
+def access(
+    network: Any, spec: RunSpec, device: torch.device, otherwise: initial.Access = contextlib.nullcontext
+) -> initial.Access:
+    """The context in which a parameter of a network is filled (``initial.fill``), ``otherwise`` if it is not packed."""
+    if spec.adapter.name != "qlora":
+        return otherwise
+    found: initial.Access = _quantised().access(network, device, otherwise)
+    return found
 
 
 def _quantised() -> Any:

@@ -130,8 +130,8 @@ def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype, experts: tor
     made.is_loaded_in_4bit = True  # ``peft`` knows it by this.
 
 
-def access(made: nn.Module, device: torch.device) -> initial.Access:
-    """The context in which a parameter of a network is filled (``initial.fill``)."""
+def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> initial.Access:
+    """The context in which a parameter of a network is filled (``initial.fill``), ``otherwise`` if it is not packed."""
     packed: dict[int, Callable[[], contextlib.AbstractContextManager[torch.Tensor]]] = {}
     for module in made.modules():
         if isinstance(module, Linear):
@@ -141,6 +141,6 @@ def access(made: nn.Module, device: torch.device) -> initial.Access:
 
     def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor]:
         filling = packed.get(id(parameter))
-        return contextlib.nullcontext(parameter) if filling is None else filling()
+        return otherwise(parameter) if filling is None else filling()
 
     return opened

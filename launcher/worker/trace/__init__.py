@@ -35,8 +35,8 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield f"backend={spec.backend.name} is not one of the workers that run under fake tensors"
     if spec.checkpointing.offload or (spec.zero.offload_optimizer, spec.zero.offload_parameters) != ("none", "none"):
         yield "offload moves tensors between two memories that one fake device cannot tell apart"
-    if spec.backend.name == "deepspeed" and spec.parallel.tensor > 1:
-        yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
+    if spec.backend.name == "deepspeed":
+        yield from _of_deepspeed(spec)
     if spec.parallel.pipeline > 1:
         yield "a pipeline stage waits for what the others send, and under fake tensors nobody does"
     if families.of(spec.model).traits.observed and len(depths(spec)) > 1:
@@ -50,6 +50,13 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "optimizer=paged_adamw_8bit has states that a driver moves between two memories"
     if spec.train.compile:
         yield "train.compile=true replaces the operations that are followed"
+
+
+def _of_deepspeed(spec: RunSpec) -> Iterator[str]:
+    if spec.parallel.tensor > 1:
+        yield "the groups of ranks that AutoTP makes are not followed under fake tensors"
+    if spec.adapter.name == "qlora":
+        yield "bitsandbytes makes its class of 4-bit weights of real tensors alone"
 
 
 def depths(spec: RunSpec) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -115,15 +116,23 @@ def deepspeed(context: Context) -> Iterator[None]:
     from deepspeed.utils import groups
 
     from launcher.worker.deepspeed import model
+    from launcher.worker.model import adapters
 
     with contextlib.ExitStack() as stack:
         # DeepSpeed keeps groups of the world that it started in, and each depth is traced in a world of its own.
         stack.enter_context(replaced(comm, "cdb", None))
         stack.callback(groups._release_process_group_references)
         stack.enter_context(replaced(model, "LanguageModel", _Placed))
+        stack.enter_context(replaced(adapters, "inject", functools.partial(_inject, adapters.inject)))
         stack.enter_context(replaced(CUDAQuantizer, "quantizer_cuda_module", _Quantizer()))
         stack.enter_context(agreed())
         yield
+
+
+def _inject(inject: Callable[..., None], *args: Any) -> None:
+    """Add an adapter whose modules ``peft`` moves nowhere: fake parameters cannot be swapped, and are there already."""
+    with replaced(nn.Module, "to", lambda module, *_, **__: module):
+        inject(*args)
 
 
 @contextlib.contextmanager

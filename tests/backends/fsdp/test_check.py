@@ -81,7 +81,7 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
         (
             ("precision=fp8", "model=gpt2"),
             "precision.compute",
-            "torchao.float8 converts linears, and weights of the family gpt are of another kind",
+            "this version converts linears of the family llama alone to fp8, and this is gpt",
             ("precision=bf16", "parallel=tp"),
         ),
         (

@@ -171,6 +171,7 @@ _DEEPSPEED = (
     "gpt/zero3/fp32/none/4/model.tie_word_embeddings=true",
     *(f"moe/{stage}/bf16/full/2/model.moe_intermediate_size=128" for stage in ("zero1", "zero2", "zero3")),
     "moe/zero0/bf16/full/4/optimizer.foreach=true",
+    *(f"llama/{stage}/bf16/full/4/adapter=lora" for stage in ("zero1", "zero2")),
     "llama/zero0/bf16/full/4/optimizer=sgd",
     "llama/zero1/bf16/none/4/optimizer=sgd/optimizer.foreach=false",
     "llama/zero1/bf16/none/4/train.global_batch_size=16",

@@ -1,0 +1,34 @@
+"""QLoRA beside ZeRO 2 on two CPU ranks: packed weights are left alone by ZeRO, which steps the adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deepspeed", reason="workers need the extra 'deepspeed'")
+pytest.importorskip("bitsandbytes", reason="QLoRA needs the extra 'fsdp'")
+
+from tests.support.training import MOE, lines, train_all
+
+QLORA = (
+    *("model.intermediate_size=128", "adapter=qlora", "adapter.rank=16", "optimizer.lr=1e-2", "precision=bf16"),
+    *("parallel=zero2", "train.steps=6"),
+)
+RUNS = {
+    "whole": (*QLORA, "save.every=3", "save.keep=3"),
+    "experts": (
+        *(*MOE, *QLORA, "model.moe_intermediate_size=64", "checkpointing=full"),
+        *("adapter.targets=[q_proj,o_proj]", "optimizer=paged_adamw_8bit"),
+    ),
+}
+
+
+@pytest.mark.thorough
+def test_it_learns_and_goes_on_from_its_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
+    train_all(tmp_path, RUNS, ranks=2)
+    losses = {name: [line["loss"] for line in lines(tmp_path / name)] for name in RUNS}
+    assert all(loss[-1] < loss[0] - 0.03 for loss in losses.values())
+    saved = tmp_path / "whole" / "checkpoints" / "step-00000003"
+    train_all(tmp_path, {"left": (*QLORA, f"save.load={saved}")}, ranks=2)
+    assert [line["loss"] for line in lines(tmp_path / "left")] == losses["whole"][3:]
