@@ -139,7 +139,7 @@ def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> 
         elif isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], Unpacked):
             packed[id(module.original)] = functools.partial(module[0].filling, module.original, device)
 
-    def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor]:
+    def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor | initial.Local | None]:
         filling = packed.get(id(parameter))
         return otherwise(parameter) if filling is None else filling()
 
