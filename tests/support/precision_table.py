@@ -25,6 +25,8 @@ def precision_table(spec: RunSpec) -> str:
         if name == "fsdp":
             engines["fsdp"] = replace(chosen, parallel=replace(spec.parallel, shard=True))
             engines["ddp (backend=fsdp)"] = replace(chosen, parallel=replace(spec.parallel, shard=False))
+        elif name == "trl":
+            engines["trl on FSDP2"] = replace(chosen, parallel=replace(spec.parallel, shard=True))
         else:
             engines[name] = chosen
     lines = [

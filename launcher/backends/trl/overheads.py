@@ -56,8 +56,8 @@ def _sharded(rank: RankModel) -> Iterator[MemoryTerm]:
 def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     """Gathered parameters: a group and the last all-gather's output in forward, two blocks in backward.
 
-    The head's forward is never called, so that nothing gathers the last block ahead of its backward pass, and the
-    first block gathers the embedding. Without resharding after forward every block stays until its backward pass.
+    The last block is gathered, and the head's gradient reduced, while the loss still holds its tile; the first block
+    gathers the embedding. Without resharding after forward every block stays until its backward pass.
     """
     sizes: dict[str, Value] = {
         "z": rank.engine.size,
@@ -68,7 +68,8 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     }
     places: dict[tuple[Moment, ...], str] = {
         ("forward",): "2 * block",
-        ("output", "loss", "loss_backward"): "2 * head",
+        ("output", "loss"): "2 * head",
+        ("loss_backward",): "block + head",
         ("block_backward", "next_block_backward", "second_layer_backward"): "n * block",
         ("first_layer_backward",): "block + embed",
     }
@@ -76,7 +77,8 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
         sizes["blocks"] = rank.compute_parameters(rank.all_blocks)
         places = {
             ("forward",): "blocks + block + embed",
-            ("output", "loss", "loss_backward"): "blocks + embed + 2 * head",
+            ("output", "loss"): "blocks + embed + 2 * head",
+            ("loss_backward",): "blocks + embed + head",
             ("block_backward",): "blocks + embed",
             ("next_block_backward",): "max(blocks - block, 0) + embed",
             ("second_layer_backward",): "n * block + embed",
@@ -92,9 +94,8 @@ def _reduced(rank: RankModel) -> Iterator[MemoryTerm]:
     """The input of the reduction before, in the reduce format; at the end the embedding's gradient and its own."""
     z, z_red, block = rank.engine.size, rank.dtypes.size("reduce"), rank.largest_block.trained
     what, head, embed = "reduce-scatter input", rank.head.trained, rank.embedding.trained
-    yield term(
-        "reduce_buffers", ("block_backward",), f"{what} of the head", "z_red * head", _GROUPS, z_red=z_red, head=head
-    )
+    first: tuple[Moment, ...] = ("loss_backward", "block_backward")
+    yield term("reduce_buffers", first, f"{what} of the head", "z_red * head", _GROUPS, z_red=z_red, head=head)
     moments = LATER_BLOCKS_BACKWARD
     yield term("reduce_buffers", moments, f"{what} of a block", "z_red * block", _GROUPS, z_red=z_red, block=block)
     z_acc, shard = rank.dtypes.size("accumulate"), rank.elements.gradients - rank.embedding.gradients

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from launcher.preflight import assess
+from launcher.spec.parse import parse
 from tests.support import training
 
 pytestmark = pytest.mark.thorough
@@ -55,6 +57,16 @@ def test_parameters_are_sharded_on_cpu_ranks_too(trained: tuple[Path, dict[str, 
     elements = sum(_elements(trained[0] / "sft" / "start" / "model.safetensors"))
     shares = {rank["static_bytes"] for rank in memory["ranks"]}
     assert all(12 * elements / 2 <= share < 12 * elements * 0.6 for share in shares)
+
+
+def test_the_peak_of_a_run_is_the_predicted_one(trained: tuple[Path, dict[str, list[float]]]) -> None:
+    """The tile of the loss is as wide whatever the vocabulary is, and the last block is gathered beside it."""
+    folder = trained[0] / "sft"
+    memory = json.loads((folder / "memory.json").read_text())
+    predicted = assess.estimated(parse(json.loads((folder / "spec.json").read_text())))
+    for phase in ("forward", "backward"):
+        measured = max(rank["phases"][phase] for rank in memory["ranks"])
+        assert predicted.phases[phase] == pytest.approx(measured, rel=0.02), phase
 
 
 def _elements(path: Path) -> list[int]:
