@@ -46,7 +46,7 @@ def tile(spec: RunSpec) -> LogitsBytes:
     """Bytes of the loss for an entry of the vocabulary and a token: of one tile in the compute format.
 
     The tile is as wide whatever the vocabulary is. A kernel folds it into sums and turns it into its gradient in place.
-    Without Triton, as on a CPU, torch's operations hold fp32 tensors of the vocabulary's part of it beside it: four in
+    Without Triton, as on a CPU, torch's operations hold fp32 tensors of the vocabulary's part of it beside it: three in
     the forward pass and five in the backward. A reward model has one output, and no logits.
     """
     if spec.task.name == "reward":
@@ -55,7 +55,7 @@ def tile(spec: RunSpec) -> LogitsBytes:
     tokens = spec.sequences_at_once * spec.sequence_length
     part = Fraction(min(TILE[0], tokens), tokens)
     buffer, used = part * Fraction(TILE[1], words), part * Fraction(min(TILE[1], words), words)
-    loss, backward = (16, 20) if spec.hardware.device == "cpu" else (0, 0)
+    loss, backward = (12, 20) if spec.hardware.device == "cpu" else (0, 0)
     return LogitsBytes(
         output=0, loss=size * buffer + loss * used, backward=size * buffer + backward * used, source=SOURCE
     )

@@ -66,7 +66,7 @@ def test_the_peak_of_a_run_is_the_predicted_one(trained: tuple[Path, dict[str, l
     predicted = assess.estimated(parse(json.loads((folder / "spec.json").read_text())))
     for phase in ("forward", "backward"):
         measured = max(rank["phases"][phase] for rank in memory["ranks"])
-        assert predicted.phases[phase] == pytest.approx(measured, rel=0.02), phase
+        assert predicted.phases[phase] == pytest.approx(measured, rel=0.03), phase
 
 
 def _elements(path: Path) -> list[int]:
