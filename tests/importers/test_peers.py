@@ -151,7 +151,7 @@ OURS = (
 """Words of an import that a run in the tests has in another size, or without a GPU and the network."""
 
 SHRUNK = {
-    "fsdp": ("axolotl/chat_fft_fsdp2.yml", "llamafactory/two_sets_by_weight.yaml", "torchtitan/wsd_sqrt.toml",
+    "fsdp": ("axolotl/chat_fft_fsdp2.yml", "llamafactory/llama3_lora_pretrain.yaml", "torchtitan/wsd_sqrt.toml",
              "torchtune/llama3_1_8b_full.yaml", "trl/sft_lora.yaml"),
     "deepspeed": ("accelerate/zero2.yaml",),
     "megatron": ("nanotron/llama_1b.yaml", "megatron_bridge/llama32_1b.py.txt"),
