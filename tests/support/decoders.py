@@ -99,6 +99,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ernie4_5", {"use_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "attention_bias": True}),
     ("gpt_oss", {"attention_bias": False}),
+    ("nemotron_h", {"tie_word_embeddings": True, "moe_latent_size": 24}),
 )
 
 

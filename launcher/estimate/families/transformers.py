@@ -78,6 +78,7 @@ def transformers_config(model: ModelSpec) -> TransformersConfig:
 def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     """Attention that the class does not have, and axes along which this version does not cut these models."""
     yield from checks.attention(spec)
+    yield from checks.tied(spec)
     yield from checks.splitting(spec)
 
 

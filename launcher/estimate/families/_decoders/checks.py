@@ -98,6 +98,14 @@ def attention(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("model.attention", model.attention, rule, [f"model.attention={each}" for each in legal])
 
 
+def tied(spec: RunSpec) -> Iterator[ConfigError]:
+    """A token table that is the output projection, of a class that never has one tensor for both."""
+    model, path = spec.model, "model.tie_word_embeddings"
+    if model.tie_word_embeddings and values.decoder(model).fixed.get("tie_word_embeddings") is False:
+        rule = f"transformers' {model.model_type} has two tensors, whatever its configuration says"
+        yield ConfigError(path, True, rule, [f"{path}=false"])
+
+
 def _extra(model: ModelSpec) -> Iterator[ConfigError]:
     found, known, said = values.decoder(model), values.defaults(model.model_type), values.spoken_for(model)
     for key, given in model.extra.items():

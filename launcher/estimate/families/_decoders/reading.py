@@ -113,6 +113,9 @@ def _sizes(config: ConfigFile, found: Decoder) -> JsonObject:
         if name := _name(config, key):
             made[key] = config.number(name, _default(config, key), to=key)
     made["tie_word_embeddings"] = config.flag("tie_word_embeddings", there["tie_word_embeddings"])
+    if "tie_word_embeddings" in found.fixed and made["tie_word_embeddings"]:
+        made["tie_word_embeddings"] = found.fixed["tie_word_embeddings"]
+        config.leave("tie_word_embeddings", "no effect: transformers' class ties nothing", matters=False)
     return made
 
 
