@@ -12,7 +12,7 @@ from typing import Any
 from launcher.backends.trl.engines import engine_of
 from launcher.base.files import JsonObject
 from launcher.job.job import RUN
-from launcher.spec import RunSpec
+from launcher.spec import Dtype, RunSpec
 
 START = f"{RUN}/start"  # The model and tokenizer from which a run without weights of its own begins.
 DS_CONFIG = "ds_config.json"
@@ -48,7 +48,7 @@ def text(spec: RunSpec) -> str:
     return yaml.safe_dump(build(spec), sort_keys=True, width=120)
 
 
-def loaded(spec: RunSpec) -> str:
+def loaded(spec: RunSpec) -> Dtype:
     """The format in which the weights are loaded: fp32 to be trained, else that of the computation.
 
     DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
