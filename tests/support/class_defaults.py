@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.base import registry
 from launcher.base.package import FOLDER
+from launcher.config.hub import keys
 from launcher.estimate.rank.family import Family
 
 FILE = FOLDER / "config" / "hub" / "class_defaults.json"
@@ -29,7 +30,7 @@ def table() -> dict[str, Any]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
 
     families: list[Family] = [registry.load("families", name) for name in registry.shipped("families")]
-    kinds = sorted(kind for family in families for kind in family.traits.model_types)
+    kinds = sorted(kind for family in families for kind in family.traits.model_types if kind not in keys.SAME_CLASS)
     return {
         "version": transformers.__version__,
         "architectures": dict(sorted(ARCHITECTURES.items())),

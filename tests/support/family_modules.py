@@ -72,6 +72,13 @@ def _deepseek() -> Any:
     return transformers.DeepseekV3ForCausalLM(config)
 
 
+def _latent(name: str, **changes: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {**LLAMA, **LATENT, **EXPERTS, **ROUTER, "num_key_value_heads": 4, **changes}
+    config = getattr(transformers, f"{name}Config")(**sizes, experts_implementation="eager")
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
 ROUTER = {"n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1}
 GROUPED = ("num_experts=8", "num_shared_experts=1", "first_dense_layers=1", "n_group=2", "topk_group=1")
 
@@ -124,6 +131,17 @@ CASES: dict[str, Case] = {
             "rope_parameters={rope_type:default,partial_rotary_factor:0.5}",
             *GROUPED,
             *_plain(EXPERTS),
+        ),
+    ),
+    "deepseek_v2": (
+        lambda: _latent("DeepseekV2", topk_method="group_limited_greedy"),
+        _sized("family=deepseek_v2", "norm_topk_prob=false", *GROUPED, *_plain(EXPERTS), *_plain(LATENT)),
+    ),
+    "deepseek_v32": (
+        lambda: _latent("DeepseekV32", index_topk=8, index_head_dim=16, index_n_heads=2),
+        _sized(
+            *("family=deepseek_sparse", "model_type=deepseek_v32", *GROUPED, *_plain(EXPERTS), *_plain(LATENT)),
+            "extra={index_topk:8,index_head_dim:16,index_n_heads:2}",
         ),
     ),
     "deepseek": (

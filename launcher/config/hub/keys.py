@@ -181,9 +181,13 @@ def table() -> JsonObject:
     return found
 
 
+SAME_CLASS: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
+"""Types of which transformers has no class, whose files name that of another type as their architecture."""
+
+
 def class_of(kind: str) -> JsonObject:
     """``defaults`` and ``reads`` of the class of a model type; empty where no family reads it."""
-    found: JsonObject = table()["classes"].get(kind, {"defaults": {}, "reads": []})
+    found: JsonObject = table()["classes"].get(SAME_CLASS.get(kind, kind), {"defaults": {}, "reads": []})
     return found
 
 

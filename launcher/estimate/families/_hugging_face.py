@@ -94,7 +94,7 @@ def other_router(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "these models have routed experts: this is their number"
         yield ConfigError("model.num_experts", 0, rule, ["model.num_experts=8"])
     if not model.num_shared_experts:
-        rule = "transformers' classes with a router that balances by a bias have an expert that every token meets"
+        rule = "transformers' classes of this family have an expert that every token meets"
         yield ConfigError("model.num_shared_experts", 0, rule, ["model.num_shared_experts=1"])
 
 
@@ -225,8 +225,8 @@ def _key_value_heads(config: ConfigFile, heads: int) -> int:
 
 
 def _has(config: ConfigFile, key: str) -> bool:
-    """A bias of Llama's MLP, which the classes of other model types do not read."""
-    if config.model_type == "llama":
+    """A bias of the MLP of Llama and DeepSeek-V2, which the classes of other model types do not read."""
+    if config.model_type in ("llama", "deepseek_v2"):
         return config.flag(key, False)
     if config.has(key):
         config.leave(key, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)

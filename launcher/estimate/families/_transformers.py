@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import Module, Part, SavedTensor, Share
 from launcher.spec import ModelSpec
+
+type Router = Literal["narrow", "sigmoid", "softmax"]
+"""Probabilities in the compute format (Mixtral), or in fp32 by either function (DeepSeek-V3 and V2)."""
 
 _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
@@ -201,7 +205,7 @@ def routed(
     model: ModelSpec,
     engine: EngineTraits,
     *,
-    wide_router: bool = False,
+    router: Router = "narrow",
     groups: tuple[int, int] = (0, 0),
     hidden: int = 0,
 ) -> list[SavedTensor]:
@@ -210,20 +214,23 @@ def routed(
     Grouped, the outputs are kept once, and autocast does not reach the products, which run in the weights' own format
     (transformers ``integrations/moe.py``, ``grouped_mm_experts_forward``). In a loop the outputs are kept before and
     after they are weighted. A choice keeps its expert's index, its place and token, and its weight; a token keeps the
-    router's probabilities and their sum. A router that scores by sigmoid (``wide_router``) makes an fp32 copy of its
-    input, and keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum.
-    ``groups`` are these numbers where ``model`` does not hold them, ``hidden`` a token's width on its way.
+    router's probabilities and their sum. A router in fp32 makes a copy of its input. One that scores by ``sigmoid``
+    keeps indices of two experts of each group and of the chosen groups, a mask, and weights and their sum;
+    DeepSeek-V2's ``softmax`` over all experts keeps the mask of its groups alone, and no sum. ``groups`` are these
+    numbers where ``model`` does not hold them, ``hidden`` a token's width on its way.
     """
     hidden, width = hidden or model.hidden_size, model.moe_intermediate_size
     size, outputs = (engine.residual_size, 1) if engine.grouped_experts else (engine.size, 2)
-    beside = _FP32 * model.hidden_size if wide_router and engine.residual_size < _FP32 else 0
-    if wide_router:
+    beside = _FP32 if router != "softmax" else model.num_experts if model.n_group > 1 else 0
+    if router != "narrow":
+        beside += _FP32 * model.hidden_size if engine.residual_size < _FP32 else 0
+    if router == "sigmoid":
         every, chosen = model.n_group or groups[0], model.topk_group or groups[1]
         beside += _INDEX * (2 * every + chosen) + model.num_experts
         beside += _FP32 * (model.num_experts_per_tok + 1)
     made = _saved("expert outputs", outputs * size * hidden + 4 * _INDEX, "routed", "moe")
     return [
-        _saved("router", _FP32 * (model.num_experts + 1) + beside, "token", "moe"),
+        _saved("router", _FP32 * model.num_experts + beside, "token", "moe"),
         _read("expert inputs", size * hidden, "routed", "moe", ("experts",)),
         replace(made, in_forward_peak=False),
         _saved("expert activations", (3 if model.gated else 1) * size * width, "routed_tensor", "moe"),

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3: multi-head latent attention (MLA), routed and shared experts (arXiv:2412.19437)."""
+"""DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, routed and shared experts (arXiv:2412.19437)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ traits = FamilyTraits(
     latent_attention=True,
     not_linear=_hugging_face.EXPERTS,
     names=_hugging_face.NAMES,
-    model_types=("deepseek_v3",),
+    model_types=("deepseek_v3", "glm4_moe_lite", "kimi_k2"),
 )
 
 _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
-_LEGAL: Mapping[str, tuple[object, ...]] = {
+LEGAL: Mapping[str, tuple[object, ...]] = {
     "gated": (True,),
     "normalization": ("rmsnorm",),
     "position_embedding": ("rope",),
@@ -57,6 +57,13 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
     """Tensors saved by two norms, latent attention and experts, or the MLP in the first layers."""
+    return layer_saved(model, layer, engine, router="sigmoid")
+
+
+def layer_saved(
+    model: ModelSpec, layer: int, engine: EngineTraits, *, router: _transformers.Router
+) -> list[SavedTensor]:
+    """The same for a router of either kind."""
     if engine.library == "megatron":
         # Queries, or their latent, and the latent of keys and values are read off the norm's output by a linear each.
         rows = _megatron.norm(model.hidden_size, engine, moved=("attn_norm", "qkv_linear"), linears=2)
@@ -67,7 +74,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
         rows = _transformers.behind(rows, "attention", _transformers.latent_attention(model, engine))
     if kind(model, layer) == "dense":
         return rows + llama.feed_forward(model, engine)
-    return rows + moe.experts(model, engine, wide_router=True)
+    return rows + moe.experts(model, engine, router=router)
 
 
 def latent_attention(model: ModelSpec) -> list[Weight]:
@@ -91,6 +98,11 @@ def latent_attention(model: ModelSpec) -> list[Weight]:
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:
     """DeepSeek-V3."""
+    return TransformersConfig(name="DeepseekV3Config", settings=arguments(model))
+
+
+def arguments(model: ModelSpec) -> JsonObject:
+    """Arguments that all classes with latent attention take."""
     settings = {
         **_hugging_face.common(model),
         **_hugging_face.balanced_experts(model),
@@ -98,27 +110,52 @@ def transformers_config(model: ModelSpec) -> TransformersConfig | None:
         **{key: getattr(model, key) for key in (*_SIZES, "attention_bias")},
     }
     del settings["head_dim"]
-    return TransformersConfig(name="DeepseekV3Config", settings=settings)
+    return settings
 
 
-def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+def not_computed(spec: RunSpec, legal: Mapping[str, tuple[object, ...]] = LEGAL) -> Iterator[ConfigError]:
     """Values that DeepseekV3ForCausalLM does not have."""
     yield from _hugging_face.partial_rotation(spec)
-    yield from _hugging_face.other_values(spec, _LEGAL)
+    yield from _hugging_face.other_values(spec, legal)
     yield from _hugging_face.other_router(spec)
     model = spec.model
     if not model.kv_lora_rank:
-        rule = "the family deepseek has multi-head latent attention, whose size this is"
+        rule = f"the family {model.family} has multi-head latent attention, whose size this is"
         yield ConfigError("model.kv_lora_rank", 0, rule, ["model.kv_lora_rank=512"])
     if (model.attention_output_bias is True) != model.attention_bias:
-        rule = "transformers' DeepSeek-V3 has the biases of attention all together"
+        rule = "transformers' classes with latent attention have the biases of attention all together"
         path = "model.attention_output_bias"
         yield ConfigError(path, model.attention_output_bias, rule, [f"{path}={str(model.attention_bias).lower()}"])
 
 
 def read_config(config: ConfigFile) -> JsonObject:
-    """DeepSeek-V3."""
-    model = llama.read_config(config) | moe.balanced(config)
+    """DeepSeek-V3, and models whose classes compute as its own does."""
+    return latent(config) | moe.balanced(config) | _dense(config)
+
+
+def _dense(config: ConfigFile) -> dict[str, int]:
+    """The first layers' MLPs, where a list has them (``Glm4MoeLiteConfig``)."""
+    return first_dense(config, 1) if config.model_type == "glm4_moe_lite" else {}
+
+
+def first_dense(config: ConfigFile, default: int) -> dict[str, int]:
+    """Layers with a plain MLP by ``mlp_layer_types``, ``dense`` or ``sparse`` each, which must be the first ones."""
+    kinds = config.get("mlp_layer_types")
+    if kinds is None:
+        return {"first_dense_layers": default}
+    config.say("mlp_layer_types", "first_dense_layers")
+    if not isinstance(kinds, list) or not {*kinds} <= {"dense", "sparse"}:
+        config.error("mlp_layer_types", "is a list that names each layer, dense or sparse")
+        return {}
+    count = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if "dense" in kinds[count:]:
+        config.error("mlp_layer_types", "dense layers among those with experts are not built here")
+    return {"first_dense_layers": count}
+
+
+def latent(config: ConfigFile) -> JsonObject:
+    """All of a model with latent attention but its experts."""
+    model = llama.read_config(config)
     for key in ("num_key_value_heads", "head_dim"):
         config.leave(key, "no effect: every head has keys and values of its own, made from the latent", matters=False)
     return model | {

@@ -49,7 +49,7 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
     """Tensors saved by two norms, attention and experts, or the MLP in the first layers."""
     if kind(model, layer) == "dense":
         return llama.saved(model, layer, engine)
-    return llama.attention(model, engine) + moe.experts(model, engine, wide_router=True)
+    return llama.attention(model, engine) + moe.experts(model, engine, router="sigmoid")
 
 
 def transformers_config(model: ModelSpec) -> TransformersConfig | None:

@@ -97,7 +97,9 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     return [*rows, _transformers.reordering(model, rows)]
 
 
-def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False) -> list[SavedTensor]:
+def experts(
+    model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow"
+) -> list[SavedTensor]:
     """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":
@@ -107,7 +109,7 @@ def experts(model: ModelSpec, engine: EngineTraits, *, wide_router: bool = False
             + _megatron.dropout(model)
         )
         return rows + (_megatron.shared_experts(model, engine, shared) if shared else [])
-    rows = _transformers.routed(model, engine, wide_router=wide_router)
+    rows = _transformers.routed(model, engine, router=router)
     rows += _transformers.feed_forward(model, engine, shared) if shared else []
     return _transformers.behind(_transformers.norm(hidden, model, engine, readers=("gate", "experts")), "experts", rows)
 
@@ -164,14 +166,14 @@ def balanced(config: ConfigFile) -> JsonObject:
     experts = _first_of(config, "n_routed_experts", "num_local_experts")
     return {
         "num_experts": config.size(experts, 256, to="num_experts"),
-        "num_experts_per_tok": config.size("num_experts_per_tok", 8),
+        "num_experts_per_tok": config.size("num_experts_per_tok", 8, null=1),
         "moe_intermediate_size": config.size("moe_intermediate_size", 2048),
         "num_shared_experts": config.size("n_shared_experts", 1, null=0, to="num_shared_experts"),
         "first_dense_layers": config.size("first_k_dense_replace", 0, null=0, to="first_dense_layers"),
         "norm_topk_prob": config.flag("norm_topk_prob", True),
         "routed_scaling_factor": config.number("routed_scaling_factor", 1.0),
-        "n_group": config.size("n_group", 1),
-        "topk_group": config.size("topk_group", 1),
+        "n_group": config.size("n_group", 1, null=1),
+        "topk_group": config.size("topk_group", 1, null=1),
     }
 
 

@@ -1,0 +1,169 @@
+"""DeepSeek-V3.2 and GLM-5: latent attention to the tokens that an indexer chooses (DSA, arXiv:2512.02556).
+
+``transformers`` computes all scores and masks those that were not chosen, and the indexer without gradients, whose
+weights are not trained (``DeepseekV32Indexer.forward`` of ``modeling_deepseek_v32.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
+from launcher.estimate.families import _hugging_face, _transformers, _weights, deepseek, moe
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import SavedTensor, Weight
+from launcher.spec import ModelSpec, RunSpec, edit
+
+_CONFIGS: Mapping[str, str] = {"deepseek_v32": "DeepseekV32Config", "glm_moe_dsa": "GlmMoeDsaConfig"}
+_INDEXER: Mapping[str, Mapping[str, int]] = {
+    "deepseek_v32": {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
+    "glm_moe_dsa": {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32},
+}
+"""The sizes of the indexer that the classes take where a file has none."""
+
+_SHARING = ("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern")
+"""Keys by which layers of GLM-5 reuse what another one chose (``GlmMoeDsaConfig.__post_init__``)."""
+
+_UNCUT = ("tensor", "pipeline", "context", "ulysses")
+
+
+def choices(spec: RunSpec) -> Iterator[ConfigError]:
+    """A type that is neither of both, or keys that its class does not have."""
+    model, known = spec.model, (*_CONFIGS,)
+    if model.model_type not in known:
+        ways = [f"model.model_type={each}" for each in known]
+        yield ConfigError("model.model_type", model.model_type, f"this family is {' or '.join(known)}", ways)
+        return
+    own = (*_INDEXER[model.model_type], *(_SHARING if model.model_type == "glm_moe_dsa" else ()))
+    for key, value in model.extra.items():
+        if key not in own:
+            rule = f"transformers' {model.model_type} has {', '.join(own)}"
+            yield ConfigError(f"model.extra.{key}", value, rule, [])
+        elif key in _INDEXER[model.model_type] and (type(value) is not int or value < 1):
+            rule = "is a whole number of at least 1"
+            yield ConfigError(f"model.extra.{key}", value, rule, [edit.override(f"model.extra.{key}", _size(model, key))])
+
+
+traits = FamilyTraits(
+    mask=lambda model, engine: engine.residual_size * engine.sequence_length**2,
+    adapter_targets=deepseek.traits.adapter_targets,
+    attention_output=deepseek.traits.attention_output,
+    experts=True,
+    balances_experts=True,
+    latent_attention=True,
+    not_linear="the indexer, which is computed without gradients",
+    model_types=(*_CONFIGS,),
+    choices=choices,
+)
+
+embedding = deepseek.embedding
+head = deepseek.head
+after_blocks = deepseek.after_blocks
+first_norm_backward = deepseek.first_norm_backward
+saves_input = deepseek.saves_input
+backward_extra = deepseek.backward_extra
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """Experts or an MLP, and whether the layer has an indexer of its own."""
+    return f"{moe.kind(model, layer)}{'' if _has_indexer(model, layer) else ' reusing'}"
+
+
+def _has_indexer(model: ModelSpec, layer: int) -> bool:
+    return model.model_type != "glm_moe_dsa" or _indexers(model)[layer] == "full"
+
+
+def _indexers(model: ModelSpec) -> list[str]:
+    """``full`` for a layer with an indexer, ``shared`` for one without."""
+    given, pattern = model.extra.get("indexer_types"), model.extra.get("index_topk_pattern")
+    if given is not None or pattern is not None:
+        words = {"F": "full", "S": "shared"}
+        found = [words.get(str(each), str(each)) for each in (pattern if given is None else given) or ()]
+        return [*found, *["full"] * (model.num_hidden_layers - len(found))]
+    every = max(int(model.extra.get("index_topk_freq", 1)), 1)
+    offset = int(model.extra.get("index_skip_topk_offset", 2))
+    layers = range(model.num_hidden_layers)
+    return ["full" if max(layer - offset + 1, 0) % every == 0 else "shared" for layer in layers]
+
+
+def _size(model: ModelSpec, key: str) -> int:
+    own = _INDEXER.get(str(model.model_type), _INDEXER["deepseek_v32"])
+    found = model.extra.get(key, own[key])
+    return found if type(found) is int else own[key]
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Weights of a block of DeepSeek-V3, and of the indexer: queries from their latent, one key, weights of heads."""
+    weights = deepseek.block(model, layer)
+    if not _has_indexer(model, layer):
+        return weights
+    heads, size, hidden = _size(model, "index_n_heads"), _size(model, "index_head_dim"), model.hidden_size
+    shapes = {
+        "wq_b.weight": (heads * size, model.q_lora_rank), "wk.weight": (size, hidden), "k_norm.weight": (size,),
+        "k_norm.bias": (size,), "weights_proj.weight": (heads, hidden),
+    }  # fmt: skip
+    own = [Weight(name=f"self_attn.indexer.{name}", shape=shape, frozen=True) for name, shape in shapes.items()]
+    return weights + own
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by a block of DeepSeek-V3, and the mask of the tokens that were not chosen."""
+    rows = deepseek.layer_saved(model, layer, engine, router="sigmoid")
+    if engine.scores:
+        return rows
+    place = next(index for index, row in enumerate(rows) if row.part == "core_attention")
+    return [*rows[:place], _mask(model, layer, engine), *rows[place:]]
+
+
+def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
+    """Each layer's mask, in the format of its queries: a kernel with a mask keeps it (``aten`` ``attention.cpp``).
+
+    The indexer's scores of each of its heads are made in fp32, as a product and scaled.
+    """
+    heads = _size(model, "index_n_heads") if _has_indexer(model, layer) else 0
+    return SavedTensor(
+        name="mask of tokens that were not chosen",
+        bytes=engine.size * engine.sequence_length,
+        share="token",
+        part="core_attention",
+        module="attention",
+        made=2 * 4 * heads * engine.sequence_length,
+    )
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """The class of the model type; it masks by itself, and so computes attention by transformers' own names."""
+    name = _CONFIGS.get(str(model.model_type))
+    if name is None:
+        return None
+    found = deepseek.arguments(model)
+    kinds = ["dense" if layer < model.first_dense_layers else "sparse" for layer in range(model.num_hidden_layers)]
+    settings = {**found, "mlp_layer_types": kinds, **model.extra}
+    return TransformersConfig(name=name, settings=settings, own_attention=True)
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Values that these classes do not have, and axes along which the chosen tokens are not cut."""
+    yield from deepseek.not_computed(spec)
+    model = spec.model
+    if not model.q_lora_rank:
+        rule = "the indexer reads the latent of the queries, whose size this is"
+        yield ConfigError("model.q_lora_rank", 0, rule, ["model.q_lora_rank=1536"])
+    if model.attention == "flash":
+        rule = "transformers masks what the indexer did not choose, and this kernel takes no mask"
+        yield ConfigError("model.attention", "flash", rule, ["model.attention=sdpa"])
+    for axis in _UNCUT:
+        if (degree := getattr(spec.parallel, axis)) > 1:
+            rule = f"this version splits a {model.model_type} by FSDP, ZeRO and its experts alone"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
+
+
+def read_config(config: ConfigFile) -> JsonObject:
+    """DeepSeek-V3.2 and GLM-5."""
+    kind = config.model_type
+    extra = config.extra((*_INDEXER[kind], *(_SHARING if kind == "glm_moe_dsa" else ())))
+    dense = config.size("first_k_dense_replace", 3, to="first_dense_layers") if config.get("first_k_dense_replace") else 0
+    model = deepseek.latent(config) | moe.balanced(config) | deepseek.first_dense(config, dense)
+    return model | {"family": "deepseek_sparse", "model_type": kind, "attention": "sdpa", "extra": extra}
