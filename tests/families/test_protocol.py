@@ -10,12 +10,25 @@ import pytest
 
 from launcher.base import registry
 from launcher.base.package import FOLDER
-from launcher.estimate.families import Family, deepseek, glm, gpt, llama, moe, observed, transformers
+from launcher.estimate.families import (
+    Family,
+    deepseek,
+    deepseek_sparse,
+    deepseek_v2,
+    glm,
+    gpt,
+    llama,
+    moe,
+    observed,
+    transformers,
+)
 from launcher.estimate.rank.engine import EngineTraits
 from tests.support.helpers import make_spec
 
 SHIPPED: dict[str, Family] = {
     "deepseek": deepseek,
+    "deepseek_sparse": deepseek_sparse,
+    "deepseek_v2": deepseek_v2,
     "glm": glm,
     "gpt": gpt,
     "llama": llama,
@@ -42,7 +55,7 @@ def test_every_shipped_family_is_a_module_with_all_members_of_the_protocol() -> 
 
 def test_a_model_type_is_read_by_one_family() -> None:
     kinds = [kind for family in SHIPPED.values() for kind in family.traits.model_types]
-    assert len(kinds) == len(set(kinds)) == len(SHIPPED["transformers"].traits.model_types) + 9
+    assert len(kinds) == len(set(kinds)) == len(SHIPPED["transformers"].traits.model_types) + 14
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,8 +22,6 @@ _ACTIVATIONS = {
 _ROTARY = ("linear", "yarn", "llama3")
 """Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
 
-_ABSENT = object()
-
 
 class Config:
     """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``)."""
@@ -82,12 +80,12 @@ class Config:
         Args:
             key: Of the file.
             default: Where neither the file nor the class's defaults have it; None demands it.
-            null: In place of an explicit null; None refuses that.
+            null: In place of null, of the file or of its class; None refuses that.
             to: The setting of ``model`` that it says; None is one of the same name.
         """
         self.say(key, to or key)
         value = self.get(key, default)
-        if value is None and self.content.get(key, _ABSENT) is None and null is not None:
+        if value is None and null is not None:
             return null
         least = 0 if 0 in (default, null) else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

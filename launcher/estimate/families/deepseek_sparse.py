@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
-from launcher.estimate.families import _hugging_face, _transformers, _weights, deepseek, moe
+from launcher.estimate.families import deepseek, moe
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
@@ -43,7 +43,9 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
             yield ConfigError(f"model.extra.{key}", value, rule, [])
         elif key in _INDEXER[model.model_type] and (type(value) is not int or value < 1):
             rule = "is a whole number of at least 1"
-            yield ConfigError(f"model.extra.{key}", value, rule, [edit.override(f"model.extra.{key}", _size(model, key))])
+            yield ConfigError(
+                f"model.extra.{key}", value, rule, [edit.override(f"model.extra.{key}", _size(model, key))]
+            )
 
 
 traits = FamilyTraits(
@@ -120,16 +122,19 @@ def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTenso
 def _mask(model: ModelSpec, layer: int, engine: EngineTraits) -> SavedTensor:
     """Each layer's mask, in the format of its queries: a kernel with a mask keeps it (``aten`` ``attention.cpp``).
 
-    The indexer's scores of each of its heads are made in fp32, as a product and scaled.
+    The indexer's scores of each of its heads are made in fp32, from its key copied for each query
+    (``aten`` ``LinearAlgebra.cpp``, ``matmul`` of tensors of four dimensions), then scaled; its queries are there as
+    they were made, rotated and in fp32.
     """
-    heads = _size(model, "index_n_heads") if _has_indexer(model, layer) else 0
+    heads, size = _size(model, "index_n_heads"), _size(model, "index_head_dim")
+    made = 4 * (heads + max(heads, size)) * engine.sequence_length + (2 * engine.size + 4) * heads * size
     return SavedTensor(
         name="mask of tokens that were not chosen",
         bytes=engine.size * engine.sequence_length,
         share="token",
         part="core_attention",
         module="attention",
-        made=2 * 4 * heads * engine.sequence_length,
+        made=made if _has_indexer(model, layer) else 0,
     )
 
 
@@ -164,6 +169,8 @@ def read_config(config: ConfigFile) -> JsonObject:
     """DeepSeek-V3.2 and GLM-5."""
     kind = config.model_type
     extra = config.extra((*_INDEXER[kind], *(_SHARING if kind == "glm_moe_dsa" else ())))
-    dense = config.size("first_k_dense_replace", 3, to="first_dense_layers") if config.get("first_k_dense_replace") else 0
+    dense = (
+        config.size("first_k_dense_replace", 3, to="first_dense_layers") if config.get("first_k_dense_replace") else 0
+    )
     model = deepseek.latent(config) | moe.balanced(config) | deepseek.first_dense(config, dense)
     return model | {"family": "deepseek_sparse", "model_type": kind, "attention": "sdpa", "extra": extra}

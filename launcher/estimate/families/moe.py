@@ -97,9 +97,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     return [*rows, _transformers.reordering(model, rows)]
 
 
-def experts(
-    model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow"
-) -> list[SavedTensor]:
+def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow") -> list[SavedTensor]:
     """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
     hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
     if engine.library == "megatron":

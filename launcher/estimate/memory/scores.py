@@ -52,7 +52,8 @@ def _backward(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[Me
         return
     before, _ = _around(kind, row)
     yield content(rank, kind, moments, saved=before).at(_INSTANT)
-    k = rank.token_bytes([replace(row, bytes=row.undone), block_input(rank)])
+    again = row.made if kind.repeats("attention") else 0
+    k = rank.token_bytes([replace(row, bytes=max(row.undone, again)), block_input(rank)])
     what = "attention's softmax and its gradients"
     yield term("temporary", moments, what, "k * tok", _TRACE, k=k, tok=rank.tokens).at(_INSTANT)
 

@@ -45,6 +45,8 @@ _DISTRIBUTED = "distributed"  # An attention function that ranks compute togethe
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """By word; in fp8 all but the products of linears is in bf16."""
 
+_INDEXER = ".indexer."  # What chooses tokens is computed without gradients.
+
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
 ALL_ATTENTION_FUNCTIONS.register(CAUSAL_SDPA, sdpa_attention_forward)
@@ -77,8 +79,10 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
     with torch.device("meta"):
         made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=name)
     made.config.use_cache = False
-    for parameter in made.parameters():  # A class may give a few numbers of its activation another format.
+    for name, parameter in made.named_parameters():  # A class may give a few numbers of its activation another format.
         parameter.data = parameter.data.to(dtype)
+        if _INDEXER in name:
+            parameter.requires_grad_(False)
     return made
 
 

@@ -168,6 +168,8 @@ def _attention(
     is_causal: bool = False,
     **settings: Any,
 ) -> torch.Tensor:
+    if attn_mask is not None and query.shape[-1] != value.shape[-1]:
+        return _efficient(query, key, value, attn_mask, dropout_p, settings.get("scale"))
     if attn_mask is not None:
         return otherwise(query, key, value, attn_mask, dropout_p, is_causal, **settings)
     if torch.is_autocast_enabled("cpu"):
@@ -175,6 +177,26 @@ def _attention(
         query, key, value = query.to(wanted), key.to(wanted), value.to(wanted)
     flash = torch.ops.aten._scaled_dot_product_flash_attention
     out: torch.Tensor = flash(query, key, value, dropout_p, is_causal, False, scale=settings.get("scale"))[0]
+    return out
+
+
+def _efficient(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    dropout_p: float,
+    scale: float | None,
+) -> torch.Tensor:
+    """Heads of two sizes beside a mask, which one kernel of CUDA alone takes (``aten`` ``sdp_utils.cpp``).
+
+    A mask of truth values becomes one of numbers first (``convert_boolean_attn_mask``).
+    """
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    out: torch.Tensor = efficient(query, key, value, mask, True, dropout_p, False, scale=scale)[0]
     return out
 
 
