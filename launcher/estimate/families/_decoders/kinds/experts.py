@@ -50,7 +50,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model, experts = part.model, _described(part)
     groups = (values.count(model, "n_group"), values.count(model, "topk_group"))
     hidden = _token(model, experts)
-    rows = _transformers.routed(model, engine, router="sigmoid" if experts.wide else "narrow", groups=groups, hidden=hidden)
+    rows = _transformers.routed(
+        model, engine, router="sigmoid" if experts.wide else "narrow", groups=groups, hidden=hidden
+    )
     if experts.bias:
         rows = [_clamped(row) for row in rows]
     if hidden != model.hidden_size:
