@@ -263,7 +263,6 @@ def test_where_megatron_repairs_a_setting_the_import_does_and_says_so(
         ("args_bert.yaml", "BERT"),
         ("args_t5.yaml", "T5, an encoder and a decoder"),
         ("args_retro.yaml", "Retro, which retrieves neighbours of its text"),
-        ("args_hybrid.yaml", "a hybrid of attention and Mamba layers"),
         ("args_vision_language.yaml", "a model of images and text"),
         ("args_grpo.yaml", "reinforcement learning (GRPO)"),
         ("args_gated_delta_net.yaml", "a model with another attention"),

@@ -35,6 +35,9 @@ TOKENIZERS = {"nemotron_2_256k.model": 256_000, "tokenizer.model": 32_000}
 """Vocabularies of tokenizers that the arguments name: Nemotron's of 256,000 (arXiv:2402.16819, section 2) and Llama 2's
 (``--tokenizer-type Llama2Tokenizer``), which is Mixtral's too."""
 
+GPT2 = 50_257
+"""The vocabulary of GPT-2's tokenizer, which is Megatron-LM's default where a list has its two files."""
+
 UNMODELLED = {
     "--export-kd-cfg": "distillation",
 }
@@ -48,9 +51,14 @@ def rows(path: Path) -> Iterator[Row]:
     worlds = defaultdict(set)
     for run in runs:
         if run["gpus"] is not None:
-            worlds[_place(run)].add(run["nodes"] * run["gpus"])
+            worlds[_place(run)].add(_gpus(run))
     for run in runs:
         yield _row(run, worlds[_place(run)], catalog)
+
+
+def _gpus(run: dict[str, Any]) -> int:
+    """The GPUs of a run that states them; one that states no nodes has one."""
+    return int((run["nodes"] or 1) * run["gpus"])
 
 
 def _place(run: dict[str, Any]) -> tuple[str, ...]:
@@ -69,7 +77,7 @@ def _row(run: dict[str, Any], worlds: Set[int], catalog: Catalog) -> Row:
     try:
         overrides = list(_overrides(run))
         if run["gpus"] is not None or len(worlds) == 1:
-            gpus = next(iter(worlds)) if run["gpus"] is None else run["nodes"] * run["gpus"]
+            gpus = next(iter(worlds)) if run["gpus"] is None else _gpus(run)
             spec = _spec(overrides, max(1, gpus // NODE), min(gpus, NODE), catalog)
         elif (any_world := _whatever_the_world(overrides, catalog)) is not None:
             spec = any_world
@@ -180,6 +188,8 @@ def _vocabulary(run: dict[str, Any]) -> int | None:
     """The stated vocabulary, or that of the tokenizer's file."""
     if run["vocab_size"] is not None:
         return int(run["vocab_size"])
+    if "--merge-file" in run["args"] and "--tokenizer-type" not in run["args"]:
+        return GPT2
     return TOKENIZERS.get(str(run["args"].get("--tokenizer-model", "")).rpartition("/")[2])
 
 

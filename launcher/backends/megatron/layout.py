@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware, recipe
 from launcher.backends.megatron.network import Arguments
+from launcher.estimate import families
 from launcher.estimate.rank.recomputed import layers_moved
 from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import RunSpec
@@ -22,14 +23,15 @@ def arguments(spec: RunSpec) -> Arguments:
 def _degrees(spec: RunSpec) -> Arguments:
     parallel, staged = spec.parallel, spec.parallel.pipeline > 1
     interleaved = parallel.virtual_pipeline > 1 and not parallel.layout  # A layout says its chunks itself.
+    whole = families.of(spec.model).traits.pattern is None  # A hybrid's pattern says its chunks and stages.
     return {
         "tensor-model-parallel-size": parallel.tensor,
         "sequence-parallel": parallel.sequence and parallel.tensor > 1,
         "pipeline-model-parallel-size": parallel.pipeline,
-        "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if interleaved else None,
-        "pipeline-model-parallel-layout": "|".join(parallel.layout) or None,
-        "decoder-first-pipeline-num-layers": parallel.first_stage_layers if staged else None,
-        "decoder-last-pipeline-num-layers": parallel.last_stage_layers if staged else None,
+        "num-virtual-stages-per-pipeline-rank": parallel.virtual_pipeline if interleaved and whole else None,
+        "pipeline-model-parallel-layout": "|".join(parallel.layout) or None if whole else None,
+        "decoder-first-pipeline-num-layers": parallel.first_stage_layers if staged and whole else None,
+        "decoder-last-pipeline-num-layers": parallel.last_stage_layers if staged and whole else None,
         "context-parallel-size": parallel.context,
         "cp-comm-type": "p2p" if parallel.context > 1 else None,
         "expert-model-parallel-size": parallel.expert if spec.model.num_experts else None,

@@ -10,13 +10,13 @@ from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict the family, biases, activations and positions without an argument."""
     yield from _family(spec)
-    if families.of(spec.model).traits.names is None:
+    if _unknown(spec):
         return
     yield from _biases(spec)
     yield from _activation(spec)
@@ -24,6 +24,35 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _positions(spec)
     if spec.model.mtp_layers:
         yield from _further_tokens(spec)
+    if families.of(spec.model).traits.pattern is not None:
+        yield from _hybrid(spec)
+
+
+def _hybrid(spec: RunSpec) -> Iterator[ConfigError]:
+    """Layers by letters, whose modules are Transformer Engine's (``core/models/hybrid/hybrid_layer_specs.py``)."""
+    model, parallel = spec.model, spec.parallel
+    if spec.hardware.device == "cpu":
+        rule = (
+            "a hybrid's layers are modules of Transformer Engine, and its mixers kernels of mamba_ssm"
+            " (core/ssm/mamba_mixer.py), which run on CUDA alone"
+        )
+        yield ConfigError("model.family", model.family, rule, ["hardware=h100_80g", "model.family=llama"])
+    if model.weights is not None:
+        rule = "this version does not convert a folder of Hugging Face's into a hybrid's layers"
+        yield ConfigError("model.weights", model.weights, rule, ["model.weights=null"])
+    if spec.save.export != "none":
+        rule = "this version does not convert a hybrid's layers into a folder of Hugging Face's"
+        yield ConfigError("save.export", spec.save.export, rule, ["save.export=none"])
+    for path in ("parallel.first_stage_layers", "parallel.last_stage_layers"):
+        if (found := edit.value_at(spec, path)) is not None and parallel.virtual_pipeline > 1:
+            rule = "a hybrid's stages are cut by its pattern; chunks of other sizes are parallel.layout"
+            yield ConfigError(path, found, rule, [f"{path}=null"])
+
+
+def _unknown(spec: RunSpec) -> bool:
+    """True if no arguments describe the model."""
+    traits = families.of(spec.model).traits
+    return traits.names is None and traits.pattern is None
 
 
 def _further_tokens(spec: RunSpec) -> Iterator[ConfigError]:
@@ -76,7 +105,7 @@ def _has_argument(given: Mapping[str, Any], *, latent: bool) -> bool:
 def _family(spec: RunSpec) -> Iterator[ConfigError]:
     """Experts and latent attention of a family without them: the memory estimate counts by family."""
     model, traits = spec.model, families.of(spec.model).traits
-    if traits.names is None:
+    if _unknown(spec):
         rule = f"Megatron-LM's arguments describe no model of the family {model.family}"
         yield ConfigError("model.family", model.family, rule, ["parallel=fsdp", "parallel=zero3"])
     if model.num_experts and not traits.experts:

@@ -7,9 +7,13 @@ positions from latent attention, the kernel of GELU from which GELU the model ha
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from launcher.backends.megatron.implementation import implementation
 from launcher.backends.megatron.traits import VOCABULARY_MULTIPLE
 from launcher.estimate import families
+from launcher.estimate.families import hybrid
+from launcher.estimate.rank.stages import chunk_sizes
 from launcher.spec import ModelSpec, RunSpec
 
 type Value = bool | int | float | str | tuple[str | int, ...] | None
@@ -25,7 +29,7 @@ def arguments(spec: RunSpec) -> Arguments:
     """Arguments of the sizes and kinds of the model."""
     model = spec.model
     grouped = model.key_value_heads != model.num_attention_heads and not model.kv_lora_rank
-    return {
+    found: Arguments = {
         "num-layers": model.num_hidden_layers,
         "hidden-size": model.hidden_size,
         "ffn-hidden-size": model.intermediate_size,
@@ -53,6 +57,32 @@ def arguments(spec: RunSpec) -> Arguments:
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
         **(_experts(spec) if model.num_experts else {}),
         **(_latent_attention(model) if model.kv_lora_rank else {}),
+    }
+    return found | _hybrid(spec) if families.of(model).traits.pattern else found
+
+
+_STACK = "megatron.core.models.hybrid.hybrid_layer_specs"
+
+
+def _hybrid(spec: RunSpec) -> Arguments:
+    """The letters of a hybrid's layers, cut where its chunks end, in place of the number of layers of either kind.
+
+    ``validate_args`` takes both from ``--hybrid-layer-pattern``, and the chunks of interleaved stages too.
+    """
+    model, extra = spec.model, spec.model.extra
+    letters, ends = str(extra["pattern"]), (0, *accumulate(chunk_sizes(spec)))
+    chunks = [letters[start:end] for start, end in pairwise(ends)]
+    further = [str(extra["mtp"])] * model.mtp_layers if extra.get("mtp") else []
+    sizes = {key.replace("_", "-"): extra[key] for key in hybrid.MIXER if extra.get(key) is not None}
+    return {
+        "num-layers": None,
+        "mtp-num-layers": None,
+        "hybrid-layer-pattern": "/".join(["|".join(chunks), *further]),
+        "spec": (_STACK, "hybrid_stack_spec") if spec.backend.path else None,  # The default of 0.19.
+        **sizes,
+        "moe-shared-expert-intermediate-size": extra.get("shared_width"),
+        "moe-latent-size": extra.get("latent"),
+        "mtp-use-repeated-layer": bool(extra.get("mtp_shared")) and model.mtp_layers > 0,
     }
 
 

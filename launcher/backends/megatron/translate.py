@@ -10,14 +10,15 @@ from launcher.backends.megatron import layout, network, training
 from launcher.backends.megatron.implementation import fsdp, implementation
 from launcher.backends.megatron.network import Arguments, Value
 from launcher.backends.megatron.options import SETTINGS
+from launcher.estimate import families
 from launcher.job import torchrun
 from launcher.job.job import RUN, Job
 from launcher.spec import RunSpec
 from launcher.spec.hardware import BLACKWELL
 
 PROGRAM = ("-m", "launcher.worker.megatron")
-SCRIPT = "pretrain_gpt.py"
-"""The entry point of a Megatron-LM checkout, ``backend.path``; the wheel of megatron-core has none."""
+SCRIPT, HYBRID_SCRIPT = "pretrain_gpt.py", "pretrain_hybrid.py"
+"""The entry points of a Megatron-LM checkout, ``backend.path``; the wheel of megatron-core has none."""
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -28,7 +29,8 @@ def translate(spec: RunSpec, python: str) -> Job:
     if spec.backend.path is None:
         argv = torchrun.command(spec, python, PROGRAM, ("--run", RUN, *words))
     else:
-        argv = torchrun.command(spec, python, (str(PurePosixPath(spec.backend.path) / SCRIPT),), words)
+        script = SCRIPT if families.of(spec.model).traits.pattern is None else HYBRID_SCRIPT
+        argv = torchrun.command(spec, python, (str(PurePosixPath(spec.backend.path) / script),), words)
     return Job(
         argv=argv,
         worker_argv=words,

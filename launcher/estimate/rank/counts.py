@@ -96,8 +96,11 @@ def count_rank(
         for name, layer, count in kinds
     ]
     if predicted:
-        elements, last = counts_of(_predicted_weights(family, model), rule), model.num_hidden_layers - 1
-        blocks.append(EqualBlocks(name=further.NAME, layer=last, count=predicted, elements=elements))
+        elements, like = counts_of(_predicted_weights(family, model), rule), family.traits.predicted_layer(model)
+        own = 1 if family.traits.shares_predicted(model) else predicted
+        blocks.append(EqualBlocks(name=further.NAME, layer=like, count=own, elements=elements))
+        if predicted > own:
+            blocks.append(EqualBlocks(name=further.NAME, layer=like, count=predicted - own, elements=WeightCounts()))
     has_table = ends[0] or predicted > 0
     return RankCounts(
         blocks=tuple(blocks),
@@ -147,7 +150,7 @@ def block_weights(family: Family, model: ModelSpec, layer: int) -> tuple[Weight,
 
 
 def _predicted_weights(family: Family, model: ModelSpec) -> tuple[Weight, ...]:
-    return further.weights(model, block_weights(family, model, model.num_hidden_layers - 1))
+    return further.weights(model, block_weights(family, model, family.traits.predicted_layer(model)))
 
 
 def padded(vocabulary: int, multiple: int) -> int:
@@ -192,8 +195,9 @@ def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) ->
         active += count * (size - idle)
     if model.mtp_layers:
         further_weights = _predicted_weights(family, model)
-        size = model.mtp_layers * sum(weight.elements for weight in further_weights)
-        total += size
+        own = sum(weight.elements for weight in further_weights)
+        size = model.mtp_layers * own
+        total += own if family.traits.shares_predicted(model) else size
         active += size - model.mtp_layers * sum(_idle(one, model.num_experts_per_tok) for one in further_weights)
     return total, active
 

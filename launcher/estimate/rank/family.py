@@ -64,6 +64,14 @@ def _no_window(model: ModelSpec, layer: int) -> int | None:
     return None
 
 
+def _last_layer(model: ModelSpec) -> int:
+    return model.num_hidden_layers - 1
+
+
+def _shares_nothing(model: ModelSpec) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTraits:
     """Facts of all models of a family."""
@@ -102,6 +110,11 @@ class FamilyTraits:
     sums: Callable[[ModelSpec, int], int] = _two_sums
     # True if a router's weights of experts are cast to the compute format.
     narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
+    # The letters of its layers, where Megatron-core builds it as a hybrid; None where it is none.
+    pattern: Callable[[ModelSpec], str] | None = None
+    # The layer whose block one of multi-token prediction has, and whether all of these are one.
+    predicted_layer: Callable[[ModelSpec], int] = _last_layer
+    shares_predicted: Callable[[ModelSpec], bool] = _shares_nothing
     # Errors of ``model.model_type`` and ``model.extra``, where these say which of its models one is; else None.
     choices: Callable[[RunSpec], Iterable[ConfigError]] | None = None
 

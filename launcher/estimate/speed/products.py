@@ -87,7 +87,10 @@ def model_flops(family: Family, model: ModelSpec, adapter: AdapterSpec, sequence
     matrix where it is trained; attention's two products over the pairs that a token sees, twice that backward, and the
     same of scans. Left out: what is computed again, doubled or masked.
     """
-    total, layers = 0.0, tuple(range(model.num_hidden_layers)) + (model.num_hidden_layers - 1,) * model.mtp_layers
+    total, layers = (
+        0.0,
+        tuple(range(model.num_hidden_layers)) + (family.traits.predicted_layer(model),) * model.mtp_layers,
+    )
     for _, layer, count in kinds_of(family, model, layers, first_apart=False):
         own = products(family, model, adapter, layer, joined=False)
         matrices = sum(

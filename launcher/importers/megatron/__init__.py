@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from launcher.config.ledger import Settings, name_from
 from launcher.importers import Imported
-from launcher.importers.megatron import data_and_saves, layout, steps_and_optimizer
+from launcher.importers.megatron import data_and_saves, hybrid, layout, steps_and_optimizer
 from launcher.importers.megatron.kinds import refuse
 from launcher.importers.megatron.model_sizes import is_local, model
 from launcher.importers.megatron.parse import parse
@@ -34,7 +34,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     name = name_from(path.rpartition("/")[2].partition(".")[0])
     choose, settings = _run(reader)
     settings = {"model.name": name, **settings, "model.source": _SOURCE}
-    refuse(reader)
+    refuse(reader, hybrid="model.extra" in settings)
     settings |= _rest(reader)
     return reader.ledger.imported(
         summary=f"The Megatron-LM run {name}",
@@ -48,8 +48,9 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     """Choices and settings of the arguments that have some."""
-    sizes = model(reader)
-    degrees = layout.parallel(reader, sizes)
+    letters = hybrid.pattern(reader)
+    sizes = model(reader, letters)
+    degrees = layout.parallel(reader, sizes, letters)
     compute, formats = layout.precision(reader)
     recompute, details = layout.checkpointing(reader)
     batches = steps_and_optimizer.batches(reader)
@@ -106,7 +107,7 @@ def _layers(reader: Reader) -> Settings:
     if is_local(reader) or re.search(r"get_gpt_(layer|decoder)\w*local", value):
         reader.get("spec", _LOCAL, "model.attention")
         return {_LOCAL: "local"}
-    if re.search(r"gpt_layer_specs|get_gpt_(layer|decoder)", value):
+    if re.search(r"gpt_layer_specs|get_gpt_(layer|decoder)|(hybrid|mamba)_stack_spec", value):
         reader.ledger.default(reader.key("spec"))
     else:
         reader.leave("spec", "the model there is another: its layers are those of a module of its own")

@@ -101,10 +101,10 @@ _PLACE = "the program"
 _ORDER = (*TRAINS_NOTHING, *ARGUMENTS)
 
 
-def refuse(reader: Reader) -> None:
+def refuse(reader: Reader, *, hybrid: bool = False) -> None:
     """Collect an error where the list is of a model that no family here describes, or of a program that trains nothing.
 
-    The program's name, or the mode of a test, says most of it.
+    The program's name, or the mode of a test, says most of it. A ``hybrid`` whose letters were read is none of them.
     """
     program = reader.parsed.program
     found: dict[str, tuple[str, object]] = {}
@@ -116,9 +116,11 @@ def refuse(reader: Reader) -> None:
         reader.ledger.leave("MODE", f"the list is of {kind}")
     for name, argument in reader.arguments.items():
         kind = _of_argument(reader, name)
-        if kind is not None:
+        if kind is not None and not (hybrid and kind == _HYBRID):
             found.setdefault(kind, (f"--{argument.spelling}", argument.value))
             reader.leave(name, f"the list is of {kind}")
+    if hybrid:
+        found.pop(_HYBRID, None)
     if found:
         kind = min(found, key=lambda kind: (found[kind][0] != _PLACE, _ORDER.index(kind)))
         where, value = found[kind]

@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher.config.ledger import Settings
 from launcher.estimate.rank import free_layout
+from launcher.importers.megatron.hybrid import Pattern
 from launcher.importers.megatron.reader import Reader, first
 
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
@@ -21,13 +22,13 @@ _LAYERS = ("recompute-num-layers", "activations-checkpoint-num-layers", "checkpo
 """Spellings of today's Megatron-LM, then those of earlier ones."""
 
 
-def parallel(reader: Reader, sizes: Mapping[str, Any]) -> Settings:
-    """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model."""
+def parallel(reader: Reader, sizes: Mapping[str, Any], letters: Pattern | None = None) -> Settings:
+    """Degrees, and where the layers go, as ``parallel.KEY``, for the sizes of a model or the letters of a hybrid."""
     old = reader.count("model-parallel-size", "parallel.tensor", default=1)  # Before there was another kind of it.
     tensor = reader.count("tensor-model-parallel-size", "parallel.tensor", default=old)
     pipeline = reader.count("pipeline-model-parallel-size", "parallel.pipeline", default=1)
     virtual = _virtual(reader, sizes["model.num_hidden_layers"], pipeline)
-    free = _free(reader, sizes["model.mtp_layers"])
+    free = _free(reader, sizes["model.mtp_layers"]) if letters is None else "|".join(letters.layout)
     if free and (chunks := _chunks(free)) % pipeline == 0:
         virtual = chunks // pipeline
     found = {

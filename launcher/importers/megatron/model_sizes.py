@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from launcher.config.ledger import OPEN, Settings
+from launcher.importers.megatron import hybrid
 from launcher.importers.megatron.reader import Reader, split
 from launcher.importers.megatron.vocabulary import vocabulary
 
@@ -22,9 +23,9 @@ _OF_EXPERTS = ("moe-ffn-hidden-size", "moe-router-topk", "moe-shared-expert-inte
 _BACKENDS = {"auto": "sdpa", "fused": "sdpa", "flash": "flash", "unfused": "eager", "local": "eager"}
 
 
-def model(reader: Reader) -> Settings:
-    """Sizes and kinds of the model, as ``model.KEY``."""
-    layers = reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
+def model(reader: Reader, letters: hybrid.Pattern | None = None) -> Settings:
+    """Sizes and kinds of the model, as ``model.KEY``; ``letters`` are those of a hybrid's layers."""
+    layers = _layers(reader, letters)
     hidden = reader.size("hidden-size", says="model.hidden_size")
     heads = reader.size("num-attention-heads", says="model.num_attention_heads")
     gated = _is_gated(reader)
@@ -54,12 +55,22 @@ def model(reader: Reader) -> Settings:
         "attention": _attention(reader),
         "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
     }
-    experts = _experts(reader, layers, ffn)
+    experts = _experts(reader, layers, ffn, hybrid=letters is not None)
     if not latent:
         reader.idle("without --multi-latent-attention nothing reads it", *_OF_LATENT)
     family = "deepseek" if latent else "moe" if experts else "llama" if gated and not biased else "gpt"
     found = {"family": family, **settings, **experts, **(_latent(reader) if latent else {})}
+    found = found if letters is None else hybrid.model(reader, letters, found)
     return {f"model.{key}": value for key, value in found.items()}
+
+
+def _layers(reader: Reader, letters: hybrid.Pattern | None) -> Any:
+    """Layers by number; a hybrid has one for each letter, whatever number is given."""
+    if letters is None:
+        return reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
+    if reader.count("num-layers", "model.num_hidden_layers", default=len(letters.layers)) != len(letters.layers):
+        reader.note(f"--num-layers beside a pattern of {len(letters.layers)} layers: Megatron-LM takes the pattern's")
+    return len(letters.layers)
 
 
 def _is_gated(reader: Reader) -> bool:
@@ -177,7 +188,7 @@ def is_local(reader: Reader) -> bool:
     return any(value == "local" or value == ["local"] for value in chosen)
 
 
-def _experts(reader: Reader, layers: Any, ffn: Any) -> Settings:
+def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings:
     experts = reader.count("num-experts", "model.num_experts")
     experts = max(_split_counts(reader), default=0) if experts is None else experts
     if not experts or (experts == 1 and "deepspeed" in reader):
@@ -190,8 +201,8 @@ def _experts(reader: Reader, layers: Any, ffn: Any) -> Settings:
         "num_experts": experts,
         "num_experts_per_tok": reader.count("moe-router-topk", "model.num_experts_per_tok", default=2),
         "moe_intermediate_size": width,
-        "num_shared_experts": _shared(reader, width),
-        "first_dense_layers": _first_dense(reader, layers),
+        "num_shared_experts": 0 if hybrid else _shared(reader, width),
+        "first_dense_layers": 0 if hybrid else _first_dense(reader, layers),
     }
 
 

@@ -73,7 +73,9 @@ def _model(args: Any) -> Any:
     """The configuration of the model; 0.19.2 makes it without the random states that its own CUDA graphs ask for."""
     from megatron.training import argument_utils
 
-    made = argument_utils.gpt_config_from_args(args)
+    hybrid = getattr(args, "hybrid_layer_pattern", None) is not None
+    make = argument_utils.hybrid_config_from_args if hybrid else argument_utils.gpt_config_from_args
+    made = make(args)
     made.transformer.use_te_rng_tracker = args.te_rng_tracker
     return made
 
@@ -123,6 +125,8 @@ def _gpt(
     """One chunk of the model, as ``gpt_builder`` in ``gpt_builders.py`` of Megatron-LM makes it."""
     from megatron.core.models.gpt import GPTModel
 
+    if getattr(args, "hybrid_layer_pattern", None) is not None:
+        raise TrainingError("layers by letters (--hybrid-layer-pattern) are built with megatron-core 0.19")
     try:
         settings = config if config is not None else _transformer(args)
     except ValueError as error:

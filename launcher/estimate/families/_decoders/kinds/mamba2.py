@@ -146,7 +146,7 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """The most of what the backward pass has besides."""
     one = sizes(part)
     if engine.scan_kernels:
-        return [_saved("inside the scan's backward pass", _kernels(one, engine), "tensor", "mixer")]
+        return [_saved("inside the scan's backward pass", kernels(one, engine), "tensor", "mixer")]
     return [_saved("inside the scan's backward pass", _norm_backward(one, engine), "tensor", "mixer")]
 
 
@@ -155,7 +155,7 @@ def _norm_backward(one: Sizes, engine: EngineTraits) -> int:
     return (3 * _FP32 + (engine.size if engine.size < _FP32 else 0)) * one.inner
 
 
-def _kernels(one: Sizes, engine: EngineTraits) -> int:
+def kernels(one: Sizes, engine: EngineTraits) -> int:
     """What the backward pass of the kernels holds where it has most, at the gradient of what leaves the state.
 
     ``MambaSplitConv1dScanCombinedFn.backward`` and ``_mamba_chunk_scan_combined_bwd`` of ``mamba_ssm`` 2.3,
@@ -172,13 +172,17 @@ def _kernels(one: Sizes, engine: EngineTraits) -> int:
 
 
 def scans(part: Part, size: int) -> Scans:
+    """Those of a layer's mixer."""
+    return scans_of(sizes(part), size)
+
+
+def scans_of(one: Sizes, size: int) -> Scans:
     """The kernels of ``mamba_ssm``, each reading its operands and writing its result once (``ops/triton/ssd_*.py``).
 
     Forward: the convolution; decays of a chunk; its scores ``C B``; states of a chunk ``B x``; their passage from
     chunk to chunk; and the output, of the scores and of the states. Backward repeats the first five, and has the
     products of each gradient.
     """
-    one = sizes(part)
     scores, group = one.heads * one.chunk, one.groups * one.state
     states = Fraction(one.inner * one.state, one.chunk)
     read = size * one.inner + 2 * _FP32 * one.heads

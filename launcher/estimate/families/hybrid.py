@@ -1,0 +1,294 @@
+"""Megatron-core's ``HybridModel``: one part of a block a layer, by letters (``core/models/hybrid``, 0.19.2).
+
+``model.extra.pattern`` has a letter for each layer: ``M`` a Mamba-2 mixer, ``*`` attention, ``-`` an MLP, ``E``
+experts. ``model.extra.mtp`` has the letters of one depth of multi-token prediction. Each layer has one norm, which
+Transformer Engine has in one module with the linear behind it, but for experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
+from launcher.estimate.families import _megatron, _weights, llama
+from launcher.estimate.families._decoders.kinds import mamba2
+from launcher.estimate.families._decoders.kinds.mamba2 import Sizes
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.family import ConfigFile, FamilyTraits, TransformersConfig
+from launcher.estimate.rank.tensors import NO_SCANS, SavedTensor, Scans, Weight
+from launcher.spec import ModelSpec, RunSpec, edit
+
+WORDS: Mapping[str, str] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
+"""Letters of ``Symbols`` in ``hybrid_layer_allocation.py``, and what they stand for."""
+
+MIXER: Mapping[str, int | None] = {
+    "mamba_num_heads": None, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8,
+}  # fmt: skip
+"""Sizes of the mixer, and the defaults of ``TransformerConfig``; twice the hidden size has so many heads by default."""
+
+_COUNTS = ("shared_width", "latent")
+_CHUNK, _CONV = 128, 4  # ``chunk_size`` and ``d_conv`` of ``MambaMixer``, which no argument sets.
+
+
+class _Letters(NamedTuple):
+    """The letters of a model."""
+
+    layers: str  # One for each layer.
+    further: str  # Those of one depth of multi-token prediction.
+
+
+def letters(model: ModelSpec) -> _Letters:
+    """The letters of all layers, and of one depth of multi-token prediction."""
+    return _Letters(str(model.extra.get("pattern", "")), str(model.extra.get("mtp", "")))
+
+
+def choices(spec: RunSpec) -> Iterator[ConfigError]:
+    """Letters that are none, of another number than the model has layers; keys that nobody reads."""
+    model = spec.model
+    if model.model_type is not None:
+        rule = "family=hybrid has no types"
+        yield ConfigError("model.model_type", model.model_type, rule, ["model.model_type=null"])
+    for key, text in (("pattern", letters(model).layers), ("mtp", letters(model).further)):
+        path, wrong = f"model.extra.{key}", sorted({*text} - {*WORDS})
+        if wrong or (key == "pattern" and not text):
+            rule = f"has a letter for each layer: {', '.join(f'{letter} ({word})' for letter, word in WORDS.items())}"
+            yield ConfigError(path, text, rule, [edit.override(path, "M-M*")])
+    if (count := len(letters(model).layers)) not in (0, model.num_hidden_layers):
+        rule = f"model.extra.pattern has {count} letters, one for each layer"
+        yield ConfigError(
+            "model.num_hidden_layers", model.num_hidden_layers, rule, [f"model.num_hidden_layers={count}"]
+        )
+    if bool(model.mtp_layers) != bool(letters(model).further):
+        rule = "model.extra.mtp has the letters of one depth of multi-token prediction"
+        yield ConfigError("model.mtp_layers", model.mtp_layers, rule, ["model.mtp_layers=0", "model.extra.mtp='*E'"])
+    for key, value in model.extra.items():
+        if key in (*MIXER, *_COUNTS) and not _is_count(value):
+            rule = "is a whole number of at least 1, or null"
+            yield ConfigError(f"model.extra.{key}", value, rule, [f"model.extra.{key}=null"])
+        elif key not in (*MIXER, *_COUNTS, "pattern", "mtp", "mtp_shared"):
+            rule = f"family=hybrid has pattern, mtp, mtp_shared, {', '.join((*MIXER, *_COUNTS))}"
+            yield ConfigError(f"model.extra.{key}", value, rule, [])
+    yield from _mixer(spec)
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and value >= 1)
+
+
+def _mixer(spec: RunSpec) -> Iterator[ConfigError]:
+    """Heads and groups that tensor parallel ranks share (``MambaMixer.__init__``)."""
+    if "M" not in letters(spec.model).layers + letters(spec.model).further:
+        return
+    one, degree = mixer(spec.model), spec.parallel.tensor
+    for count, key in ((one.heads, "mamba_num_heads"), (one.groups, "mamba_num_groups")):
+        if count % degree:
+            rule = f"the {count} of model.extra.{key} are shared among tensor parallel ranks"
+            yield ConfigError("parallel.tensor", degree, rule, ["parallel.tensor=1"])
+    if one.heads % one.groups:
+        rule = f"must divide the {one.heads} heads of the mixer"
+        path = "model.extra.mamba_num_groups"
+        yield ConfigError(path, one.groups, rule, [f"{path}={n}" for n in (8, 4, 2, 1) if one.heads % n == 0][:2])
+
+
+traits = FamilyTraits(
+    attention_output="self_attention.linear_proj.weight",
+    experts=True,
+    not_linear="blocks that Megatron-core builds",
+    choices=choices,
+    attends=lambda model, layer: "*" in _block(model, layer),
+    scans=lambda model, layer, size: scans(model, layer, size),
+    sums=lambda model, layer: len(_block(model, layer)),
+    pattern=lambda model: letters(model).layers,
+    predicted_layer=lambda model: model.num_hidden_layers,
+    shares_predicted=lambda model: model.extra.get("mtp_shared") is True,
+)
+
+embedding = llama.embedding
+head = llama.head
+after_blocks = llama.after_blocks
+first_norm_backward = llama.first_norm_backward
+saves_input = llama.saves_input
+
+
+def _block(model: ModelSpec, layer: int) -> str:
+    """The letters of a layer; those of one depth behind the last one."""
+    found = letters(model)
+    return found.layers[layer : layer + 1] or found.further
+
+
+def kind(model: ModelSpec, layer: int) -> str:
+    """The word for a layer's letter."""
+    return " ".join(WORDS.get(letter, letter) for letter in _block(model, layer)) or "none"
+
+
+def mixer(model: ModelSpec) -> Sizes:
+    """The sizes of a Mamba-2 mixer (``MambaMixer.__init__``)."""
+    found = {key: model.extra.get(key) or default for key, default in MIXER.items()}
+    head_dim, state, groups = (int(found[key] or 0) for key in (*MIXER,)[1:])
+    heads = int(found["mamba_num_heads"] or 2 * model.hidden_size // head_dim)
+    return Sizes(heads, head_dim, state, groups, _CONV, _CHUNK, True)
+
+
+def block(model: ModelSpec, layer: int) -> list[Weight]:
+    """Weights of a layer: a norm, and those of its letter."""
+    return [weight for letter in _block(model, layer) for weight in _WEIGHTS[letter](model)]
+
+
+def _of_mixer(model: ModelSpec) -> list[Weight]:
+    """Two linears, the convolution of what enters the state, three numbers a head and a norm (``MambaMixer``)."""
+    one, hidden = mixer(model), model.hidden_size
+    heads = [Weight(name=f"mixer.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log", "D")]
+    return [
+        *_weights.norm("mixer.in_proj.layer_norm", hidden, model),
+        *_weights.linear("mixer.in_proj", one.projected, hidden, bias=False),
+        Weight(name="mixer.conv1d.weight", shape=(one.convolved, 1, one.conv), split="tensor"),
+        Weight(name="mixer.conv1d.bias", shape=(one.convolved,), split="tensor"),
+        *heads,
+        Weight(name="mixer.norm.weight", shape=(one.inner,), split="tensor"),
+        *_weights.linear("mixer.out_proj", hidden, one.inner, bias=False, rows=False),
+    ]
+
+
+def _of_attention(model: ModelSpec) -> list[Weight]:
+    name, hidden = "self_attention", model.hidden_size
+    joined = model.query_size + 2 * model.key_value_size
+    weights = _weights.norm(f"{name}.linear_qkv.layer_norm", hidden, model)
+    weights += _weights.linear(f"{name}.linear_qkv", joined, hidden, bias=model.attention_bias)
+    weights += _weights.linear(f"{name}.linear_proj", hidden, model.query_size, bias=model.mlp_bias, rows=False)
+    return weights + (_weights.head_norms(name, model) if model.qk_norm else [])
+
+
+def _of_mlp(model: ModelSpec) -> list[Weight]:
+    return _weights.norm("mlp.layer_norm", model.hidden_size, model) + _weights.feed_forward(
+        "mlp", model, model.intermediate_size
+    )
+
+
+def _of_experts(model: ModelSpec) -> list[Weight]:
+    """The norm, the router, experts that a token meets at its latent width, and the MLP that every token meets."""
+    hidden, latent = model.hidden_size, _count(model, "latent")
+    rows = _weights.norm("pre_mlp_layernorm", hidden, model)
+    experts = _weights.experts(replace(model, hidden_size=latent or hidden, num_shared_experts=0))
+    rows += [replace(experts[0], shape=(model.num_experts, hidden)), *experts[1:]]
+    if latent:
+        rows += _weights.linear("mlp.fc1_latent_proj", latent, hidden, bias=model.mlp_bias, split=False)
+        rows += _weights.linear("mlp.fc2_latent_proj", hidden, latent, bias=model.mlp_bias, split=False)
+    if width := _count(model, "shared_width"):
+        rows += _weights.feed_forward("mlp.shared_experts", model, width)
+    return rows
+
+
+_WEIGHTS = {"M": _of_mixer, "*": _of_attention, "-": _of_mlp, "E": _of_experts}
+
+
+def _count(model: ModelSpec, key: str) -> int:
+    return int(model.extra.get(key) or 0)
+
+
+def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors saved by the norm and the one part of a layer."""
+    return [row for letter in _block(model, layer) for row in _SAVED[letter](model, engine)]
+
+
+def _by_mixer(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """The norm and the projection; the scan's output; the norm behind it and its output (``MambaMixer._ssm_training``).
+
+    The scan's kernel saves the projection with the sequences first and its output before the gate, and computes the
+    convolution and all states again (``MambaSplitConv1dScanCombinedFn`` of ``mamba_ssm`` 2.3); the gated output is
+    turned into a copy, which the norm in groups saves with a deviation a group.
+    """
+    one, size = mixer(model), engine.size
+    return [
+        *_megatron.norm(model.hidden_size, engine, linears=1),
+        _row("projection of the mixer", size * one.projected),
+        _row("output of the scan", size * one.inner),
+        _row("input of the mixer's norm", size * one.inner + 4 * one.groups),
+        _row("input of the output projection", _megatron.read_by_linear(engine, one.inner)),
+        *_megatron.dropout(model),
+    ]
+
+
+def _by_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    return _megatron.norm_of_attention(model.hidden_size, engine) + _megatron.attention(model, engine)
+
+
+def _by_mlp(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    rows = _megatron.norm(model.hidden_size, engine, linears=1)
+    return rows + _megatron.feed_forward(model, engine, model.intermediate_size) + _megatron.dropout(model)
+
+
+def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """As any experts'; narrower tokens are kept as the router's choice sends them, and behind the experts once more."""
+    latent, shared = _count(model, "latent"), _count(model, "shared_width")
+    rows = _megatron.norm(model.hidden_size, engine, moved=("mlp_norm", ""))
+    rows += _megatron.routed(replace(model, hidden_size=latent) if latent else model, engine)
+    if latent:
+        copied = _megatron.copied_by_linear(engine, model.hidden_size)
+        kept = copied + _megatron.read_by_linear(engine, latent)
+        rows.append(SavedTensor(name="narrower tokens", bytes=kept, share="residual", part="moe"))
+    if shared:
+        rows += _megatron.shared_experts(model, engine, shared)
+    return rows + _megatron.dropout(model)
+
+
+_SAVED = {"M": _by_mixer, "*": _by_attention, "-": _by_mlp, "E": _by_experts}
+
+
+def _row(name: str, size: int) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share="tensor", part="mixer")
+
+
+def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
+    """The most that the backward pass of a layer adds: of several letters the last one's."""
+    letter = _block(model, layer)[-1:]
+    if letter == "M":
+        return [_row("inside the scan's backward pass", mamba2.kernels(mixer(model), engine)), _stream(model, engine)]
+    if letter == "*":
+        return [*_inside_attention(model, engine), _stream(model, engine)]
+    width = model.intermediate_size
+    if letter == "E":
+        width = model.moe_intermediate_size * model.num_experts_per_tok + _count(model, "shared_width")
+    return _megatron.backward_extra(model, engine, width)
+
+
+def _inside_attention(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients of the output, and of queries, keys and values; of scores in memory two more."""
+    sizes = engine.size * (2 * model.query_size + 2 * model.key_value_size)
+    if engine.scores:
+        sizes += 2 * engine.size * model.num_attention_heads * engine.sequence_length
+    return [SavedTensor(name="gradients of attention", bytes=sizes, share="tensor", part="attention")]
+
+
+def _stream(model: ModelSpec, engine: EngineTraits) -> SavedTensor:
+    size = engine.size * model.hidden_size
+    return SavedTensor(name="gradient of the residual stream", bytes=size, share="residual", part="mlp")
+
+
+def scans(model: ModelSpec, layer: int, size: int) -> Scans:
+    """The kernels of the mixers of a layer."""
+    count = _block(model, layer).count("M")
+    if not count:
+        return NO_SCANS
+    one = mamba2.scans_of(mixer(model), size)
+    return Scans(count * one.forward, count * one.backward)
+
+
+def transformers_config(model: ModelSpec) -> TransformersConfig | None:
+    """None: Megatron-core alone builds it."""
+    return None
+
+
+def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
+    """Nothing: no class of ``transformers`` is asked."""
+    yield from ()
+
+
+def read_config(config: ConfigFile) -> JsonObject:
+    """None: it has no ``config.json``."""
+    config.error(
+        "model_type", "Megatron-core's hybrid models have no config.json: launch import megatron reads their lists"
+    )
+    return {}
