@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import warnings
@@ -35,9 +36,9 @@ def observe(content: Mapping[str, Any]) -> JsonObject:
         **structure.weights(found),
         "logits": logits.logits(structure.structure(config).model, network),
     }
-    for attention in structure.attentions(config):
+    for attention, whole in itertools.product(structure.attentions(config), (False, True)):
         try:
-            return {**made, "attention": attention, "passes": passes.passes(found, attention)}
+            return {**made, "attention": attention, "passes": passes.passes(found, attention, whole=whole)}
         except Exception as error:  # Code of any class of transformers runs here, on tensors without values.
             made.setdefault("why", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:200])
     return made

@@ -7,6 +7,7 @@ backward, at two lengths of a sequence, from which bytes for one token follow th
 from __future__ import annotations
 
 import contextlib
+from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from launcher.base.frozen import dataclass
 from launcher.worker import replaced
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model.network import base
+from launcher.worker.observe.routing import evenly
 from launcher.worker.observe.structure import Structure, structure
 from launcher.worker.trace.one_depth import gpu_kernels
 
@@ -67,14 +69,17 @@ class Seen:
     extra: int  # The most beyond those that its backward pass allocates, without gradients of matrices.
 
 
-def passes(found: Structure, attention: str) -> JsonObject:
-    """For each kind and format, bytes for one token as ``[constant, by length]``."""
+def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObject:
+    """For each kind and format, bytes for one token as ``[constant, by length]``.
+
+    With ``whole`` the first pass runs each layer, as some hand on more than hidden states to those behind them.
+    """
     rows: JsonObject = {name: {} for name in found.kinds}
     config = found.model.config
     chunk = max(_CHUNK, *(getattr(config, key, None) or 0 for key in ("chunk_size", "mamba_chunk_size")))
     lengths = tuple(chunks * chunk for chunks in _CHUNKS)
     for form, (dtype, autocast) in FORMATS.items():
-        seen = _seen(found, attention, dtype, lengths, autocast=autocast)
+        seen = _seen(found, attention, dtype, lengths, autocast=autocast, whole=whole)
         for name in found.kinds:
             rows[name][form] = {
                 "saved": _for_a_token([one[name].saved for one in seen], lengths),
@@ -85,16 +90,19 @@ def passes(found: Structure, attention: str) -> JsonObject:
 
 
 def _seen(
-    found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool
+    found: Structure, attention: str, dtype: torch.dtype, lengths: Sequence[int], *, autocast: bool, whole: bool
 ) -> list[dict[str, Seen]]:
     """The passes at each length: on the meta device where that can be, which is faster than fake tensors."""
     made = structure(found.model.config, dtype, attention).model.train()
     if not autocast:
         with contextlib.suppress(Exception), torch.device("meta"), gpu_kernels():  # Some class asks for a value.
-            return [_at(found, made, length) for length in lengths]
+            return [_at(found, made, length, whole) for length in lengths]
     with _fake(autocast=autocast), gpu_kernels():
         made = made.to_empty(device="cpu")
-        return [_at(found, made, length) for length in lengths]
+        with contextlib.suppress(IndexError), evenly():
+            return [_at(found, made, length, whole) for length in lengths]
+        with evenly(unused=1):  # A class may have a place more than experts, for choices of none.
+            return [_at(found, made, length, whole) for length in lengths]
 
 
 @contextlib.contextmanager
@@ -113,13 +121,13 @@ def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
     return [round(max(0.0, rise - bend * (short + middle)), 3), round(bend, 6)]
 
 
-def _at(found: Structure, made: Any, length: int) -> dict[str, Seen]:
-    calls, blocks = _calls(found, made, length), made.get_submodule(found.path)
+def _at(found: Structure, made: Any, length: int, whole: bool) -> dict[str, Seen]:
+    calls, blocks = _calls(found, made, length, whole), made.get_submodule(found.path)
     return {name: _layer(blocks[layer], calls[layer]) for name, layer in found.kinds.items()}
 
 
-def _calls(found: Structure, made: Any, length: int) -> dict[int, Call]:
-    """What the first layer of each kind is called with; the other layers hand on their input."""
+def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, Call]:
+    """What the first layer of each kind is called with; unless ``whole`` runs all, others hand on their input."""
     wanted, calls = set(found.kinds.values()), dict[int, Call]()
     blocks, last = made.get_submodule(found.path), max(found.kinds.values())
 
@@ -129,9 +137,9 @@ def _calls(found: Structure, made: Any, length: int) -> dict[int, Call]:
                 calls[number] = (args, kwargs)
             if number == last:
                 raise _Reached
-            if number == 0:
+            if number == 0 or whole:
                 outputs.append(forward(*args, **kwargs))
-                return outputs[0]
+                return outputs[-1]
             hidden = args[0] if args else kwargs["hidden_states"]
             return (hidden, *outputs[0][1:]) if isinstance(outputs[0], tuple) else hidden
 
@@ -148,9 +156,16 @@ def _calls(found: Structure, made: Any, length: int) -> dict[int, Call]:
     return calls
 
 
+def _apart(each: Any) -> Any:
+    """A tensor without its graph, or a dictionary of some that layers share, so that none writes into another's."""
+    if isinstance(each, UserDict):
+        return type(each)(tree_map(_apart, each.data))
+    return each.detach() if isinstance(each, torch.Tensor) else each
+
+
 def _layer(block: nn.Module, call: Call) -> Seen:
     """Run one layer forward and backward."""
-    args, kwargs = tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, call)
+    args, kwargs = tree_map(_apart, call)
     inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
     hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()
     kept = (*block.parameters(), *block.buffers(), *(each for each in inputs if each is not hidden))

@@ -1,0 +1,35 @@
+"""Layers of classes that are no plain decoders, run without values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="observing needs the extra 'fsdp'")
+
+from launcher.worker.observe.__main__ import observe
+
+DBRX: dict[str, Any] = {
+    "model_type": "dbrx", "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512, "vocab_size": 100,
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8},
+    "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
+}  # fmt: skip
+"""Its experts run in a loop over those that a token has met."""
+
+GEMMA3N: dict[str, Any] = {
+    "model_type": "gemma3n_text", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "head_dim": 16,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "vocab_size_per_layer_input": 100,
+    "hidden_size_per_layer_input": 16, "laurel_rank": 8, "num_kv_shared_layers": 2, "sliding_window": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4,
+}  # fmt: skip
+"""Its last layers read the keys and values of earlier ones."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("content", [DBRX, GEMMA3N], ids=["dbrx", "gemma3n_text"])
+def test_layers_that_ask_for_values_or_for_other_layers_are_run_all_the_same(content: dict[str, Any]) -> None:
+    found = observe(content)
+    assert "why" not in found or "passes" in found
+    saved = [seen["bf16"]["saved"][0] for seen in found["passes"].values()]
+    assert min(saved) > 2 * 2 * 64
