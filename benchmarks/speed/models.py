@@ -44,7 +44,7 @@ def model_words(line: Mapping[str, str]) -> tuple[str, Settings]:
         raise LeftOutError("the shape of the model is not stated")
     if not line["kv_heads"] and known["preset"] == "gpt3_175b":
         settings["model.num_key_value_heads"] = "null"
-    elif not line["kv_heads"]:
+    elif not line["kv_heads"] and "model.num_key_value_heads" not in settings:
         raise LeftOutError("the shape of the model is not stated")
     if "model.intermediate_size" not in settings:
         settings["model.intermediate_size"] = _width(line, known["preset"])

@@ -28,6 +28,7 @@ _OLDER: Mapping[str, frozenset[str]] = {
     "rope_theta": _ROTARY - {"apertus", "cwm", "gpt_neox", "ministral3"},
     "rope_scaling": _ROTARY,
     "partial_rotary_factor": _ROTARY - {"bamba", "gemma3_text", "gpt_neox", "olmo3"},
+    "rotary_dim": frozenset(("minimax_m2",)),
     "rotary_pct": frozenset(("gpt_neox",)),
     "rotary_emb_base": frozenset(("gpt_neox",)),
     "rope_local_base_freq": frozenset(("gemma3_text",)),

@@ -136,6 +136,16 @@ EXPERTS: dict[str, Decoder] = {
         logits_divisor="logits_scaling",
         legal=_NO_LOSS,
     ),
+    "minimax_m2": replace(
+        _ROUTED,
+        config="MiniMaxM2Config",
+        input_bias=False,
+        output_bias=False,
+        head_norms=_HEADS,
+        head_norm_size="all",
+        joins_queries=True,
+        legal={**_NO_LOSS, "router_jitter_noise": (0.0, 0)},
+    ),
     "olmoe": replace(_ROUTED, config="OlmoeConfig", head_norms=_HEADS, head_norm_size="all", legal=_NO_LOSS),
     "qwen2_moe": replace(
         _ROUTED,

@@ -33,7 +33,7 @@ def weights(part: Part) -> list[Weight]:
         rows.append(Weight(name=f"{name}.experts.{each}", shape=shape, split="expert", copies=number))
         if experts.bias:
             rows.append(Weight(name=f"{name}.experts.{each}_bias", shape=(outputs,), split="expert", copies=number))
-    if shared := values.count(model, experts.shared_width):
+    if (shared := values.count(model, experts.shared_width)) or experts.shared_gate:
         rows += _shared(part, experts, shared)
     return rows + (_latent(part, experts, hidden) if hidden != model.hidden_size else [])
 
