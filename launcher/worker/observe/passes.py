@@ -141,7 +141,7 @@ def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, C
                 outputs.append(forward(*args, **kwargs))
                 return outputs[-1]
             hidden = args[0] if args else kwargs["hidden_states"]
-            return (hidden, *outputs[0][1:]) if isinstance(outputs[0], tuple) else hidden
+            return (hidden, *outputs[0][1:]) if isinstance(outputs[0], tuple | list) else hidden
 
         return called
 
@@ -182,7 +182,7 @@ def _layer(block: nn.Module, call: Call) -> Seen:
         live.follow(inputs)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             output = block(*args, **kwargs)
-        output = output[0] if isinstance(output, tuple) else output
+        output = output[0] if isinstance(output, tuple | list) else output
         gradient = torch.ones_like(output)
         before = live.bytes
         live.enter("backward")

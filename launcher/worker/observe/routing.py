@@ -11,6 +11,17 @@ import torch
 from launcher.worker import replaced
 
 
+class _Place(int):
+    """A number that is asked as a tensor of one element is."""
+
+    def __getitem__(self, _: object) -> _Place:
+        return self
+
+    def item(self) -> int:
+        """It."""
+        return int(self)
+
+
 @contextlib.contextmanager
 def evenly(*, unused: int = 0) -> Iterator[None]:
     """Let ``nonzero`` find every expert but the last ``unused``, and ``where`` of one argument one's share of all."""
@@ -19,10 +30,10 @@ def evenly(*, unused: int = 0) -> Iterator[None]:
 
     def nonzero(mask: torch.Tensor, **options: Any) -> Any:
         """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
-        if mask.dim() != 1 or options:
+        if mask.dim() != 1 or options.get("as_tuple"):
             return found(mask, **options)
         experts[0] = mask.shape[0] - unused
-        return [(place,) for place in range(experts[0])]
+        return [_Place(place) for place in range(experts[0])]
 
     def places(*given: Any, **options: Any) -> Any:
         """So many places of a mask as its share, and ``where`` as it is otherwise."""
