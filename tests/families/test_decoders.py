@@ -42,15 +42,6 @@ PUBLISHED = {
 """Differences to the class's defaults, and the parameters of the released model."""
 
 
-def _marks(kind: str) -> list[pytest.MarkDecorator]:
-    """Of the types whose layers are of several kinds two stand for the others."""
-    plain = TYPES[kind].layers is None or kind in ("nemotron_h", "qwen3_next")
-    return [] if plain else [pytest.mark.thorough]
-
-
-KINDS = [pytest.param(kind, marks=_marks(kind)) for kind in TYPES]
-
-
 def test_the_table_of_defaults_is_that_of_the_installed_transformers() -> None:
     found = json.loads(decoder_defaults.FILE.read_text())
     if found["transformers"] != transformers.__version__:
@@ -58,7 +49,7 @@ def test_the_table_of_defaults_is_that_of_the_installed_transformers() -> None:
     assert found == json.loads(json.dumps(decoder_defaults.installed()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_the_defaults_of_a_class_are_counted_as_the_class_counts_them(kind: str) -> None:
     document = {"model_type": kind, **decoders.NEEDED.get(kind, {})}
     spec = decoders.spec_of(document)
@@ -66,7 +57,7 @@ def test_the_defaults_of_a_class_are_counted_as_the_class_counts_them(kind: str)
     assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_the_overrides_of_an_imported_file_describe_the_same_model(kind: str) -> None:
     document = {"model_type": kind, **decoders.NEEDED.get(kind, {})}
     overrides = hugging_face.read(json.dumps(document), "config.json").imported.overrides
@@ -88,7 +79,7 @@ def test_a_variant_is_counted_as_its_class_counts_it(kind: str, changes: dict[st
     assert parameter_counts(spec, families.of(spec.model))[0] == decoders.parameters(kind, document)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_class_is_called_with_all_that_its_file_says(kind: str) -> None:
     document = decoders.tiny(kind)
     spec = decoders.spec_of(document)
@@ -102,7 +93,7 @@ def test_a_class_is_called_with_all_that_its_file_says(kind: str) -> None:
     assert {key: made.get(key) for key in read.keys() - ours} == {key: read[key] for key in read.keys() - ours}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> None:
     """Of sequences longer than a window, with the attention that the class itself takes."""
     ours, plain = decoders.losses(kind)
@@ -112,7 +103,7 @@ def test_the_worker_has_the_loss_and_the_gradients_of_the_class(kind: str) -> No
 @pytest.mark.parametrize(
     ("kind", "layer"),
     [
-        pytest.param(kind, layer, marks=_marks(kind))
+        (kind, layer)
         for kind, found in TYPES.items()
         if found.layers
         for layer in range({"nemotron_h": 4, "mamba2": 1}.get(kind, 2))
@@ -138,7 +129,7 @@ def test_a_block_saves_what_autograd_keeps_for_it(kind: str) -> None:
     assert predicted == pytest.approx(measured, rel=0.05)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_fresh_values_are_spread_as_those_of_the_class(kind: str) -> None:
     for name, (ours, theirs) in decoders.spreads(kind).items():
         assert ours == pytest.approx(theirs, rel=0.25, abs=0.012), name
