@@ -173,7 +173,7 @@ class SpeedEstimate:
             "hfu": self.hfu,
             "gpu_hours": self.gpu_hours(spec),
             "price": self.price(spec),
-            "constant": {**asdict(self.constant), "calibration": calibration.version()},
+            "constant": {**_stated(self.constant), "calibration": calibration.version()},
             "crowded": self.crowded,
             "parts": parts,
             "communication": traffic,
@@ -183,3 +183,8 @@ class SpeedEstimate:
 def name_of(part: str) -> str:
     """A part of a step as people say it."""
     return _NAMES.get(part, part.replace("_", " "))
+
+
+def _stated(constant: Constant) -> dict[str, object]:
+    """The part of a constant that the document has: what its sentences are made of stays inside."""
+    return {name: value for name, value in asdict(constant).items() if name not in ("frameworks", "band_of")}
