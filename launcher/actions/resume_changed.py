@@ -44,7 +44,7 @@ _WHOLE = ("model", "parallel", "backend", "recipe")
 _BATCH, _MICRO, _COUNT = "train.global_batch_size", "train.micro_batch_size", "train.gradient_accumulation"
 
 _SCHEDULED = {
-    *("train.steps", "train.tokens", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"),
+    *("train.steps", "train.tokens", "train.epochs", "optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"),
     *("optimizer.warmup_ratio", "optimizer.wsd_decay_steps"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ THIS_MACHINE = " (this machine)"
 SLURM_GPUS = 8
 """GPUs of a Slurm node where nothing is said (docs/contract/commands.md)."""
 
-_STEPS, _TOKENS = _LENGTHS = "train.steps", "train.tokens"
+_LENGTHS = ("train.steps", "train.tokens", "train.epochs")
 
 
 def with_machine(config: JsonObject, machine: Machine, typed: Collection[str] = ()) -> JsonObject:
@@ -149,14 +149,23 @@ def displaced_lengths(words: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 
 def with_length(train: JsonObject, typed: Collection[str]) -> JsonObject:
-    """Return ``train`` with the typed length in place of the other one, or with the default where there is none.
+    """Return ``train`` with the typed length in place of others, or with the default where there is none.
 
-    Keys of the command line and its recipe stand above files, keys of a resume above a recorded run. Where both lengths
-    are typed, both stay, which is an error (``launcher.rules.batch``).
+    Keys of the command line and its recipe stand above files, keys of a resume above a recorded run. Where two lengths
+    are typed, both stay, which is an error (``launcher.rules.batch``). So it is with evaluations by steps or an epoch.
     """
-    steps, tokens = train["steps"], train.get("tokens")
-    if steps is None and tokens is None:
+    said = [key for key in _LENGTHS if train.get(key.partition(".")[2]) is not None]
+    if not said:
         return {**train, "steps": DEFAULT_STEPS}
-    if steps is not None and tokens is not None and (_STEPS in typed) != (_TOKENS in typed):
-        return {**train, **({"tokens": None} if _STEPS in typed else {"steps": None})}
-    return dict(train)
+    return {**train, **_without_others(said, typed)}
+
+
+def one_of(group: JsonObject, keys: Sequence[str], typed: Collection[str]) -> JsonObject:
+    """A group with the typed one of some keys that say the same in place of the others."""
+    said = [key for key in keys if group.get(key.partition(".")[2]) is not None]
+    return {**group, **_without_others(said, typed)}
+
+
+def _without_others(said: Sequence[str], typed: Collection[str]) -> JsonObject:
+    chosen = [key for key in said if key in typed]
+    return {key.partition(".")[2]: None for key in said if key not in chosen} if len(chosen) == 1 else {}

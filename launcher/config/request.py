@@ -153,11 +153,21 @@ def _specify(
         keys = {override.key for override in overrides}
         config: Config = open_values.with_machine(compose(overrides, catalog), facts, keys)
         config["train"] = open_values.with_length(config["train"], keys)
+        config["train"] = open_values.one_of(config["train"], ("train.eval_every", "train.evals_per_epoch"), keys)
+        config["save"] = open_values.one_of(config["save"], ("save.every", "save.per_epoch"), keys)
         if script_args:
             config["script_args"] = list(script_args)
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
             model = {"name": Path(str(config["script"])).stem, "source": SCRIPTS_OWN}
             config["model"] = {**config["model"], **model}
-        return parse(config), ()
+        return _with_samples(parse(config)), ()
     except ConfigErrors as error:
         return None, error.errors
+
+
+def _with_samples(spec: RunSpec) -> RunSpec:
+    if spec.train.epochs is None and spec.train.evals_per_epoch is None and spec.save.per_epoch is None:
+        return spec
+    from launcher.data import epoch  # Late, because few runs are as long as their data.
+
+    return epoch.with_samples(spec)

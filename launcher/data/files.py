@@ -97,6 +97,10 @@ def files_of(data: DataSpec) -> list[Path]:
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
         raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
+    for key in ("revision", "config"):
+        if found and (value := getattr(data, key)) is not None and not is_on_hub(data):
+            rule = "the data are files of this machine, and a data set on the Hub alone has that"
+            raise Unusable(f"data.{key}", value, rule, [f"data.{key}=null"])
     try:
         held = [path for path in found if path.stat().st_size]
     except OSError as error:

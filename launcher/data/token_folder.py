@@ -38,7 +38,18 @@ META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bi
 _DIGITS = 16
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset((
-    *("path", "revision", "config", "tokenizer", "token_dtype", "eval_fraction", "workers", "shuffle", "preview"),
+    *(
+        "path",
+        "revision",
+        "config",
+        "samples",
+        "tokenizer",
+        "token_dtype",
+        "eval_fraction",
+        "workers",
+        "shuffle",
+        "preview",
+    ),
 ))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
 
@@ -133,11 +144,11 @@ def read(path: Path) -> TokenFolder | None:
     return TokenFolder(path=path, bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
 
 
-def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "") -> None:
-    """Note in the run directory which folder the run reads."""
+def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "", steps: int | None = None) -> None:
+    """Note in the run directory which folder the run reads, and its steps where they follow from that."""
     path = Path(_RUN) / found.path.relative_to(run) if found.path.is_relative_to(run) else found.path
     content = {"folder": str(path), "digest": found.digest, "data": _settings_of(data), "attempt": attempt}
-    files.write_atomically(run / POINTER, content)
+    files.write_atomically(run / POINTER, content if steps is None else {**content, "steps": steps})
 
 
 def refuse(run: Path, error: str, attempt: str) -> None:

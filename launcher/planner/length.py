@@ -11,7 +11,8 @@ from launcher.planner.layouts import Layout
 from launcher.planner.question import Question
 from launcher.spec.edit import override
 
-TOKENS, STEPS, PRICE = "train.tokens", "train.steps", "cluster.price_per_gpu_hour"
+TOKENS, STEPS, EPOCHS = "train.tokens", "train.steps", "train.epochs"
+PRICE = "cluster.price_per_gpu_hour"
 
 DAY = 86_400  # Seconds.
 
@@ -47,7 +48,7 @@ def words(typed: Sequence[str], *, tokens: str | None, price: float | None) -> t
     keys = {word.partition("=")[0].lstrip("+"): word for word in typed}
     errors = []
     if tokens is not None:
-        errors += [_twice("--tokens", tokens, keys[key]) for key in (TOKENS, STEPS) if key in keys]
+        errors += [_twice("--tokens", tokens, keys[key]) for key in (TOKENS, STEPS, EPOCHS) if key in keys]
     if price is not None and PRICE in keys:
         errors.append(_twice("--price", price, keys[PRICE]))
     if price is not None and not 0 <= price < float("inf"):
@@ -75,7 +76,7 @@ def require(question: Question, days: float | None) -> None:
 
 def is_said(question: Question) -> bool:
     """True if the words say how long the training is; a hundred steps otherwise, whose cost means nothing."""
-    return bool({TOKENS, STEPS} & question.fixed)
+    return bool({TOKENS, STEPS, EPOCHS} & question.fixed)
 
 
 def cost_of(layout: Layout) -> Cost | None:

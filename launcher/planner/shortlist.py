@@ -33,10 +33,11 @@ _GROUPS = ("data", "save", "tracking")  # Groups of which a short run takes noth
 
 _SETTINGS: tuple[tuple[str, object], ...] = (
     ("train.eval_every", None),
+    ("train.evals_per_epoch", None),
     ("train.log_every", 1),  # A line of metrics for each step, of which the median is taken.
     ("train.on_spike", "report"),  # A rollback needs checkpoints.
 )
-_LENGTHS = ("train.steps", "train.tokens")
+_LENGTHS = ("train.steps", "train.tokens", "train.epochs")
 _LIMIT = "cluster.time_limit_min"
 
 

@@ -12,10 +12,10 @@ from launcher.backends import Judgement
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
 from launcher.data import look
+from launcher.data.epoch import DataLook
 from launcher.job import versions
 from launcher.preflight import data, evidence, fixes, job_python, saving
 from launcher.preflight.assess import Assessment, Refinement, assess
-from launcher.preflight.data import DataLook
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.fixes import Searching
 from launcher.preflight.measured.known import Measured

@@ -36,19 +36,25 @@ _FP32 = PrecisionSpec(
 
 def fewer_checkpoints(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint on disk in place of several."""
-    if spec.save.every is not None and spec.save.keep > 1:
+    if spec.save_every is not None and spec.save.keep > 1:
         yield set_to(spec, "older checkpoints", {"save.keep": 1}, stays=True)
+
+
+def _without_saves(spec: RunSpec) -> dict[str, object]:
+    """The settings with which nothing is saved on the way; none where nothing is."""
+    keys = {"save.every": spec.save.every, "save.per_epoch": spec.save.per_epoch}
+    return {key: None for key, value in keys.items() if value is not None}
 
 
 def last_checkpoint_only(spec: RunSpec) -> Iterator[Change]:
     """One checkpoint, after the last step."""
-    if spec.save.every is not None and spec.save.last:
-        yield set_to(spec, "checkpoints on the way: a crash loses all steps", {"save.every": None}, stays=True)
+    if spec.save_every is not None and spec.save.last:
+        yield set_to(spec, "checkpoints on the way: a crash loses all steps", _without_saves(spec), stays=True)
 
 
 def no_checkpoint(spec: RunSpec) -> Iterator[Change]:
     """No checkpoint at all, for a run that is only measured or tried."""
-    settings: dict[str, object] = {"save.every": None} if spec.save.every is not None else {}
+    settings = _without_saves(spec)
     if spec.save.last:
         settings["save.last"] = False
     if settings and spec.save.export == "none":

@@ -6,7 +6,7 @@ before it builds its model. Where a package lacks, nothing was looked at, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from launcher.base import machine
@@ -14,12 +14,11 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look, task_rows
+from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, samples_of
 from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.preflight import this_machine
-from launcher.spec import DataSpec, RunSpec
-
-type DataLook = Callable[[DataSpec], Survey | None]
+from launcher.spec import RunSpec, edit
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Seen:
     @cached_property
     def samples(self) -> int | None:
         """Samples of one epoch, without those that are held out; None where the tokens are unknown."""
-        found = None if self.survey is None else _samples(self.spec, self.survey)
-        return None if found is None else max(0, found - _held_out(self.spec, found))
+        found = None if self.survey is None else samples_of(self.spec, self.survey)
+        return None if found is None else max(0, found - held_out(self.spec, found))
 
     @cached_property
     def conversations(self) -> dict[str, float] | None:
@@ -111,6 +110,11 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = f"task={spec.task.name} reads the columns {', '.join(spec.task.rows)}; these have {_listed(survey)}"
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
         return
+    if is_counted(spec) and spec.backend.name in ("megatron", "trl") and not is_exact(spec, survey):
+        rule = "its engine is told the steps before the data are opened, and only a part of these was counted"
+        yield ConfigError(
+            edit.length_key(spec), edit.length_value(spec), rule, [f"train.steps={spec.steps} train.epochs=null"]
+        )
     named = survey.vocabulary is not None and spec.data.tokenizer == "bytes"  # A rule knows its ids without a look.
     if survey.largest >= spec.model.vocab_size and not named:
         rows = max(survey.largest + 1, survey.vocabulary or 0)
@@ -118,7 +122,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={rows}"])
     if tokens is None or survey.tokens_error > tokens // 2:
         return
-    samples = _samples(spec, survey) or 0
+    samples = samples_of(spec, survey) or 0
     if not samples and survey.samples is not None:
         rule = "no conversation has anything to learn from: none has an assistant's turn with text"
         yield ConfigError("data.path", path, rule, ["data.train_on=all"])
@@ -126,7 +130,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=text", *shorter])
-    elif _held_out(spec, samples) >= samples:
+    elif held_out(spec, samples) >= samples:
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
 
@@ -135,23 +139,13 @@ def _listed(survey: Survey) -> str:
     return ", ".join(survey.columns)
 
 
-def _samples(spec: RunSpec, survey: Survey) -> int | None:
-    """Samples of all data: conversations, or pieces of a long row of tokens."""
-    if survey.tokens is None:
-        return None
-    if survey.samples is None:
-        return max(0, survey.tokens - 1) // spec.sequence_length
-    tried = len(survey.samples) + survey.empty
-    return round((survey.rows or 0) * len(survey.samples) / tried) if tried else 0
-
-
-def _held_out(spec: RunSpec, samples: int) -> int:
-    """Samples at the end that are kept for evaluation, as ``launcher.worker.data.corpus.split`` keeps them."""
-    return 0 if spec.train.eval_every is None else max(1, round(samples * spec.data.eval_fraction))
-
-
 def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     length = spec.sequence_length
+    if is_counted(spec) and not is_exact(spec, survey) and spec.data.samples is not None:
+        rule = (
+            "an epoch is about so many samples, as a part of the data shows; the job counts all, and its steps follow"
+        )
+        yield ConfigError("data.samples", spec.data.samples, rule)
     masked = sum(label is None or label > length for _, label in survey.samples or ())
     if masked:
         longest = max((label for _, label in survey.samples or () if label is not None), default=length)

@@ -100,7 +100,7 @@ def too_large_here(spec: RunSpec, disk: DiskSpace) -> Iterator[ConfigError]:
         return
     folder = Path(spec.run.directory or spec.cluster.shared_folder or "runs")
     free = disk_free(folder.absolute())
-    if free is None or disk.kept_bytes <= free or (spec.save.every is None and not _is_here(spec)):
+    if free is None or disk.kept_bytes <= free or (spec.save_every is None and not _is_here(spec)):
         return
     number, keep = disk.kept_bytes // disk.checkpoint_bytes, spec.save.keep
     each = f"{number} of {gib(disk.checkpoint_bytes)}" if number > 1 else "one"

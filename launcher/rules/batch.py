@@ -16,9 +16,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     The run is as long as its steps or its tokens say, not both.
     """
     train = spec.train
-    if train.steps is not None and train.tokens is not None:
-        rule = f"the steps of the run follow from it, and train.steps={train.steps} is said beside it"
-        yield ConfigError("train.tokens", train.tokens, rule, ["train.steps=null", "train.tokens=null"])
+    yield from _said_twice(spec)
     if train.micro_batch_size is None and (train.gradient_accumulation is None or train.global_batch_size is None):
         yield _not_derived(spec)
     elif train.micro_batch_size is None:
@@ -27,6 +25,35 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield from _not_agreeing(spec)
     elif not _whole(spec):
         yield _not_whole(spec)
+
+
+def _said_twice(spec: RunSpec) -> Iterator[ConfigError]:
+    """The length, and how often a run evaluates and saves, are said by one key each; the size of an epoch is known."""
+    train, save, data = spec.train, spec.save, spec.data
+    for path, value in (("train.tokens", train.tokens), ("train.epochs", train.epochs)):
+        if value is not None and train.steps is not None:
+            rule = f"the steps of the run follow from it, and train.steps={train.steps} is said beside it"
+            yield ConfigError(path, value, rule, ["train.steps=null", f"{path}=null"])
+    if train.tokens is not None and train.epochs is not None:
+        rule = f"the length of the run follows from it, and train.tokens={train.tokens} is said beside it"
+        yield ConfigError("train.epochs", train.epochs, rule, ["train.tokens=null", "train.epochs=null"])
+    pairs = (
+        ("train.evals_per_epoch", train.evals_per_epoch, "train.eval_every", train.eval_every),
+        ("save.per_epoch", save.per_epoch, "save.every", save.every),
+    )
+    for path, value, other, steps in pairs:
+        if value is not None and steps is not None:
+            rule = f"the steps between two follow from it, and {other}={steps} is said beside it"
+            yield ConfigError(path, value, rule, [f"{other}=null", f"{path}=null"])
+    keys = {"train.epochs": train.epochs, **{path: value for path, value, _, _ in pairs}}
+    asked = next(((path, value) for path, value in keys.items() if value is not None), None)
+    if asked is not None and data.samples is None:
+        endless = data.source == "synthetic"
+        rule = "synthetic data have no end" if endless else "the samples of an epoch cannot be counted on this machine"
+        ways = ["data=text"] if endless else ["data.samples=10000"]
+        yield ConfigError(
+            *asked, rule, [*ways, "train.steps=1000" if asked[0] == "train.epochs" else f"{asked[0]}=null"]
+        )
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

@@ -16,7 +16,6 @@ from operator import ne
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
-from launcher.data.files import is_hub_name
 from launcher.spec import RunSpec, edit
 
 type Test = Callable[[RunSpec], bool]
@@ -214,9 +213,18 @@ REFUSED: tuple[Row, ...] = (
     ),
     *_rows(
         {"data.revision": None, "data.config": None},
-        lambda spec: spec.data.source in ("huggingface", "chat") and is_hub_name(spec.data.path or "OWNER/NAME"),
+        lambda spec: spec.data.source in ("huggingface", "chat"),
         "data=huggingface",
         "of a data set on the Hugging Face Hub",
+    ),
+    Dependent(
+        "data.samples",
+        None,
+        lambda spec: (
+            spec.train.epochs is not None or spec.train.evals_per_epoch is not None or bool(spec.save.per_epoch)
+        ),
+        "train.epochs=1",
+        "where a number follows from the epoch",
     ),
     Dependent("data.max_samples", None, _reads_text, "data=text", "where data are rows or documents"),
     Dependent("data.path", None, lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
@@ -237,7 +245,7 @@ WARNED: tuple[Row, ...] = (
     ),
     *_rows(
         {"train.eval_steps": 8, "data.eval_fraction": 0.01},
-        lambda spec: spec.train.eval_every is not None,
+        lambda spec: spec.evaluates,
         "train.eval_every=100",
         "where the run evaluates",
     ),

@@ -88,7 +88,7 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is not None and train.on_spike != "report":
         rule = "a script of your own trains by itself, and nobody looks at its loss"
         yield ConfigError("train.on_spike", train.on_spike, rule, ["train.on_spike=report"])
-    elif train.on_spike == "rollback" and save.every is None:
+    elif train.on_spike == "rollback" and spec.save_every is None:
         rule = "there would be no checkpoint to go back to"
         way_out = [edit.override("save.every", max(1, spec.steps // 10)), "train.on_spike=stop"]
         yield ConfigError("save.every", None, rule, way_out)
@@ -161,17 +161,18 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the schedule ends before warm-up of {warmup} steps does: the rate falls at once"
         way_out = ["optimizer.decay_steps=null", edit.warm_up_override(spec, decay // 10)]
         yield ConfigError("optimizer.decay_steps", decay, rule, way_out)
+    save_every = spec.save_every
     if train.eval_every is not None and train.eval_every > spec.steps:
         rule = f"the run ends after {edit.length_text(spec)}: it never evaluates"
         yield ConfigError("train.eval_every", train.eval_every, rule, [edit.override("train.eval_every", spec.steps)])
     if save.every is not None and save.every > spec.steps and not save.last:
         rule = f"the run ends after {edit.length_text(spec)}: it never saves"
         yield ConfigError("save.every", save.every, rule, [edit.override("save.every", spec.steps), "save.last=true"])
-    if train.on_hang == "restart" and save.every is None and spec.script is None:
+    if train.on_hang == "restart" and save_every is None and spec.script is None:
         rule = "nothing is saved on the way (save.every): a run that hangs would begin again where it started"
         way_out = [edit.override("save.every", max(1, spec.steps // 10)), "train.on_hang=report"]
         yield ConfigError("train.on_hang", "restart", rule, way_out)
-    if save.every is None and not save.last:
+    if save_every is None and not save.last:
         rule = "nothing is saved: neither on the way (save.every) nor at the end"
         yield ConfigError("save.last", False, rule, ["save.last=true", edit.override("save.every", spec.steps)])
 

@@ -119,7 +119,7 @@ def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object
         found += backends.of(after).unreadable(before, after)
     said = {error.path for error in found}
     found += [error for error in _without_effect(before, after) if error.path not in said]
-    if (before.train.eval_every is None) != (after.train.eval_every is None):
+    if before.evaluates != after.evaluates:
         rule = f"it decides whether samples are held out, and so which ones are trained on, in which order; {FRESH}"
         way = edit.override("train.eval_every", before.train.eval_every)
         found.append(ConfigError("train.eval_every", after.train.eval_every, rule, [way]))

@@ -22,7 +22,7 @@ from typing import Any
 from launcher.base import files, secret
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
-from launcher.data import token_folder
+from launcher.data import epoch, token_folder
 from launcher.data.token_folder import TokenFolder
 from launcher.job import events
 from launcher.job.job import Job
@@ -114,7 +114,7 @@ def _record(
         _keep_script(partial, plan.spec)
         home.write(partial, directory)
         if tokens is not None:
-            token_folder.point(partial, plan.spec.data, tokens)
+            token_folder.point(partial, plan.spec.data, tokens, steps=epoch.steps_of(plan.spec, tokens))
             if tokens.bad_rows.count:
                 events.add(partial, "bad_rows", tokens.bad_rows.sentences, step=None)
         files.require_room(partial, ROOM_BYTES)

@@ -17,6 +17,7 @@ from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.data import token_folder
 from launcher.rundir import contents
 from launcher.saved import checkpoints
 
@@ -181,7 +182,10 @@ def last_step_of(run: Path) -> int | None:
     spec = contents.known(run, contents.SPEC)
     train = spec.get("train", {})
     steps = train.get("steps")
-    if steps is None and train.get("tokens") is not None:
+    counted = (files.read_json(run / token_folder.POINTER) or {}).get("steps")
+    if steps is None and counted is not None:
+        return counted if typed.is_whole(counted) else None
+    if steps is None and (train.get("tokens") is not None or train.get("epochs") is not None):
         with contextlib.suppress(contents.BadRecord):
             steps = contents.spec_of(run).steps
     return steps if spec.get("script") is None and typed.is_whole(steps) else None

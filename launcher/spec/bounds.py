@@ -117,6 +117,9 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
     ),
     # Each is a process beside its rank; the largest nodes have some 1,000 cores for all ranks.
     ("data.workers", Bound(1_024, "they are processes of one rank, and no node has so many cores for it")),
+    ("data.samples", Bound(10**15, "an epoch of the largest data sets has some 10^11 samples")),
+    ("train.epochs", Bound(10**6, "small data sets are seen some thousand times")),
+    ("train.evals_per_epoch save.per_epoch", Bound(10**9, "no epoch has so many steps")),
     ("data.max_samples", Bound(10**12, "the largest data sets have some 10^10 rows")),
     ("data.preview", Bound(10_000, "so many samples are read and printed before the run starts")),
     # Fugaku has 158,976 nodes; the largest cluster of GPUs some 25,000.

@@ -201,23 +201,28 @@ def nearest(
 
 
 def length_key(spec: RunSpec) -> str:
-    """The key that sets the run's length: ``train.steps``, or ``train.tokens``, from which the steps follow."""
+    """The key that sets the run's length: ``train.steps``, or tokens or epochs, from which the steps follow."""
+    if spec.train.epochs is not None:
+        return "train.epochs"
     return "train.steps" if spec.train.tokens is None else "train.tokens"
 
 
-def length_value(spec: RunSpec) -> int:
+def length_value(spec: RunSpec) -> float:
     """The value of the key that sets the run's length."""
-    return spec.steps if spec.train.tokens is None else spec.train.tokens
+    return spec.train.epochs or spec.train.tokens or spec.steps
 
 
 def length_text(spec: RunSpec) -> str:
     """The run's length, within a sentence."""
-    tokens = spec.train.tokens
-    return f"train.steps={spec.steps}" if tokens is None else f"the {spec.steps:,} steps of train.tokens={tokens}"
+    key = length_key(spec)
+    said = f"{key}={length_value(spec):.15g}"
+    return said if key == "train.steps" else f"the {spec.steps:,} steps of {said}"
 
 
 def length_override(spec: RunSpec, steps: int) -> str:
     """The setting with which the run has so many steps, by the key that it has already."""
+    if spec.train.epochs is not None:
+        return f"train.epochs={math.ceil(1000 * steps * spec.train.epochs / spec.steps) / 1000:g}"
     return f"{length_key(spec)}={steps if spec.train.tokens is None else steps * spec.tokens_per_step}"
 
 

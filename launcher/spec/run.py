@@ -8,6 +8,7 @@ degrees do not divide, because rules read them to say so; where that would be a 
 
 import hashlib
 import json
+import math
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -141,11 +142,38 @@ class RunSpec:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the run: as set, or as many as its tokens fill, the last one begun."""
-        train = self.train
-        if train.steps is not None or train.tokens is None:
-            return train.steps or DEFAULT_STEPS
-        return -(-train.tokens // self.tokens_per_step)
+        """Optimizer steps of the run: as set, or as many as its tokens or epochs fill, the last one begun."""
+        train, epoch = self.train, self.epoch_steps
+        if train.steps is not None:
+            return train.steps
+        if train.epochs is not None and epoch is not None:
+            return max(1, math.ceil(train.epochs * epoch - 1e-6))  # Products of floats such as 0.1 x 30.
+        return DEFAULT_STEPS if train.tokens is None else -(-train.tokens // self.tokens_per_step)
+
+    @property
+    def epoch_steps(self) -> float | None:
+        """Optimizer steps of one pass over the data; None where nobody knows how many samples they have."""
+        return None if self.data.samples is None else self.data.samples / self.global_batch_size
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the run evaluates on the way."""
+        return self.train.eval_every is not None or self.train.evals_per_epoch is not None
+
+    @property
+    def eval_every(self) -> int | None:
+        """Steps between two evaluations; None where there are none."""
+        return self._every(self.train.eval_every, self.train.evals_per_epoch)
+
+    @property
+    def save_every(self) -> int | None:
+        """Steps between two checkpoints on the way; None where there are none."""
+        return self._every(self.save.every, self.save.per_epoch)
+
+    def _every(self, steps: int | None, times: int | None) -> int | None:
+        if steps is not None or times is None:
+            return steps
+        return max(1, round((self.epoch_steps or self.steps) / times))
 
     @property
     def warmup_steps(self) -> int:

@@ -92,7 +92,7 @@ class OptimizerSpec:
         return self.wsd_decay_steps or max(1, self.schedule_steps(steps) // 10)
 
 
-DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps`` nor ``train.tokens``.
+DEFAULT_STEPS = 100  # Optimizer steps of a run that says neither ``train.steps``, ``tokens`` nor ``epochs``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class TrainSpec:
     """Batches, length and memory settings of the training; batch sizes are sequences, lengths are tokens.
 
     Of micro-batch, global batch and accumulation any two give the third; ``RunSpec`` has the three numbers.
-    The length is ``steps`` or ``tokens``, and ``RunSpec.steps`` in either case.
+    The length is ``steps``, ``tokens`` or ``epochs``, and ``RunSpec.steps`` in any case.
     """
 
     sequence_length: Count | None
@@ -133,6 +133,8 @@ class TrainSpec:
     log_memory_every: Count | None = 250
     gradient_accumulation: Count | None = None
     tokens: Count | None = None
+    epochs: Positive | None = None
+    evals_per_epoch: Count | None = None
     enforce_memory: bool = False
     cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None
@@ -159,6 +161,7 @@ class DataSpec:
     revision: str | None = None
     config: str | None = None
     max_samples: Count | None = None
+    samples: Count | None = None
 
     @property
     def marked(self) -> bool:
@@ -176,6 +179,7 @@ class SaveSpec:
     asynchronous: bool
     last: bool
     export: Literal["none", "safetensors"]
+    per_epoch: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.base.files import JsonObject
-from launcher.data import token_folder
+from launcher.data import epoch, token_folder
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
 
@@ -33,7 +33,7 @@ def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObjec
     if spec is None or not token_folder.is_tokenised(spec):
         return None
     if (found := token_folder.pointed(directory, spec.data)) is not None:
-        token_folder.point(directory, spec.data, found, attempt)
+        token_folder.point(directory, spec.data, found, attempt, epoch.steps_of(spec, found))
         return None
     argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.prepare", f"--run={directory}", f"--attempt={attempt}"]
     return {**ranks, "argv": argv, "environment": {**ranks["environment"], "TOKENIZERS_PARALLELISM": "true"}}

@@ -25,13 +25,13 @@ from launcher.config.catalog import Catalog
 from launcher.config.recipes import literal
 from launcher.config.request import request
 from launcher.data import look
+from launcher.data.epoch import DataLook
 from launcher.planner.best import Searches, chosen, none_fits, remarks
 from launcher.planner.layouts import Plan
 from launcher.planner.planning import plan
 from launcher.planner.question import Question
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging, assess_here
-from launcher.preflight.data import DataLook
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
 from launcher.rundir import contents, loading, run_names, signature, state

@@ -119,7 +119,7 @@ def _time_limit(run: Subject) -> Answer:
         longer = (f"cluster.time_limit_min={2 * spec.cluster.time_limit_min}",)
         if run.takes(longer):
             ways.append(run.resume(*longer, text="twice the time"))
-    if spec is not None and spec.save.every is None and run.takes(("save.every=100",)):
+    if spec is not None and spec.save_every is None and run.takes(("save.every=100",)):
         ways.append(run.resume("save.every=100", text="a checkpoint every 100 steps, so that less is lost"))
     return _ended_by_slurm(run, "time_limit", ways)
 

@@ -25,6 +25,7 @@ from launcher.job import events
 from launcher.spec import RunSpec
 from launcher.worker import STOP_SIGNALS, beat, data, memory, metrics, out_of_memory, process, spikes
 from launcher.worker.beat import Clock
+from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Position
 from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.memory import live_bytes
@@ -43,11 +44,12 @@ def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     ``logs/error.rank<r>.json`` and ends the process with status 1. All that the run holds is returned, for
     :func:`launcher.worker.process.main` to keep alive until the process is gone.
     """
-    with entered(spec, directory) as context:
+    with entered(spec, directory) as entering:
+        context, corpus = data.counted(entering)
         with context.memory.measuring("load"):
             engine = build(context)
             context.memory.kept = engine.piles
-        training = _Training(context, engine)
+        training = _Training(context, engine, corpus)
         training.run()
     return training
 
@@ -95,10 +97,10 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
 
 
 class _Training:
-    def __init__(self, context: Context, engine: Engine) -> None:
+    def __init__(self, context: Context, engine: Engine, corpus: Corpus | None = None) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
         self._agreement = Agreement()
-        self._batches = data.batches(context)
+        self._batches = data.batches(context, corpus)
         self._checkpoints = Checkpoints(context, self._batches)
         with context.memory.measuring("load"):
             self._start = self._checkpoints.restore(engine)
@@ -155,7 +157,7 @@ class _Training:
             self._checkpoints.settle(still_writing=agreed.writing)
             if agreed.stop and step < steps:
                 return step, True
-            if self._due(self._spec.save.every, step) and step < steps:
+            if self._due(self._spec.save_every, step) and step < steps:
                 self._save(step)
             if step < steps:
                 pulse.step(step + 1)
@@ -173,7 +175,7 @@ class _Training:
             self._memory.write(step, tracker.tokens)
         else:
             result = self._engine.train_step(step, micro_batches)
-        evaluates = self._due(self._spec.train.eval_every, step)
+        evaluates = self._due(self._spec.eval_every, step)
         self._metrics.step(step, result, functools.partial(self._evaluate, step) if evaluates else None)
         # ``memory.json`` is there from now on, also for a run that is killed later.
         if step == measured_until:

@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher.base.errors import LauncherError
 from launcher.base.files import load_json
 from launcher.base.units import count
-from launcher.data import token_folder
+from launcher.data import epoch, token_folder
 from launcher.data.prepare import Progress, Tell, prepared
 from launcher.job import events
 from launcher.spec.parse import parse
@@ -40,14 +40,15 @@ def main() -> int:
             found = prepared(spec.data, root, tell=_report(), waits=lambda: _say(f"waiting for another run in {root}"))
             if token_folder.digest(run) not in (None, found.digest):
                 _say("the data have changed since this run began, and what it read before is no longer kept")
-        token_folder.point(run, spec.data, found, options.attempt)
+        steps = epoch.steps_of(spec, found)
+        token_folder.point(run, spec.data, found, options.attempt, steps)
         if found.bad_rows.count:
             events.add(run, "bad_rows", found.bad_rows.sentences, step=None)
     except LauncherError as error:
         token_folder.refuse(run, str(error), options.attempt)
         print(f"launch: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
-    _say(found.text)
+    _say(found.text if steps is None else f"{found.text}; the run has {steps:,} steps")
     return 0
 
 

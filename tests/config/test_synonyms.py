@@ -55,7 +55,7 @@ def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("check cluster.time_limit_min=1-12", ["cluster.time_limit_min=2160"]),
         ("check cluster.save_margin_s=5m", ["cluster.save_margin_s=300"]),
         ("check cluster.mail_user=me@lab.org", ["cluster.mail=me@lab.org"]),
-        ("check epochs=3", ["train.steps=100"]),
+        ("check epochs=3", ["train.epochs=3"]),
         ("check bf16=true", ["precision=bf16"]),
         ("check --nodes 2 model=7b", ["cluster.nodes=2"]),
         ("check --lr=3e-4", ["optimizer.lr=3e-4"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from launcher.preflight import plan
 from launcher.rundir.lock import settings
 from launcher.spec import edit
 from launcher.spec.parse import parse, to_dict
-from tests.support.helpers import composed_once
+from tests.support.helpers import composed_once, make_spec
 
 GPUS = ("hardware=h100_80g", "cluster.gpus_per_node=8", "model=llama3_8b", "train.sequence_length=4096")
 
@@ -63,3 +65,30 @@ def test_every_engine_trains_the_steps_that_the_tokens_make(preset: str, engine:
 def test_a_record_of_a_tokens_run_says_the_tokens() -> None:
     said = settings(to_dict(composed_once(*GPUS, "train.tokens=1e9")))
     assert (said["train.tokens"], said["train.steps"]) == (10**9, None)
+
+
+def test_epochs_are_steps_by_the_samples_of_the_data_and_so_are_evaluations_and_checkpoints_in_one() -> None:
+    words = ("model=tiny", "train.global_batch_size=8", "train.micro_batch_size=1", "data.samples=1000")
+    spec = composed_once(*words, "train.epochs=2.5", "train.evals_per_epoch=4", "save.per_epoch=2")
+    assert (spec.steps, spec.epoch_steps, spec.eval_every, spec.save_every) == (313, 125.0, 31, 62)
+    assert (edit.length_key(spec), edit.length_value(spec)) == ("train.epochs", 2.5)
+    assert edit.length_text(spec) == "the 313 steps of train.epochs=2.5"
+    longer = edit.length_override(spec, 626)
+    assert edit.applied(spec, longer).steps in (625, 626)  # type: ignore[union-attr]
+    assert composed_once(*words, "train.epochs=0.3").steps == 38
+    assert composed_once(*words).steps == 100
+    assert composed_once(*words).eval_every is None
+    assert edit.changed(spec, "data.samples", 100).eval_every == 3
+
+
+def test_the_samples_of_an_epoch_are_counted_from_data_that_are_here_less_those_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 6401)
+    words = ("model=tiny", f"data.path={tmp_path}/a.txt", "train.sequence_length=64", "train.global_batch_size=2")
+    assert make_spec(*words, "train.epochs=3").steps == 150
+    held_out = make_spec(*words, "train.epochs=3", "train.evals_per_epoch=1", "data.eval_fraction=0.1")
+    assert (held_out.data.samples, held_out.steps, held_out.eval_every) == (90, 135, 45)
+    assert make_spec(*words).data.samples is None
+    assert make_spec(*words, "train.epochs=3", "data.samples=10").steps == 15
+    (tmp_path / "ids.bin").write_bytes(bytes(2 * 641))
+    ids = ("data=tokens", f"data.path={tmp_path}/ids.bin")
+    assert make_spec(*words, *ids, "train.epochs=1").steps == 5

@@ -23,6 +23,12 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=32
         train.micro_batch_size=2 train.gradient_accumulation=4 train.global_batch_size=24
         train.steps=200 train.tokens=1000000
+        train.tokens=1000000 train.epochs=2 data.samples=1000
+        train.steps=200 train.epochs=2 data.samples=1000
+        train.eval_every=10 train.evals_per_epoch=2 data.samples=1000
+        save.every=10 save.per_epoch=2 data.samples=1000
+        data=synthetic train.epochs=2
+        data=huggingface data.path=acme/words save.per_epoch=2
         parallel=hsdp parallel.replicate=3
         parallel=ddp parallel.replicate=2
         """,
@@ -288,9 +294,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         tracking.project=words
         tracking=tensorboard tracking.uri=http://localhost
         data=synthetic data.path=words.txt
-        data=huggingface data.path=words.jsonl data.revision=v2
-        data=chat data.path=words.jsonl data.config=small
+        data.revision=v2
+        data.config=small
         data=synthetic data.max_samples=10
+        data.samples=100
         model.trust_remote_code=true
         """
     ),

@@ -52,7 +52,7 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     """Checkpoints that stay, and a start that is repeated."""
     if spec.backend.path is None:
         return
-    if spec.save.every is not None and spec.steps // spec.save.every > spec.save.keep:
+    if spec.save_every is not None and spec.steps // spec.save_every > spec.save.keep:
         rule = "a checkout's pretrain_gpt.py keeps every checkpoint"
         yield ConfigError("save.keep", spec.save.keep, rule, ["backend.path=null"])
     if spec.save.load is not None:
@@ -81,7 +81,7 @@ def check_data(spec: RunSpec) -> Iterator[ConfigError]:
 def check_saving(spec: RunSpec) -> Iterator[ConfigError]:
     """A checkout's program saves after its last step wherever it saves at all."""
     save, steps, timeout = spec.save, spec.steps, spec.train.timeout_s
-    if spec.backend.path is not None and save.every is not None and not save.last and steps % save.every:
+    if spec.backend.path is not None and spec.save_every is not None and not save.last and steps % spec.save_every:
         rule = f"a checkout's pretrain_gpt.py also saves after its last step, {steps}, where it saves at all"
         yield ConfigError("save.last", False, rule, ["save.last=true", "save.every=null"])
     if spec.train.on_spike == "rollback":

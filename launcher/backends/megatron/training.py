@@ -32,8 +32,8 @@ def _steps(spec: RunSpec) -> Arguments:
         "micro-batch-size": spec.micro_batch_size,
         "global-batch-size": spec.global_batch_size,
         "train-iters": spec.steps,
-        "eval-interval": train.eval_every or spec.steps,
-        "eval-iters": train.eval_steps if train.eval_every else 0,
+        "eval-interval": spec.eval_every or spec.steps,
+        "eval-iters": train.eval_steps if spec.evaluates else 0,
         "seed": train.seed,
         "cross-entropy-loss-fusion": train.loss == "fused",
         "cross-entropy-fusion-impl": "native" if train.loss == "fused" else None,
@@ -76,7 +76,7 @@ def _data(spec: RunSpec) -> Arguments:
     An indexed data set has no marks of what is trained: conversations reach Megatron-LM from the worker alone.
     """
     data = spec.data
-    held_out = 100 * data.eval_fraction if spec.train.eval_every else 0.0
+    held_out = 100 * data.eval_fraction if spec.evaluates else 0.0
     synthetic = data.source == "synthetic"
     path = data.path if spec.backend.path else CORPUS
     return {
@@ -98,11 +98,11 @@ def _checkpoints(spec: RunSpec) -> Arguments:
     GPU it fails (``torch.cuda.device_count`` is 0 there), and a fork of the rank writes.
     """
     save = spec.save
-    saves = save.last or save.every is not None or spec.backend.path is None
+    saves = save.last or spec.save_every is not None or spec.backend.path is None
     reshardable = spec.zero.stage == 1 and spec.optimizer.name in ("adamw", "sgd")
     return {
         "save": f"{RUN}/checkpoints" if saves else None,
-        "save-interval": (save.every or spec.steps) if saves else None,
+        "save-interval": (spec.save_every or spec.steps) if saves else None,
         "load": save.load or f"{RUN}/checkpoints",
         "exit-on-missing-checkpoint": save.load is not None,
         "ckpt-format": "fsdp_dtensor" if fsdp(spec) else "torch_dist",

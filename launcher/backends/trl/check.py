@@ -215,9 +215,11 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
     if task.generations == 1:
         rule = "answers to one prompt are compared with each other"
         yield ConfigError("task.generations", 1, rule, ["task.generations=2"])
-    if spec.train.eval_every is not None:
+    if spec.evaluates:
         rule = "an evaluation of GRPO generates answers, which this version does not time or count"
-        yield ConfigError("train.eval_every", spec.train.eval_every, rule, ["train.eval_every=null"])
+        yield ConfigError(
+            "train.eval_every", spec.eval_every, rule, ["train.eval_every=null train.evals_per_epoch=null"]
+        )
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:

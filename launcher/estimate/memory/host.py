@@ -206,7 +206,7 @@ def checkpoint(rank: RankModel, total: int, outside_blocks: int) -> DiskSpace:
         total, outside_blocks = trained_parameters(rank.family, spec.model, spec.adapter), 0
     size = total * (dtypes.size("parameters") + dtypes.size("master"))
     size += moment_bytes(spec.optimizer.name, total, outside_blocks, dtypes.size("optimizer_states"))
-    written = (0 if spec.save.every is None else (spec.steps - 1) // spec.save.every) + int(spec.save.last)
+    written = (0 if spec.save_every is None else (spec.steps - 1) // spec.save_every) + int(spec.save.last)
     kept = min(spec.save.keep + 1, written)
     return DiskSpace(
         checkpoint_bytes=size,

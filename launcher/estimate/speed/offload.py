@@ -122,13 +122,13 @@ def saved(rank: RankModel, card: Card) -> Iterator[SpeedTerm]:
     What writing it takes is not counted: the storage's bandwidth is not known.
     """
     spec, dtypes = rank.spec, rank.dtypes
-    if spec.save.every is None:
+    if spec.save_every is None:
         return
     each = dtypes.size("master") + moment_bytes(spec.optimizer.name, 1, 0, dtypes.size("optimizer_states"))
     yield term(
         "checkpoint", "checkpoints copied to the host, not written", "(z * P + k * P_opt) / (rate * steps)",
         "launcher/estimate/speed/offload.py", z=dtypes.size("parameters"), P=rank.elements.parameters, k=each,
-        P_opt=rank.elements.optimizer, rate=PCIE_SHARE * card.pcie_bandwidth, steps=spec.save.every,
+        P_opt=rank.elements.optimizer, rate=PCIE_SHARE * card.pcie_bandwidth, steps=spec.save_every,
     )  # fmt: skip
 
 

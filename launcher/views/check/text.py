@@ -131,6 +131,8 @@ def _batch(spec: RunSpec) -> str:
     total = f"{spec.global_batch_size} {noun} of {spec.sequence_length} tokens"
     tokens = spec.train.tokens
     length = "" if tokens is None or spec.script is not None else f"; {units.steps(spec.steps)} for {tokens:,} tokens"
+    if spec.train.epochs is not None and spec.script is None:
+        length = f"; {units.steps(spec.steps)} for {spec.train.epochs:g} epochs"
     return f"a step: {' x '.join(parts)} = {total} = {spec.tokens_per_step:,} tokens{length}"
 
 

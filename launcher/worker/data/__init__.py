@@ -16,6 +16,7 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from launcher.base.errors import LauncherError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.data import token_folder
+from launcher.data import epoch, token_folder
 from launcher.data.files import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
@@ -130,10 +131,22 @@ def _ignore_signals(worker: int) -> None:
 def batches(context: Context, whole: Corpus | None = None) -> Batches:
     """Open the run's data as :func:`open_corpus` does, if it is not given, and hold its end out for evaluation."""
     whole = open_corpus(context) if whole is None else whole
-    if context.spec.train.eval_every is None:
+    if not context.spec.evaluates:
         return Batches(context, whole, whole, None)
     training, held_out = split(whole, context.spec.data.eval_fraction)
     return Batches(context, whole, training, held_out)
+
+
+def counted(context: Context) -> tuple[Context, Corpus | None]:
+    """The context with the samples of an epoch counted, where numbers of the run follow from them, and the corpus.
+
+    Called by all ranks together, before an engine is made of the run's steps; other data are opened when it is there.
+    """
+    if not epoch.is_counted(context.spec):
+        return context, None
+    whole = open_corpus(context)
+    samples = batches(context, whole).training_stream()[0].size
+    return replace(context, spec=epoch.counted(context.spec, samples)), whole
 
 
 def open_corpus(context: Context) -> Corpus:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.spec import RunSpec
-from launcher.worker import data, loop
+from launcher.worker import TrainingError, data, loop
 from launcher.worker.engine import Context
 from launcher.worker.megatron import pretraining
 from launcher.worker.process import main
@@ -32,7 +32,13 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     from launcher.worker.megatron.follow import Follower
 
     args = pretraining.parse([*arguments, *_known_here(context)])
-    batches = data.batches(context)
+    now, whole = data.counted(context)
+    if now.spec.steps != context.spec.steps:
+        raise TrainingError(
+            f"the {now.spec.data.samples:,} samples of the data make {now.spec.steps:,} steps, and Megatron-LM was "
+            f"told {context.spec.steps:,}: launch the run again"
+        )
+    batches = data.batches(context, whole)
     follower = Follower(context, batches)
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")

@@ -102,7 +102,7 @@ class Checkpoints:
         ``write`` is Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalize` ends it. What
         cannot be written is a :class:`CheckpointError`; the checkpoints before it are intact.
         """
-        path, every = self._folder / folder_of(step), self._spec.save.every
+        path, every = self._folder / folder_of(step), self._spec.save_every
         last = step == self._spec.steps or every is None or step % every != 0
         if not self._saving.together(step, path, lambda: self._begin(path, step), last=last):
             return

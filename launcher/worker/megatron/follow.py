@@ -141,7 +141,7 @@ class Follower:
             grad_norm=torch.tensor(float("nan") if norm is None else float(norm)),
             learning_rate=self._rate,
         )
-        every = self._spec.train.eval_every
+        every = self._spec.eval_every
         if every is None or self.step % every:
             self._note()
         return answer

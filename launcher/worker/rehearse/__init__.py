@@ -168,7 +168,7 @@ def _train(context: Context, build: EngineBuilder, steps: int, seconds: list[flo
         else:
             with timed(context.device, seconds):
                 engine.train_step(step, micro_batches)
-        if step == min(steps, MEASURED_STEPS) and context.spec.train.eval_every is not None:
+        if step == min(steps, MEASURED_STEPS) and context.spec.evaluates:
             with tracker.measuring("evaluation", engine.tensors(), summary=False):  # One step's share: all are alike.
                 engine.evaluate(context.beat.each(_rows(context)))
 

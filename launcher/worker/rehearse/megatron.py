@@ -32,7 +32,7 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
             "runs without the others: rehearse the same run by the launcher's worker, backend.path=null"
         )
     last = min(rehearsal.steps, rehearsal.spec.steps)
-    if rehearsal.spec.train.eval_every is not None:
+    if rehearsal.spec.evaluates:
         rehearsal = dataclasses.replace(rehearsal, spec=edit.changed(rehearsal.spec, "train.eval_every", last))
     os.environ |= environment(rehearsal.spec)  # Megatron's validator asks for it; CUDA reads it as it starts.
     backend = "gloo" if rehearsal.spec.hardware.device == "cpu" else "nccl"  # Megatron asks for its name.
@@ -64,7 +64,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
 def _known_here(context: Context, last: int) -> list[str]:
     """Arguments of a rehearsal alone; Megatron's parser takes the last of each."""
     words = ["--no-check-for-nan-in-loss-and-grad"]
-    if context.spec.train.eval_every is not None:
+    if context.spec.evaluates:
         words += ["--eval-interval", str(last), "--eval-iters", "1"]
     return words
 

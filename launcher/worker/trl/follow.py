@@ -118,7 +118,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         self._checkpoints.settle(still_writing=agreed.writing)
         if agreed.stop and self._step < self._spec.steps:
             self._interrupted = control.should_training_stop = True
-        every = self._spec.save.every
+        every = self._spec.save_every
         due = every is not None and self._step % every == 0
         control.should_save = due and self._step < self._spec.steps and not self._interrupted
         return control
@@ -132,7 +132,7 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             grad_norm=torch.tensor(logs.get("grad_norm", float("nan"))),
             learning_rate=self._rate,
         )
-        every = self._spec.train.eval_every
+        every = self._spec.eval_every
         evaluates = every is not None and state.global_step % every == 0
         self._metrics.step(state.global_step, result, self._evaluate if evaluates else None)
         if state.global_step == self._start.step + loop.MEASURED_STEPS:

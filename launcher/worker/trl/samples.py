@@ -122,7 +122,7 @@ class Rows:
             order = self._order(len(self._rows), shuffle=True)
             self._rows = [self._rows[order.sample(place)] for place in range(len(self._rows))]
         count = max(1, round(len(self._rows) * self._spec.data.eval_fraction))
-        self._held_out = 0 if self._spec.train.eval_every is None else count
+        self._held_out = count if self._spec.evaluates else 0
         self._size = len(self._rows) - self._held_out
         if self._size < 1:
             raise DataError(

@@ -18,7 +18,7 @@ from launcher.base.errors import DataError
 from launcher.data import token_folder
 from launcher.saved import checkpoints
 from launcher.worker import memory
-from launcher.worker.data import batches, open_corpus
+from launcher.worker.data import batches, counted, open_corpus
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
 from launcher.worker.data.order import Position
 from launcher.worker.engine import Context
@@ -246,3 +246,18 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 def test_no_cache_folder_is_the_default() -> None:
     assert not os.environ.get(token_folder.CACHE), f"unset {token_folder.CACHE} to run the tests"
+
+
+def test_the_samples_of_an_epoch_are_counted_anew_where_the_data_are_opened(tmp_path: Path) -> None:
+    place = text(tmp_path / "t", a=b"x" * (16 * 100 + 1))
+    guessed = context(
+        tmp_path, place, "train.epochs=2", "train.evals_per_epoch=1", "data.samples=7", "save.per_epoch=3"
+    )
+    now, corpus = counted(guessed)
+    assert corpus is not None
+    assert (corpus.size, now.spec.data.samples) == (100, 99)
+    batch = now.spec.global_batch_size
+    assert now.spec.steps == -(-2 * 99 // batch)
+    assert (now.spec.eval_every, now.spec.save_every) == (round(99 / batch), round(33 / batch))
+    other = context(tmp_path, place)
+    assert counted(other) == (other, None)
