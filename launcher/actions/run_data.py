@@ -119,7 +119,7 @@ def read_previews(spec: RunSpec) -> list[Preview]:
     Raises:
         DataError: The data cannot be used, and the run is for this machine.
     """
-    if not spec.data.preview or not spec.data.marked or spec.script is not None:
+    if not spec.data.preview or not spec.data.is_chat or spec.script is not None:
         return []
     from launcher.data.encoding import previews as of_data
 

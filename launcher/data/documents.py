@@ -15,7 +15,7 @@ from typing import Any
 from launcher.base import package
 from launcher.data import formats, hub
 from launcher.data.chat import PAIRS, is_conversation
-from launcher.data.files import files_of, is_on_hub, stamps
+from launcher.data.files import contents, files_of, is_on_hub
 from launcher.data.formats import Row
 from launcher.data.opening import opened
 from launcher.data.unusable import SKIPPING, BadRows, PackageMissing, Unusable, is_text
@@ -76,9 +76,9 @@ def table_rows(data: DataSpec, bad: BadRows | None = None) -> Iterator[Row]:
 
 
 def fingerprint(data: DataSpec) -> list[object]:
-    """The identity of the content: column, paths, sizes and times, or the commit of the Hub's data set."""
+    """The identity of the content: column, and the hashes of the files, or the commit of the Hub's data set."""
     if not is_on_hub(data):
-        return [data.column, *stamps(files_of(data))]
+        return [data.column, *contents(files_of(data))]
     if hub.commit("dataset", data.path or "", data.revision) is None:
         _hub_data_set(data)
     at = hub.commit("dataset", data.path or "", data.revision)

@@ -37,6 +37,7 @@ class Encoded:
 
     ids: Sequence[int]
     trained: Sequence[bool] | None = None
+    ended: bool = False  # Of text: True if a document ends with these ids.
 
 
 def encode_rows(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from launcher.base.errors import DataError
 from launcher.data import look
+from launcher.data.packing import bins, packed
 from launcher.data.survey import Survey
 from launcher.data.token_folder import TokenFolder
 from launcher.spec import DataSpec, RunSpec, edit
@@ -19,10 +20,17 @@ def samples_of(spec: RunSpec, survey: Survey) -> int | None:
         return survey.rows
     if survey.tokens is None:
         return None
-    if survey.samples is None:
-        return max(0, survey.tokens - 1) // spec.sequence_length
+    length, how = spec.sequence_length, spec.data.packed
+    if how == "concat":
+        return max(0, survey.tokens - 1) // length
+    if survey.samples is None:  # Of texts the lengths are not known, only what they are together.
+        return survey.rows if how == "none" else -(-survey.tokens // (length + 1))
     tried = len(survey.samples) + survey.empty
-    return round((survey.rows or 0) * len(survey.samples) / tried) if tried else 0
+    if not tried:
+        return 0
+    kept = [min(tokens, length + 1) for tokens, _ in survey.samples]
+    number = len(kept) if how == "none" else len(bins([size for size in kept if size > 1], length + 1))
+    return round((survey.rows or 0) * number / tried)
 
 
 def held_out(spec: RunSpec, samples: int) -> int:
@@ -52,15 +60,25 @@ def is_exact(spec: RunSpec, survey: Survey) -> bool:
     """True if a look at the data has counted every sample: then the job counts as many."""
     if spec.data.source == "rows":
         return survey.rows is not None and survey.rows_exact
-    return survey.tokens is not None and not survey.tokens_error and (survey.samples is None or survey.whole)
+    if survey.tokens is None or survey.tokens_error:
+        return False
+    return spec.data.packed == "concat" or (survey.samples is not None and survey.whole)
 
 
 def steps_of(spec: RunSpec, found: TokenFolder) -> int | None:
     """The steps of a run whose token ids are made; None where they do not follow from the data."""
     if not is_counted(spec):
         return None
-    samples = found.documents if found.marked else max(0, found.tokens - 1) // spec.sequence_length
+    samples = _samples_in(found, spec)
     return counted(spec, max(1, samples - held_out(spec, samples))).steps
+
+
+def _samples_in(found: TokenFolder, spec: RunSpec) -> int:
+    if spec.data.packed == "none":
+        return found.documents
+    if spec.data.packed == "concat":
+        return max(0, found.tokens - 1) // spec.sequence_length
+    return len(packed(found.ends(), spec.sequence_length, split=not found.marked).ends)
 
 
 def counted(spec: RunSpec, samples: int) -> RunSpec:

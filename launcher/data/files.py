@@ -8,14 +8,17 @@ of documents, which lie behind it, are not read: ids are one long row here.
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from launcher.base import files
+from launcher.base import cache, files
 from launcher.data import hub
+from launcher.data.opening import errors_named
 from launcher.data.unusable import NotHere, Unusable
 from launcher.spec import DataSpec
 
@@ -119,6 +122,22 @@ def stamps(files: Iterable[Path]) -> list[list[object]]:
     """Path, size in bytes and time in nanoseconds of each file."""
     found = ((path, path.stat()) for path in files)
     return [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in found]
+
+
+def contents(found: Sequence[Path]) -> list[list[str]]:
+    """The suffixes and a hash of each file's content, kept by the files' paths, sizes and times."""
+    hashes = cache.answer("contents", stamps(found), lambda: _hashes(found))
+    return [["".join(path.suffixes[-2:]), digest] for path, digest in zip(found, hashes, strict=True)]
+
+
+def _hashes(found: Sequence[Path]) -> list[str]:
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
+        return list(threads.map(_hash, found))
+
+
+def _hash(path: Path) -> str:
+    with errors_named(path), files.opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_hub_name(path: str) -> bool:

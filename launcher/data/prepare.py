@@ -31,7 +31,7 @@ from launcher.data.tokenizer import Tokenizer, fingerprint, tokenizer
 from launcher.data.unusable import BadRows
 from launcher.spec.training import DataSpec
 
-FORMAT = 1  # Of the folder; part of its hash, so that another version of this program makes its own.
+FORMAT = 2  # Of the folder; part of its hash, so that another version of this program makes its own.
 
 _BATCH = min(16, max(2, os.cpu_count() or 1)) << 19
 """Characters that are encoded at once: two pieces of a long document for each core, up to 16 of them. A fast tokenizer
@@ -83,16 +83,16 @@ def prepared(
 
 
 def digest_of(data: DataSpec) -> str:
-    """A name for the ids: by path, size and time of the data's files, the tokenizer's content, and the settings."""
+    """A name for the ids: by the content of the data's files and of the tokenizer, and the settings."""
     content = [FORMAT, fingerprint(data.tokenizer), documents.fingerprint(data), token_folder.settings(data)]
-    if data.marked:
+    if data.is_chat:
         content.append(template.fingerprint(data))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
     """The ids of every document, counted in ``progress`` as it is handed on."""
-    if data.marked:
+    if data.is_chat:
         for one in encode_rows(documents.table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
             progress.documents += 1
             yield one
@@ -102,7 +102,7 @@ def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[En
             ended = not isinstance(text, documents.Unfinished)
             progress.documents += ended
             progress.text_bytes += len(text.encode())
-            yield Encoded([*ids, words.end] if ended and words.end is not None else ids)
+            yield Encoded([*ids, words.end] if ended and words.end is not None else ids, ended=ended)
 
 
 def _readable(found: Iterator[Encoded]) -> Iterator[Encoded]:
@@ -182,7 +182,7 @@ def _finish(partial: Path, path: Path) -> TokenFolder:
 
 
 class _Writer:
-    """The files of a folder, appended to one document or sample at a time, and a hash of all that they hold.
+    """The files of a folder, appended to one document or sample at a time, and a hash of ids and marks.
 
     The hash takes ids in 32 bits, so that it does not depend on the type in which they lie on disk.
     """
@@ -204,6 +204,7 @@ class _Writer:
         if one.trained is not None:
             self.marked = True
             self._write(TRAINED, one.trained, "uint8")
+        if one.trained is not None or one.ended:
             self._write(ENDS, [self.tokens], "uint64")
 
     def _write(self, name: str, values: Sequence[Any], dtype: str) -> None:

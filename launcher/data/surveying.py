@@ -38,7 +38,7 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     """Survey the files of some data."""
     if data.source == "tokens":
         return _of_ids(files, data.token_dtype)
-    if data.marked or data.source == "rows":
+    if data.is_chat or data.source == "rows":
         return _of_conversations(files, data)
     bad = BadRows.of(data)
     if files and data.max_samples and formats.kind_of_all(files) == "text":

@@ -1,7 +1,8 @@
 """Folders of token ids: made once of a run's data, found by their content, mapped by every rank.
 
-A folder ``<hash>/`` holds ``tokens.bin`` (the narrowest unsigned integers that hold the vocabulary), ``meta.json``, and
-for samples with marks ``trained.bin`` (a byte for each token) and ``ends.bin`` (the end of each sample, 64 bits). It
+A folder ``<hash>/`` holds ``tokens.bin`` (the narrowest unsigned integers that hold the vocabulary), ``ends.bin`` (the
+end of each document or conversation, 64 bits), ``meta.json``, and for conversations ``trained.bin`` (a byte for each
+token). It
 appears whole or not at all. ``tokens.json`` of a run directory says which one the run reads, so that a resumed run
 trains on the same tokens although its files have changed since; it is also what a job's other nodes wait for.
 """
@@ -12,6 +13,8 @@ import contextlib
 import itertools
 import re
 import shutil
+import sys
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field
 from pathlib import Path
@@ -38,18 +41,8 @@ META, TOKENS, TRAINED, ENDS = "meta.json", "tokens.bin", "trained.bin", "ends.bi
 _DIGITS = 16
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset((
-    *(
-        "path",
-        "revision",
-        "config",
-        "samples",
-        "tokenizer",
-        "token_dtype",
-        "eval_fraction",
-        "workers",
-        "shuffle",
-        "preview",
-    ),
+    *("path", "revision", "config", "samples", "packing", "tokenizer", "token_dtype"),
+    *("eval_fraction", "workers", "shuffle", "preview"),
 ))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
 
@@ -83,6 +76,15 @@ class TokenFolder:
     def bytes(self) -> int:
         """Bytes on disk."""
         return files.bytes_in(self.path)
+
+    def ends(self) -> array[int]:
+        """The end of each document or conversation in the long row of tokens."""
+        found, path = array("Q"), self.path / ENDS
+        with files.opened(path) as file:
+            found.fromfile(file, path.stat().st_size // found.itemsize)
+        if sys.byteorder == "big":
+            found.byteswap()
+        return found
 
 
 def is_tokenised(spec: RunSpec) -> bool:

@@ -15,6 +15,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look, task_rows
 from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, samples_of
+from launcher.data.packing import bins
 from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.preflight import this_machine
@@ -42,12 +43,13 @@ class Seen:
         samples, length = None if self.survey is None else self.survey.samples, self.spec.sequence_length
         if not samples:
             return None
-        cut = sum(tokens > length + 1 for tokens, _ in samples)
-        padding = sum(max(0, length + 1 - tokens) for tokens, _ in samples)
-        masked = sum(label is None or label > length for _, label in samples)
+        how, kept = self.spec.data.packed, [min(tokens, length + 1) for tokens, _ in samples]
+        number = len(samples) if how == "none" else len(bins(kept, length + 1))
+        cut = 0 if how == "concat" else sum(tokens > length + 1 for tokens, _ in samples)
+        masked = sum(label is None or (label > length and how != "concat") for _, label in samples)
         return {
             "cut": cut / len(samples),
-            "padding": padding / (len(samples) * (length + 1)),
+            "padding": 0.0 if how == "concat" else 1 - sum(kept) / (number * (length + 1)),
             "masked": masked / len(samples),
         }
 
@@ -147,7 +149,7 @@ def _warnings(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         )
         yield ConfigError("data.samples", spec.data.samples, rule)
     masked = sum(label is None or label > length for _, label in survey.samples or ())
-    if masked:
+    if masked and spec.data.packed != "concat":
         longest = max((label for _, label in survey.samples or () if label is not None), default=length)
         rule = f"{masked} of {len(survey.samples or ())} conversations are cut off before anything that is trained"
         yield ConfigError("train.sequence_length", length, rule, [f"train.sequence_length={longest + 1}"])

@@ -35,6 +35,10 @@ def weights(spec: RunSpec) -> Iterator[ConfigError]:
         if hub.command(folder) is None:  # What of the Hub is not fetched yet has its own words.
             yield ConfigError("model.weights", spec.model.weights, str(error), ["model.weights=null"])
         return
+    if scales := [f"{name}{end}" for name in found for end in headers.SCALES if f"{name}{end}" in found]:
+        rule = f"its weights are quantised ({_some(scales)}), and weights are read in 16 or 32 bits"
+        yield ConfigError("model.weights", spec.model.weights, rule, ["model.weights=null"])
+        return
     prefix = f"{next(iter(wanted)).partition('.')[0]}."
     there = {name: found.get(name, found.get(name.removeprefix(prefix))) for name in wanted}  # GPT-2's lack it.
     yield from _compared(spec, spec.model.weights, "model.weights", wanted, there, found)

@@ -156,7 +156,7 @@ def without_template(spec: RunSpec) -> Iterator[ConfigError]:
     """A tokenizer that has no chat template, so that conversations are written by a shipped one."""
     data = spec.data
     here = data.tokenizer == "bytes" or hub.tokenizer_folder(data.tokenizer) is not None
-    if not data.marked or spec.script is not None or not here:
+    if not data.is_chat or spec.script is not None or not here:
         return
     from launcher.data.template import GENERAL, PLAIN, lacks_own
 

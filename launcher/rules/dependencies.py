@@ -226,7 +226,9 @@ REFUSED: tuple[Row, ...] = (
         "train.epochs=1",
         "where a number follows from the epoch",
     ),
-    Dependent("data.max_samples", None, _reads_text, "data=text", "where data are rows or documents"),
+    *_rows(
+        {"data.max_samples": None, "data.packing": None}, _reads_text, "data=text", "where data are rows or documents"
+    ),
     Dependent("data.path", None, lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
     Dependent(
         "model.trust_remote_code",

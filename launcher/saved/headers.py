@@ -21,6 +21,7 @@ type Shapes = Mapping[str, tuple[int, ...]]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 METADATA = ".metadata"
+SCALES = ("_scale_inv", "_scale")  # Endings of the tensors beside weights in 8 bits.
 _LONGEST = 100 * 2**20  # Bytes of a header, at most; safetensors itself refuses longer ones.
 
 

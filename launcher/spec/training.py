@@ -162,11 +162,22 @@ class DataSpec:
     config: str | None = None
     max_samples: Count | None = None
     samples: Count | None = None
+    packing: Literal["none", "concat", "documents"] | None = None
+
+    @property
+    def is_chat(self) -> bool:
+        """True if rows are conversations."""
+        return self.source == "chat"
+
+    @property
+    def packed(self) -> Literal["none", "concat", "documents"]:
+        """What a sample is made of: as set, or one conversation, or a part of the long row of all texts."""
+        return self.packing or ("none" if self.source in ("chat", "rows") else "concat")
 
     @property
     def marked(self) -> bool:
         """True if some tokens are not trained as labels."""
-        return self.source == "chat"
+        return self.is_chat or (self.packed != "concat" and self.source != "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,33 @@ import torch.distributed as dist
 
 from launcher.spec import RunSpec
 
+BEGINS = 1 << 40
+"""Added to the id of a token with which a document begins within a sample; such a token is never trained, as no token
+of another document predicts it, so it is marked, too. Ids have 31 bits."""
+
 IGNORED = -100  # The label that ``torch.nn.functional.cross_entropy`` leaves out.
 
 
-def mark(ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """A row of ids with those marked that are not trained."""
-    return np.where(trained, ids, ~ids)
+def mark(
+    ids: npt.NDArray[np.int64], trained: npt.NDArray[np.bool_], begins: Sequence[int] = ()
+) -> npt.NDArray[np.int64]:
+    """A row of ids with those marked that are not trained, and the places at which further documents begin."""
+    row: npt.NDArray[np.int64] = np.where(trained, ids, ~ids)
+    for place in begins:
+        row[place] = ~(ids[place] + BEGINS)
+    return row
 
 
 def ids(rows: torch.Tensor) -> torch.Tensor:
     """The ids of rows, marked or not."""
-    return torch.where(rows < 0, ~rows, rows)
+    return torch.where(rows < 0, ~rows, rows) % BEGINS
+
+
+def positions(rows: torch.Tensor) -> torch.Tensor:
+    """The place of each token in its document."""
+    places = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
+    first = torch.where(rows < -BEGINS, places, 0).cummax(dim=1).values
+    return places - first
 
 
 def labels(rows: torch.Tensor) -> torch.Tensor:

@@ -81,6 +81,7 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.need
     "backend.path": (),
     "data.path": (),
     "data.config": ("data=huggingface", "data.path=org/name"),
+    "data.packing": ("data=text", "data.path=words/*.jsonl"),
     "data.samples": ("train.epochs=1", "data.samples=1000"),
     "save.per_epoch": ("data.samples=1000", "save.per_epoch=2"),
     "train.epochs": ("data.samples=1000", "train.epochs=2"),

@@ -55,3 +55,13 @@ def test_files_that_an_index_names_and_that_are_missing_or_cut_off_are_said(tmp_
     (tmp_path / headers.INDEX).write_text("[]")
     with pytest.raises(headers.Unreadable, match="is no index of safetensors files"):
         headers.safetensors(tmp_path)
+
+
+def test_weights_in_8_bits_are_refused_before_the_queue(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    places = {name: [0, 8], f"{name}_scale_inv": [8, 16]}
+    tensors = {each: {"dtype": "F32", "shape": [2], "data_offsets": place} for each, place in places.items()}
+    header = json.dumps(tensors).encode()
+    (tmp_path / headers.SINGLE).write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    [error] = stored.weights(make_spec("model=tiny", f"model.weights={tmp_path}"))
+    assert error.rule == f"its weights are quantised ({name}_scale_inv), and weights are read in 16 or 32 bits"

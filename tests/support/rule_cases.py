@@ -297,6 +297,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         data.revision=v2
         data.config=small
         data=synthetic data.max_samples=10
+        data=synthetic data.packing=documents
         data.samples=100
         model.trust_remote_code=true
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2
 
-from launcher.backends import _models, _optimizers, _shared
+from launcher.backends import _models, _optimizers, _packing, _shared
 from launcher.backends.deepspeed import extra, optimizer
 from launcher.backends.deepspeed.swapping import PARAMETER_BUFFERS, swapping
 from launcher.backends.deepspeed.traits import dtypes
@@ -281,6 +281,7 @@ def _of_bitsandbytes(spec: RunSpec) -> Iterator[ConfigError]:
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that the worker does not honour; a script of the user's own may."""
     yield from _shared.check_worker(spec)
+    yield from _packing.check(spec)
     yield from _models.check(spec)
     if spec.train.compile and (spec.zero.stage == 3 or spec.model_parallel > 1):
         rule = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends._shared import ulysses_key_heads
+from launcher.backends._packing import key_heads, masks_documents
 from launcher.backends.deepspeed.swapping import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
@@ -32,7 +32,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         cpu=spec.hardware.device == "cpu",
         scan_kernels=spec.hardware.device != "cpu",
         attention_copy=spec.parallel.ulysses > 1,
-        key_heads=ulysses_key_heads(spec),
+        key_heads=key_heads(spec),
+        documents_mask=masks_documents(spec),
         gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
         saves_after_products=spec.zero.stage == 3 and spec.adapter.name == "none" and spec.parallel.tensor == 1,
@@ -72,6 +73,7 @@ def execution(spec: RunSpec) -> Execution:
     return Execution(
         framework="DeepSpeed",
         related=("Hugging Face Trainer", "llm-foundry"),
+        masked=masks_documents(spec),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         reduces_each=zero.stage >= 2,
         reduces_whole=zero.stage in (1, 2),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from launcher.backends._shared import ulysses_key_heads
+from launcher.backends._packing import key_heads, masks_documents
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined
@@ -32,7 +32,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         sequence_length=spec.sequence_length,
         scores=spec.model.attention == "eager",
         attention_copy=spec.parallel.context > 1 or spec.parallel.ulysses > 1,
-        key_heads=ulysses_key_heads(spec),
+        key_heads=key_heads(spec),
+        documents_mask=masks_documents(spec),
         cpu=cpu,
         scan_kernels=not cpu,
         grouped_experts=True,
@@ -89,6 +90,7 @@ def execution(spec: RunSpec) -> Execution:
     return Execution(
         framework="PyTorch FSDP",
         related=("torchtitan", "LitGPT", "llm-foundry"),
+        masked=masks_documents(spec),
         attention={"flash": "flash_2", "sdpa": "sdpa", "eager": "unfused"}[spec.model.attention],  # type: ignore[arg-type]
         bucket_bytes=_bucket_bytes(spec),
         regathers=bool(reshards(spec)),

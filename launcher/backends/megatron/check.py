@@ -48,9 +48,16 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _training(spec)
     yield from _graphs(spec)
     yield from checkout.check_data(spec)
+    yield from _packing(spec)
     yield from checkout.check_saving(spec)
     yield from checkout.check_conversion(spec)
     yield from extra.check(spec)
+
+
+def _packing(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.data.packed == "documents":
+        rule = "Megatron-LM's attention is not told where documents of a sample end (core/packed_seq_params.py) here"
+        yield ConfigError("data.packing", "documents", rule, ["data.packing=concat", "backend=fsdp", "parallel=fsdp"])
 
 
 def _degrees(spec: RunSpec) -> Iterator[ConfigError]:

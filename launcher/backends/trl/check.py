@@ -67,6 +67,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if layouts := [*_layout(spec)]:
         yield from layouts
         return
+    yield from _packing(spec)
     yield from backend_of(spec).check(as_engine(spec))
     yield from _dropped(spec)
     yield from _optimizer(spec)
@@ -220,6 +221,12 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(
             "train.eval_every", spec.eval_every, rule, ["train.eval_every=null train.evals_per_epoch=null"]
         )
+
+
+def _packing(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.data.packed == "documents":
+        rule = "TRL packs by itself (backend.extra.packing); samples from here are a document each, or one row, cut"
+        yield ConfigError("data.packing", "documents", rule, ["data.packing=null"])
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:

@@ -53,6 +53,10 @@ _IMPLEMENTATION = (
 
 _TRAINING_OF_MPT = ("init_config", "init_device", "tokenizer_name", "verbose")
 
+_STORED = (
+    "no effect: of the stored weights; model.weights refuses those of 8 bits, adapter=qlora packs others in 4 bits"
+)
+
 NO_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(_GENERATION, "no effect: of generation alone"),
     **dict.fromkeys(_HISTORY, "no effect: the file's history, labels and tokenizer"),
@@ -63,6 +67,7 @@ NO_EFFECT: Mapping[str, str] = {
     "auto_map": "no effect: transformers has a class of this model_type, which is built; the folder's code is not run",
     "aux_loss_alpha": "no effect: transformers' class adds no such loss",
     "chunk_size_feed_forward": "no effect: transformers' class does not read it",
+    "compression_config": _STORED,
     "dtype": "no effect: of the stored weights; precision decides here",
     "ep_size": "no effect: parallel.expert decides here",
     "is_decoder": "no effect: the class is a decoder in any case",
@@ -73,6 +78,7 @@ NO_EFFECT: Mapping[str, str] = {
     "output_router_logits": "no effect: the loss here is cross entropy alone",
     "pretraining_tp": "no effect: the same maths in slices, which transformers no longer computes",
     "qk_head_dim": "no effect: the sum of qk_nope_head_dim and qk_rope_head_dim",
+    "quantization_config": _STORED,
     "router_aux_loss_coef": "no effect: output_router_logits is false, so that no such loss is added",
     "seq_aux": "no effect: transformers' class adds no such loss",
     "torch_dtype": "no effect: of the stored weights; precision decides here",
@@ -82,11 +88,9 @@ NO_EFFECT: Mapping[str, str] = {
 MATTERS: Mapping[str, str] = {
     "add_cross_attention": "attention to an encoder is not built here",
     "attention_dropout": "no weight of attention is dropped here",
-    "compression_config": "the weights are trained as they were before they were quantised",
     "is_encoder_decoder": "only the decoder is built here",
     "layer_types": "all layers attend to all tokens before them here",
     "moe_layer_freq": "every layer behind the first dense ones has experts here",
-    "quantization_config": "weights are not quantised here; adapter=qlora quantises those of a frozen model",
     "rope_interleave": "the elements of a head are turned in interleaved pairs here",
     "router_jitter_noise": "no noise is put on what the router reads here",
     "scale_attn_by_inverse_layer_idx": "the scores of all layers are scaled alike here",

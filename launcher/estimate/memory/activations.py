@@ -140,6 +140,10 @@ def mask(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     added = rank.engine.scores and not any(kind.repeats("attention") for kind in rank.blocks)
     moments: Moments = frozenset(("forward",)) if added else PASSES
+    if rank.engine.documents_mask:
+        b, s, size = rank.spec.micro_batch_size, rank.engine.sequence_length, rank.engine.size
+        yield term("activations", moments, "mask of documents", "b * s * s * size", _MASK, b=b, s=s, size=size)
+        return
     if m := rank.family.traits.mask(rank.spec.model, rank.engine):
         yield term("activations", moments, "masks of attention", "m", _MASK, m=m)
 

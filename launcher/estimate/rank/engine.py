@@ -100,6 +100,8 @@ class EngineTraits(Hashed):
     # True if the gated activation is one kernel, which saves gate and up, and writes their gradients over them.
     fused_activation: bool = False
     key_heads: int | None = None  # Heads that keys and values are copied to before attention; None are the model's own.
+    # True if attention is given a mask that keeps the documents of each sequence apart.
+    documents_mask: bool = False
     # True if an adapter's matrices and their linear layer are one operation (Unsloth's kernels).
     fused_adapters: bool = False
     logits: LogitsBytes | None = None  # Bytes of the full loss; None is torch's cross entropy on an fp32 copy.
@@ -145,6 +147,7 @@ class Execution(Hashed):
     framework: str  # The name under which ``launcher/estimate/speed/calibration.json`` has what was measured of it.
     related: tuple[str, ...] = ()  # The nearest of the measured frameworks, whose runs count beside its own.
     attention: AttentionKernel = "flash"  # The kernel of attention.
+    masked: bool = False  # True if attention is given a mask, so that it counts every pair of tokens.
     fused_projections: bool = False  # True if queries, keys and values are one product, and so gate and up.
     fused_norm: bool = False  # True if a norm is one kernel.
     fused_rotary: bool = False  # True if the rotation of queries and keys is one kernel.

@@ -153,6 +153,8 @@ def _seen(key: BlockKey, shape: Shape, kernel: str) -> tuple[int, bool]:
     mask instead, and count every pair.
     """
     window = key.family.traits.window(key.model, key.layer)
+    if shape.execution.masked:
+        return shape.keys, False
     if window is None or window >= shape.keys:
         return shape.keys, True
     if kernel.startswith("flash"):

@@ -31,7 +31,7 @@ from launcher.data import epoch, token_folder
 from launcher.data.files import files_of
 from launcher.data.prepare import prepared
 from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
-from launcher.worker.data.corpus import Conversations, Corpus, Synthetic, TokenFiles, split
+from launcher.worker.data.corpus import Corpus, Documents, PackedDocuments, Synthetic, TokenFiles, mapped, split
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
@@ -158,9 +158,11 @@ def open_corpus(context: Context) -> Corpus:
     if spec.data.source == "tokens":
         return TokenFiles(files_of(spec.data), spec.data.token_dtype, length=length, vocabulary=vocabulary)
     found = _tokenised(context)
-    if found.marked:
-        return Conversations(found.path, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
-    return TokenFiles([found.path / TOKENS], found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256)
+    if spec.data.packed != "concat":
+        kind = PackedDocuments if spec.data.packed == "documents" else Documents
+        return kind(found, length=length, vocabulary=vocabulary)
+    trained, paths = mapped(found)[1], [found.path / TOKENS]
+    return TokenFiles(paths, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256, trained=trained)
 
 
 def _tokenised(context: Context) -> TokenFolder:

@@ -1,23 +1,25 @@
-"""Corpora: a long row of tokens cut into samples of one length, or samples made on the spot.
+"""Corpora: a long row of tokens cut into samples of one length, documents, or samples made on the spot.
 
-Sample ``i`` of text is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last,
-labels all but the first, so neighbours share one token and none is lost between them. Document borders are not looked
-at. A conversation is a sample of its own, with marks (``launcher.worker.marks``) on what is not trained. Files are
-mapped, not read, since every rank opens all of them; ids are compared with the vocabulary as a sample is read.
+Sample ``i`` of a row is tokens ``i * length`` to ``(i + 1) * length``, both included: inputs are all but the last,
+labels all but the first, so neighbours share one token and none is lost between them; document borders are not looked
+at. Otherwise a document or a conversation is a sample, or as many as fit into one (``data.packing``). Marks
+(``launcher.worker.marks``) say what is not trained. Files are mapped, not read, since every rank opens all of them; ids
+are compared with the vocabulary as a sample is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from launcher.base.errors import DataError
 from launcher.base.frozen import dataclass
-from launcher.data.token_folder import ENDS, TOKENS, TRAINED
+from launcher.data.packing import packed
+from launcher.data.token_folder import ENDS, TOKENS, TRAINED, TokenFolder
 from launcher.worker import marks
 from launcher.worker.data.order import mixed
 
@@ -63,9 +65,20 @@ class TokenFiles:
     """Token files end to end, read through memory maps; neighbouring samples share one token."""
 
     def __init__(
-        self, paths: Sequence[Path], dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
+        self,
+        paths: Sequence[Path],
+        dtype: npt.DTypeLike,
+        *,
+        length: int,
+        vocabulary: int,
+        sha256: str | None = None,
+        trained: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample."""
+        """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample.
+
+        ``trained`` has a mark for each token; None trains all of them.
+        """
+        self._trained = trained
         self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
         width = np.dtype(dtype).itemsize
         for path in self._paths:
@@ -86,7 +99,9 @@ class TokenFiles:
         start = index * self._length
         row = self._read(start, start + self._length + 1)
         _check(row, self._vocabulary)
-        return row
+        if self._trained is None:
+            return row
+        return marks.mark(row, self._trained[start : start + self._length + 1].astype(bool))
 
     def _read(self, start: int, end: int) -> Tokens:
         pieces = []
@@ -100,31 +115,63 @@ class TokenFiles:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-class Conversations:
-    """Conversations, one a sample: cut at the length, or padded behind their end by tokens that are not trained.
+class Documents:
+    """Documents or conversations, one a sample: cut at the length, or padded behind their end by untrained tokens.
 
     Causal attention looks at no later token, so padding needs no attention mask.
     """
 
-    def __init__(
-        self, folder: Path, dtype: npt.DTypeLike, *, length: int, vocabulary: int, sha256: str | None = None
-    ) -> None:
-        """Map the files that ``launcher.data.prepare`` has written: tokens, a byte for each, and ends of samples."""
-        self._tokens = np.memmap(folder / TOKENS, dtype=dtype, mode="r")
-        self._trained = np.memmap(folder / TRAINED, dtype=np.uint8, mode="r")
-        self._ends = np.memmap(folder / ENDS, dtype=np.uint64, mode="r")
-        self._length, self._vocabulary, self.sha256 = length, vocabulary, sha256
+    def __init__(self, folder: TokenFolder, *, length: int, vocabulary: int) -> None:
+        """Map the files that ``launcher.data.prepare`` has written: tokens, marks of a byte for each, and ends."""
+        self._tokens, self._trained = mapped(folder)
+        self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")
+        self._length, self._vocabulary, self.sha256 = length, vocabulary, folder.sha256
         self.size = len(self._ends)
 
     def sample(self, index: int) -> Tokens:
-        """Read the start of conversation ``index``, and padding."""
+        """Read the start of a document, and padding."""
         start = int(self._ends[index - 1]) if index else 0
-        end = min(int(self._ends[index]), start + self._length + 1)
-        row = np.asarray(self._tokens[start:end], dtype=np.int64)
-        _check(row, self._vocabulary)
+        return self._row([(start, min(int(self._ends[index]), start + self._length + 1))])
+
+    def _row(self, pieces: Sequence[tuple[int, int]]) -> Tokens:
+        """A sample of pieces of the long row, with the places marked at which a further one, or padding, begins."""
         ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
-        ids[: len(row)], trained[: len(row)] = row, self._trained[start:end]
-        return marks.mark(ids, trained.astype(bool))
+        begins, place = list[int](), 0
+        for start, stop in pieces:
+            behind = place + stop - start
+            ids[place:behind] = self._tokens[start:stop]
+            trained[place:behind] = 1 if self._trained is None else self._trained[start:stop]
+            begins.append(behind)
+            place = behind
+        _check(ids, self._vocabulary)
+        apart = [each for each in begins if each <= self._length] if self._is_packed else ()
+        return marks.mark(ids, trained.astype(bool), apart)
+
+    _is_packed = False
+
+
+class PackedDocuments(Documents):
+    """Documents or conversations, several a sample, which attention and positions keep apart."""
+
+    _is_packed = True
+
+    def __init__(self, folder: TokenFolder, *, length: int, vocabulary: int) -> None:
+        """Pack the documents of a folder; texts that are longer than a sample go on in others."""
+        super().__init__(folder, length=length, vocabulary=vocabulary)
+        self._packed = packed(folder.ends(), length, split=not folder.marked)
+        self.size = len(self._packed.ends)
+        if not self.size:
+            raise DataError("data.path holds no document of two tokens or more")
+
+    def sample(self, index: int) -> Tokens:
+        """Read the documents of a sample, and padding."""
+        return self._row(self._packed.pieces(index))
+
+
+def mapped(folder: TokenFolder) -> tuple[Any, Any]:
+    """The ids of a folder, and its marks where it has some."""
+    tokens = np.memmap(folder.path / TOKENS, dtype=folder.dtype, mode="r")
+    return tokens, np.memmap(folder.path / TRAINED, dtype=np.uint8, mode="r") if folder.marked else None
 
 
 def _check(row: Tokens, vocabulary: int) -> None:

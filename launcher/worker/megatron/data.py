@@ -57,7 +57,8 @@ class Provider:
 
     def __init__(self, context: Context, batches: Batches) -> None:
         spec, whole, self._batches = context.spec, batches.whole, batches
-        if context.rank == 0 and isinstance(whole, TokenFiles) and spec.data.source != "tokens":
+        own = spec.data.source != "tokens" and not spec.data.marked
+        if context.rank == 0 and isinstance(whole, TokenFiles) and own:
             write(context.directory / CORPUS, whole.maps[0])
         self._marked = spec.data.marked
         self._evaluation = spec.train.eval_steps * spec.global_batch_size

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.worker import marks
-from launcher.worker.model.network import DTYPES, Absent, base, masks
+from launcher.worker.model.network import DTYPES, Absent, apart, base, masks
 
 type Share = Callable[..., Sequence[torch.Tensor]]
 """This rank's tokens of each of its arguments, which are of shape (batch, sequence)."""
@@ -29,6 +29,8 @@ class LanguageModel(nn.Module):
         self.divisor: torch.Tensor | float = 1.0  # Divides the summed loss where labels are marked; an engine sets it.
         self._share = share
         self._marked = spec.data.marked
+        self._apart = spec.data.packed == "documents"
+        self._masked = self._apart and spec.model.attention != "flash"  # Which finds documents by their positions.
         self._compute = DTYPES[spec.precision.compute]
         self._places = "position_ids" in inspect.signature(base(network).forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
@@ -51,12 +53,16 @@ class LanguageModel(nn.Module):
 
     def states(self, tokens: torch.Tensor, entering: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states behind this rank's blocks."""
-        inputs = tokens[:, :-1]
+        rows = inputs = tokens[:, :-1]
         if self._marked and entering is None:
-            inputs = marks.ids(inputs)
-        inputs, positions = self._own(inputs, torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0))
+            inputs = marks.ids(rows)
+        places = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0)
+        inputs, positions = self._own(inputs, marks.positions(rows) if self._apart else places)
         first = {"input_ids": inputs} if entering is None else {"inputs_embeds": entering}
-        more = masks(self.network, inputs.shape[1], torch.empty((), dtype=self._compute, device=inputs.device))
+        like = torch.empty((), dtype=self._compute, device=inputs.device)
+        more = (
+            {"attention_mask": apart(positions, like)} if self._masked else masks(self.network, inputs.shape[1], like)
+        )
         if self._places:
             more["position_ids"] = positions
         made: torch.Tensor = base(self.network)(**first, **more, use_cache=False).last_hidden_state

@@ -119,6 +119,22 @@ def _band(length: int, window: int, like: torch.Tensor) -> torch.Tensor:
     return band
 
 
+def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Numbers to add to the scores, by which a token sees those before it in its document, given the places there.
+
+    One mask serves all layers. ``like`` is as for :func:`masks`.
+    """
+    batch, length = places.shape
+    document = (places == 0).cumsum(1)
+    mask = torch.full((batch, 1, length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
+    rows = torch.arange(length, device=places.device)
+    for first in range(0, length, _ROWS):
+        some = slice(first, first + _ROWS)
+        seen = (document[:, some, None] == document[:, None, :]) & (rows[some, None] >= rows[None, :])
+        mask[:, 0, some].masked_fill_(seen, 0.0)
+    return mask
+
+
 class Absent(nn.Module):
     """A module in the place of one that another pipeline stage has: it returns its input."""
 

@@ -19,11 +19,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from launcher.base.files import load_json
+from launcher.saved.headers import SCALES
 from launcher.worker import CheckpointError
 from launcher.worker.model import initial
 
 _EXPERTS = 3  # Dimensions of the weights of all experts of a layer.
-_SCALES = ("_scale_inv", "_scale")  # Endings of the tensors beside weights in 8 bits.
 
 
 @torch.no_grad()
@@ -136,7 +136,7 @@ class Folder:
         return _Stacked([[self._slices(one) for one in names] for names in experts])
 
     def _slices(self, stored: str) -> Any:
-        scale = next((f"{stored}{end}" for end in _SCALES if f"{stored}{end}" in self._files), None)
+        scale = next((f"{stored}{end}" for end in SCALES if f"{stored}{end}" in self._files), None)
         if scale is not None:
             raise CheckpointError(
                 f"model.weights={self._path} is quantised ({scale}): weights are read in 16 or 32 bits, and "

@@ -85,13 +85,13 @@ def _default(config: ConfigFile, key: str) -> Any:
 
 
 def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
-    """Layers of a class that counts the words for them; a number beside them has no effect there."""
+    """Layers of a class that counts the words for them, which another number beside them contradicts."""
     there = values.defaults(config.model_type)
     words = found.layers(lambda key: config.get(key, there.get(key)), 0) if found.layers else ()
     key = "num_hidden_layers"
     if config.has(key) and config.get(key) != len(words):
-        effect = f"no effect: transformers' class counts the {len(words)} layers that are named"
-        config.leave(key, effect, matters=False)
+        effect = f"transformers' class counts the {len(words)} layers that are named, and not this number"
+        config.leave(key, f"{effect}; set model.{key}={len(words)}, or name as many layers")
     else:
         config.say(key, key)
     return len(words)
