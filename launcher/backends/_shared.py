@@ -155,7 +155,7 @@ def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if spec.hardware.device == "cpu":
         yield ConfigError(path, "liger", "Liger's kernels are written in Triton, for a GPU", [back])
-    if model.family != "llama" or model.hidden_act != "silu":
+    if "liger" not in families.of(model).traits.kernels or model.hidden_act != "silu":
         rule = f"this version counts them for gated MLPs with silu of the family llama, and this is {model.family}"
         yield ConfigError(path, "liger", rule, [back, "train.compile=true train.kernels=none"])
     if spec.parallel.tensor > 1:

@@ -3,7 +3,7 @@
   launch import hf config.json     (or a folder: its weights, too)
   launch import deepspeed ds_config.json
   launch import megatron train.sh --set TP=8
-  launch import axolotl lora.yml   (or llamafactory, trl, accelerate, torchtitan, torchtune, nanotron, megatron-bridge)
+  launch import axolotl lora.yml
 
 Every key of the file is said by overrides, the default here too, kept for the engine, or left out: stderr counts them
 and names what is left out with its effect. Where that changes the maths, the memory or the data, nothing is imported
@@ -35,7 +35,7 @@ _LISTED = 5  # Keys without an effect that are shown each with its reason; more 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("kind", choices=kinds(), help="what the file is")
+    parser.add_argument("kind", choices=kinds(), metavar="KIND", help=f"what the file is: {', '.join(kinds())}")
     words = "megatron: a shell script, YAML or JSON; hf: a config.json, or its folder with the weights"
     parser.add_argument("file", type=Path, metavar="FILE", help=words)
     add_shared(parser, "--partial", "--set")

@@ -99,7 +99,7 @@ def files_of(data: DataSpec) -> list[Path]:
         rule = "no file matches"
         if data.source not in ("text", "tokens"):
             rule = "no file matches, and it cannot be a name on the Hugging Face Hub (OWNER/NAME)"
-        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic"])
+        raise NotHere("data.path", data.path, rule, ["data=text", "data=synthetic data.path=null"])
     for key in ("revision", "config"):
         if found and (value := getattr(data, key)) is not None and not is_on_hub(data):
             rule = "the data are files of this machine, and a data set on the Hub alone has that"

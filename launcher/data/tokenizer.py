@@ -143,7 +143,7 @@ def quick_tokenizer(name: str) -> Tokenizer:
     quick = folder / "tokenizer.json"
     changed = quick.stat().st_mtime_ns if quick.is_file() else None
     try:
-        return _read(str(folder), changed)
+        return _read(name if Path(name).is_dir() else str(folder), changed)
     except ImportError as error:
         rule = f"needs {error.name}, not installed for this Python"
         raise PackageMissing("data.tokenizer", name, rule, [package.install(package.TRAINING)]) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+from launcher import backends
 from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
@@ -112,7 +113,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = f"task={spec.task.name} reads the columns {', '.join(spec.task.rows)}; these have {_listed(survey)}"
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
         return
-    if is_counted(spec) and spec.backend.name in ("megatron", "trl") and not is_exact(spec, survey):
+    if is_counted(spec) and not backends.of(spec).profile.counts_epochs and not is_exact(spec, survey):
         rule = "its engine is told the steps before the data are opened, and only a part of these was counted"
         yield ConfigError(
             edit.length_key(spec), edit.length_value(spec), rule, [f"train.steps={spec.steps} train.epochs=null"]

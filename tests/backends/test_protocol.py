@@ -44,7 +44,7 @@ def test_the_words_that_choose_an_engine_for_a_setting_choose_that_engine(name: 
     settings = SHIPPED[name].profile.settings
     assert settings
     for path, words in settings.items():
-        spec = make_spec(words)
+        spec = make_spec(*words.split())
         assert spec.backend.name == name
         edit.value_at(spec, path)
 

@@ -166,7 +166,7 @@ def test_a_run_is_stopped_before_anything_is_written(capsys: pytest.CaptureFixtu
     here = ("model=tiny", "hardware=auto", "data=text")
     assert main(["run", *here, "data.path=typo.txt"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith("error: data.path=typo.txt: no file matches try data=text or data=synthetic")
+    assert said.startswith("error: data.path=typo.txt: no file matches try data=text or data=synthetic data.path=null")
     assert main(["run", *here, "data.path=chat.jsonl"]) == 2
     assert main(["-m", *here, "data.path=chat.jsonl", "train.seed=1,2"]) == 2
     assert "it has messages (conversations, which data=chat trains on)" in " ".join(capsys.readouterr().out.split())

@@ -126,11 +126,16 @@ def test_conversations_are_kept_with_their_marks(folder: Path, capsys: pytest.Ca
     assert answer(capsys, *words, f"data.template={template}")["folder"]["path"] != first
 
 
+_NO_TOKENIZER = (
+    "there is no such folder on this machine, and a tokenizer of the Hub is OWNER/NAME or OWNER/NAME@REVISION"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "path", "rule"),
     [
         (["data.path=/nope"], "data.path", "no file matches"),
-        (["data.path=a.txt", "data.tokenizer=/nope"], "data.tokenizer", "there is no such folder"),
+        (["data.path=a.txt", "data.tokenizer=/nope"], "data.tokenizer", _NO_TOKENIZER),
     ],
 )
 def test_data_that_cannot_be_used_are_an_error_of_the_configuration(

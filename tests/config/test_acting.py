@@ -19,7 +19,8 @@ HARMLESS = {
     "cluster": "account constraint container cpus_per_node dependency exclusive gpu_request gpu_type gpus_per_node "
     "interface kind licenses memory memory_request network_bandwidth network_latency nodelist nodes partition "
     "price_per_gpu_hour probe qos requeues reservation save_margin_s shared_folder storage_bandwidth time_limit_min",
-    "data": "column eval_fraction on_bad_row preview shuffle split template token_dtype tokenizer train_on workers",
+    "data": "column config eval_fraction max_samples on_bad_row packing preview revision samples shuffle split "
+    "template token_dtype train_on workers",
     "hardware": "card compute_capability cores device disk_bytes dtypes flops_bf16 flops_fp16 flops_fp32 flops_fp4 "
     "flops_fp8 host_memory_bytes link_bandwidth link_gpus memory_bandwidth memory_bytes name network_bandwidth "
     "nvme_bandwidth pcie_bandwidth reserved_bytes source title",
@@ -37,12 +38,14 @@ HARMLESS = {
     "precision": "accumulate compute gradients initial_loss_scale loss_scale loss_scale_window master "
     "name optimizer_states parameters recipe reduce",
     "run": "name partial record_diff",
-    "save": "async every export keep last",
+    "save": "async every export keep last per_epoch",
     "sweep": "budget parallelism sampler",
+    "task": "beta center_rewards completion_length desirable_weight generations label_smoothing loss name "
+    "precompute_reference temperature undesirable_weight vllm",
     "tracking": "project",
-    "train": "allocator compile cuda_graphs eval_every eval_steps global_batch_size gradient_accumulation "
-    "hang_factor kernels log_every enforce_memory log_memory_every loss loss_chunk micro_batch_size on_hang on_spike "
-    "profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
+    "train": "allocator compile cuda_graphs epochs eval_every eval_steps evals_per_epoch global_batch_size "
+    "gradient_accumulation hang_factor kernels log_every enforce_memory log_memory_every loss loss_chunk micro_batch_size "
+    "on_hang on_spike profile rollbacks seed sequence_length spike_deviations steps timeout_s tokens",
     "zero": "allgather_bucket_size gather_16bit_weights_on_save hpz max_live_parameters max_reuse_distance nvme_path "
     "offload_optimizer offload_parameters overlap_comm param_persistence_threshold prefetch_bucket_size "
     "quantized_gradients quantized_weights reduce_bucket_size stage sub_group_size",

@@ -169,7 +169,7 @@ def test_an_import_of_a_folder_has_its_weights_and_one_of_a_file_has_not(capsys:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("model=mine", "qwen3_8b, tiny try model=./mine"),
+        ("model=mine", "qwen3_next_80b_a3b, tiny try model=./mine"),
         ("model=./mini", "no such folder, and a name of the Hub is organisation/model try model=./mine"),
         ("model=a/b/c", "there is no such folder, and a name of the Hub is organisation/model try launch show model"),
         ("model=.", "the folder has no config.json, which says what the model is try model=./broken or model=./mine"),

@@ -87,7 +87,7 @@ def test_a_run_that_could_not_be_read_is_not_answered_as_another_one(
     assert main(["check", word, "parallel=tp", "parallel.tensor=2"]) == 2
     text = capsys.readouterr().out
     assert text.startswith("INVALID: 1 error\n\nerror: ")
-    assert "tiny, " not in text
+    assert "in tiny, " not in text
     assert "warning" not in text
 
 

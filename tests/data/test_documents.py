@@ -156,7 +156,9 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     assert "every file that matches is empty; try data=text" in str(_refused(_data(f"data.path={tmp_path}/*")))
-    assert "no file matches; try data=text or data=synthetic" in str(_refused(_data(f"data.path={tmp_path}/x")))
+    assert "no file matches; try data=text or data=synthetic data.path=null" in str(
+        _refused(_data(f"data.path={tmp_path}/x"))
+    )
 
 
 def test_a_local_path_is_never_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,14 @@ from tests.support.helpers import make_spec
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("data=text", "data.path=typo.txt"), "data.path=typo.txt: no file matches; try data=text or data=synthetic"),
-        (("data=tokens", "data.path=typo.bin"), "data.path=typo.bin: no file matches; try data=text or data=synthetic"),
+        (
+            ("data=text", "data.path=typo.txt"),
+            "data.path=typo.txt: no file matches; try data=text or data=synthetic data.path=null",
+        ),
+        (
+            ("data=tokens", "data.path=typo.bin"),
+            "data.path=typo.bin: no file matches; try data=text or data=synthetic data.path=null",
+        ),
         (
             ("backend=megatron", "data=text", "data.path=rows.jsonl"),
             "data.column=text: row 1 has no such column; it has body; try data.column=body",

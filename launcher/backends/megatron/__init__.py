@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 profile = Profile(
+    counts_epochs=False,
     framework="megatron-core",
     install=package.install("megatron"),
     settings={

@@ -35,6 +35,7 @@ _FILE = "trl.yaml"
 _ENGINES = {"fsdp": "FSDP2", "ddp": "DDP", "deepspeed": "DeepSpeed"}
 
 profile = Profile(
+    counts_epochs=False,
     packages=("torch", "transformers", "trl", "accelerate"),
     borrowed=(
         *BORROWED,

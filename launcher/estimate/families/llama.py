@@ -14,6 +14,7 @@ traits = FamilyTraits(
     attention_output="self_attn.o_proj.weight",
     not_linear=None,
     names=_hugging_face.NAMES,
+    kernels=("liger",),
     model_types=("llama", "mistral", "qwen2", "qwen3"),
 )
 

@@ -112,6 +112,7 @@ class FamilyTraits:
     narrow_routing: Callable[[ModelSpec], bool] = _wide_routing
     # The letters of its layers, where Megatron-core builds it as a hybrid; None where it is none.
     pattern: Callable[[ModelSpec], str] | None = None
+    kernels: tuple[str, ...] = ()  # The libraries whose kernels can stand for its norms, rotation and MLPs.
     # The layer whose block one of multi-token prediction has, and whether all of these are one.
     predicted_layer: Callable[[ModelSpec], int] = _last_layer
     shares_predicted: Callable[[ModelSpec], bool] = _shares_nothing

@@ -6,7 +6,6 @@ null rank 0 writes one, with the values that every other engine of the launcher 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from launcher.base.files import load_json, read_text
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.model import initial
@@ -31,9 +31,9 @@ def tokenizer(context: Context) -> Any:
     else:
         made = AutoTokenizer.from_pretrained(data.tokenizer, trust_remote_code=False)
     if data.template is not None and Path(data.template).is_file():
-        made.chat_template = Path(data.template).read_text()
+        made.chat_template = read_text(Path(data.template))
     if made.chat_template is None:
-        made.chat_template = _TEMPLATE.read_text()
+        made.chat_template = read_text(_TEMPLATE)
     if made.pad_token is None:
         made.pad_token = made.eos_token
     return made
@@ -69,5 +69,5 @@ def model(context: Context) -> None:
 
 def architectures(path: Path) -> list[str]:
     """The classes that a folder's ``config.json`` names."""
-    found = json.loads((path / "config.json").read_text()).get("architectures")
+    found = load_json(path / "config.json").get("architectures")
     return list(found or ())

@@ -85,7 +85,7 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "data.path={path}: no file matches; try data=text or data=synthetic"),
+        ({}, "data.path={path}: no file matches; try data=text or data=synthetic data.path=null"),
         ({"a": b"", "b": b""}, "data.path={path}: every file that matches is empty; try data=text"),
         (
             {"a": b"good", "b": b"\x7fELF\xff\xfe"},

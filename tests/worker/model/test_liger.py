@@ -40,8 +40,9 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in dir(module):
             if name.startswith("_") and "triton.runtime" in type(getattr(module, name)).__module__:
                 monkeypatch.setattr(module, name, _Nothing())
-    for classes in (modeling_llama, modeling_qwen3):  # Liger puts its rotation into the module of the class.
-        monkeypatch.setattr(classes, "apply_rotary_pos_emb", classes.apply_rotary_pos_emb)
+    for classes in (modeling_llama, modeling_qwen3):  # Liger puts its own into the module, too, where they would stay.
+        for name, value in list(vars(classes).items()):
+            monkeypatch.setattr(classes, name, value)
 
 
 def saved_by_a_block(made: Any, states: torch.Tensor) -> int:
