@@ -77,6 +77,8 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
     """Look at a run's data, in a time that does not grow with their size."""
     if spec.script is not None or (spec.backend.path is not None and spec.data.source == "tokens"):
         return Seen(spec)  # A script has data of its own; the other path is the prefix of Megatron's indexed data.
+    if bool(spec.task.rows) != (spec.data.source == "rows"):
+        return Seen(spec)  # A rule says that the task reads other data.
     try:
         survey = looking(spec.data)
     except PackageMissing as error:

@@ -66,3 +66,8 @@ def test_a_check_names_the_tasks_that_the_columns_would_do_for(tmp_path: Path) -
     seen = data.seen(make_spec("task=kto", "data=rows", written(tmp_path, PAIR), "train.micro_batch_size=2"))
     [error] = seen.errors
     assert (error.path, list(error.way_out)) == ("task.name", ["task=dpo", "task=reward", "task=grpo"])
+
+
+def test_data_of_another_kind_are_not_looked_at_as_the_rule_of_the_task_refuses_them(tmp_path: Path) -> None:
+    found = data.seen(make_spec("model=tiny", "task=dpo", "data=text", written(tmp_path, PAIR)))
+    assert (found.survey, found.errors, found.warnings) == (None, (), ())
