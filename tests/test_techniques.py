@@ -50,6 +50,7 @@ _BESIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "data.": (("data=synthetic",), ("task=dpo",)),
     "model.": (("model=deepseek_v3",), ("model=gemma2_2b",), ("model.weights=weights",)),
+    "model.family": (("model=deepseek_v3_2",),),
     "parallel.async_tensor": (("parallel=fsdp_tp", "parallel.sequence=true", "train.compile=true"),),
     "parallel.schedule": (
         ("parallel.pipeline=2", _MANY),
@@ -124,8 +125,9 @@ _REFUSED = {"model.trust_remote_code=true", "zero.gather_16bit_weights_on_save=t
 """Settings of other programs that are known in order to be refused by name, with the reason."""
 
 
-_READ = {"model.family=observed"}
-"""Settings that are read off a configuration alone: tests/families/test_observed.py trains such models."""
+_READ = {"model.family=observed", "model.family=hybrid"}
+"""Settings that are read off a configuration alone: tests/families/test_observed.py trains models of the first, and
+tests/importers/test_megatron_hybrids.py reads, checks and translates the second."""
 
 
 @pytest.mark.parametrize(
