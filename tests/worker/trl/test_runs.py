@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("trl", reason="its runs need the extra 'trl'")
+
 from launcher.preflight import assess
 from launcher.spec.parse import parse
 from tests.support import training
