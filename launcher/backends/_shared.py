@@ -149,7 +149,7 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
-    """What ``apply_liger_kernel_to_llama`` replaces, and what its functions do not go with (``liger_kernel/ops``)."""
+    """Errors of settings and models that Liger's kernels do not support (``liger_kernel/ops``)."""
     path, back, model = "train.kernels", "train.kernels=none", spec.model
     if spec.train.kernels == "none":
         return

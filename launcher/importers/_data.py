@@ -64,3 +64,12 @@ def say(reading: Reading, sets: Sequence[DataSet]) -> None:
         for key in each.keys:
             reading.ledger.say(key, "data", "data.mix", "data.path")
     reading.settings |= {"data.path": None, "data.mix": mix}
+
+
+def held_out(reading: Reading, key: str) -> None:
+    """Say the share of samples that is held out for evaluation; refuse a number of samples, which has no setting."""
+    found = reading.number(key) or 0
+    if found < 1:
+        reading.say(key, {"data.eval_fraction": found})
+    else:
+        reading.ledger.leave(key, "a share is held out here, not a number of samples: set data.eval_fraction")

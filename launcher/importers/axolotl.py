@@ -87,15 +87,6 @@ def _packs(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _held_out(reading: Reading, key: str) -> None:
-    """``val_set_size``: a share, or a count of samples."""
-    found = reading.number(key) or 0
-    if found < 1:
-        reading.say(key, {"data.eval_fraction": found})
-    else:
-        reading.ledger.leave(key, "a share is held out here, not a number of samples: set data.eval_fraction")
-
-
 def _attends(reading: Reading, key: str) -> None:
     """One switch a kernel; ``attn_implementation`` is the newer spelling."""
     kernel = {"flash_attention": "flash", "flash_attn": "flash", "sdp_attention": "sdpa", "eager_attention": "eager",
@@ -328,7 +319,7 @@ TABLE: tuple[Row, ...] = (
     words("attn_implementation", "model.attention", _ATTENTION, "{} has no such kernel here: set model.attention",
           "other kernels are refused"),
     by("sample_packing pretraining_sample_concatenation", "data.packing=documents", "", _packs),
-    by("val_set_size", "data.eval_fraction", "a number of samples is refused", _held_out),
+    by("val_set_size", "data.eval_fraction", "a number of samples is refused", _data.held_out),
     by("chat_template", "data.template", "names that are shipped; others by a Jinja file", _adapters.template),
     by("train_on_inputs", "data.train_on=all", "", _trains_on),
     by("rl", "task", "dpo, kto and grpo, by TRL; others are refused", _learns),

@@ -189,14 +189,6 @@ def _packs(reading: Reading, key: str) -> None:
         reading.say(key, {"data.packing": "concat"})
 
 
-def _held_out(reading: Reading, key: str) -> None:
-    found = reading.number(key) or 0
-    if found < 1:
-        reading.say(key, {"data.eval_fraction": found})
-    else:
-        reading.ledger.leave(key, "a share is held out here, not a number of samples: set data.eval_fraction")
-
-
 def _interleaves(reading: Reading, key: str) -> None:
     if str(reading.value(key)) == "concat" or reading.has("interleave_probs"):
         reading.ledger.default(key)
@@ -238,7 +230,7 @@ TABLE: tuple[Row, ...] = (
     by("mix_strategy", "data.mix", "", _interleaves),
     count("cutoff_len", "train.sequence_length", "left out it is 2048", least=1),
     count("max_samples", "data.max_samples", "of each data set", least=1),
-    by("val_size", "data.eval_fraction", "a number of samples is refused", _held_out),
+    by("val_size", "data.eval_fraction", "a number of samples is refused", _data.held_out),
     by("train_on_prompt mask_history", "data.train_on", "", _masks),
     by("packing neat_packing", "data.packing", "", _packs),
     flag("streaming", "data.streaming"),

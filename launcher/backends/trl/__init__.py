@@ -87,7 +87,7 @@ def fullest_rank(spec: RunSpec) -> int:
 
 
 def changes(spec: RunSpec, kind: EngineChange) -> Iterator[Change]:
-    """Those of sharding: the presets that TRL runs."""
+    """No changes beside those of sharding, which are the presets that TRL runs."""
     yield from ()
 
 

@@ -199,7 +199,7 @@ def _generation(spec: RunSpec) -> JsonObject:
 
 
 def _ours() -> JsonObject:
-    """What the launcher does itself: lines, checkpoints, evaluations, trackers; nothing is sent to anybody."""
+    """Arguments that switch off the Trainer's own logs, saves, evaluations and trackers, which the launcher does."""
     return {
         "logging_strategy": "steps",
         "logging_steps": 1,

@@ -30,7 +30,7 @@ def _nemotron(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _intervals(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Attention in every so manieth layer, and experts in those that ``mlp_only_layers`` and the step leave."""
+    """Attention in every n-th layer, and experts in those that ``mlp_only_layers`` and the step leave."""
     every, step, dense = (
         value_of("full_attention_interval") or 4,
         value_of("decoder_sparse_step") or 1,
@@ -52,7 +52,7 @@ def _granite(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
 
 
 def _periods(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    """Attention and experts each in every so manieth layer, from the so manieth on."""
+    """Attention and experts each at an offset in every period of layers."""
 
     def met(kind: str, layer: int) -> bool:
         period, offset = value_of(f"{kind}_layer_period") or 1, value_of(f"{kind}_layer_offset") or 0

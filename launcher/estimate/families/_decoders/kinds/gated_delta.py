@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
 
     @property
     def convolved(self) -> int:
-        """What passes the convolution: queries, keys and values."""
+        """Width of the convolution: queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.values
 
     @property
@@ -132,7 +132,7 @@ def _norm(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _kernels(one: Sizes, engine: EngineTraits) -> int:
-    """What ``ChunkGatedDeltaRuleFunction`` of ``fla`` 0.6 saves (``ops/gated_delta_rule/chunk.py``).
+    """Bytes that ``ChunkGatedDeltaRuleFunction`` of ``fla`` 0.6 saves (``ops/gated_delta_rule/chunk.py``).
 
     Queries and keys of unit length with their lengths, values, the summed decays, the gate of what is written, and the
     inverse of each chunk's system in the compute format.

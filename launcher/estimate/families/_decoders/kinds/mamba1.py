@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
     @property
     def small(self) -> int:
-        """What the second linear makes: the time step, and what enters and leaves the state."""
+        """Outputs of ``x_proj``: the time step's rank, and B and C."""
         return self.rank + 2 * self.state
 
 
@@ -99,7 +99,7 @@ def _torch(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _kernels(one: Sizes, engine: EngineTraits) -> int:
-    """What ``SelectiveScanFn`` saves beside the projection: its input, time steps and output, and a state in fp32."""
+    """Bytes that ``SelectiveScanFn`` saves beside the projection: input, time steps, output, and fp32 states."""
     states = Fraction(2 * _FP32 * one.inner * one.state, _KERNEL_CHUNK)
     return ceil(engine.size * (3 * one.inner + 2 * one.state) + states)
 

@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
 
     @property
     def convolved(self) -> int:
-        """What passes the convolution: the heads' input, and what enters and leaves the state."""
+        """Width of the convolution: the heads' inputs, and B and C of each group."""
         return self.inner + 2 * self.groups * self.state
 
     @property
