@@ -36,12 +36,7 @@ class DoctorRequest(JudgeRequest):
 
 
 def examine(options: DoctorRequest) -> Output:
-    """Survey the machine and its Slurm, and write the profile where that is asked for.
-
-    Raises:
-        ConfigErrors: A word is wrong, or the name of the profile.
-        SubmitError: The profile is asked for, and there is none.
-    """
+    """Survey the machine and its Slurm, and write the profile where that is asked for; SubmitError where it is none."""
     document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
     if document["slurm"] is None and client.installed():
         status = SubmitError.exit_status

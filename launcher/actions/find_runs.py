@@ -1,8 +1,4 @@
-"""The runs that a command line names, each word meaning one run or sweep: who is in doubt is asked, or refused.
-
-A word is looked up by ``launcher.rundir.run_names.places``, from any folder. Where several answer to it, a person at a
-terminal chooses; without a terminal, and with ``--json``, the command ends with the words that tell them apart.
-"""
+"""The runs that a command line names: of several that answer to a word a person at a terminal chooses, else none is."""
 
 from __future__ import annotations
 
@@ -18,11 +14,7 @@ from launcher.rundir.run_names import Ambiguous
 
 
 def resolve_names(names: Iterable[str], *, ask: bool) -> list[str]:
-    """Words of runs, with the directory in place of each that several runs answer to.
-
-    Raises:
-        ConfigErrors: A word is no run, or is several and nobody can be asked.
-    """
+    """Words of runs, a directory in place of each that several answer to; ConfigErrors where nobody can choose."""
     return [_resolve(name, ask=ask) for name in names]
 
 
@@ -63,7 +55,6 @@ def refusal(doubt: Ambiguous) -> ConfigError:
 
 
 def _choose(doubt: Ambiguous) -> Path:
-    """Let the person at the terminal choose."""
     words = [run_names.name_of(path, folder()) for path in doubt.candidates]
     say(f"launch: {len(words)} runs answer to {doubt.name}:")
     for number, (word, path) in enumerate(zip(words, doubt.candidates, strict=True), 1):

@@ -1,10 +1,7 @@
 """Watch a run on this machine: a progress bar while it trains, one table when it ends.
 
-The run is a process of its own that this one only watches, through ``metrics.jsonl`` and ``state.json``. Ctrl-C reaches
-this process alone (the job has a session of its own) and becomes the request to save and end, a second one the signal
-that kills; SIGTERM is the same. When the terminal is closed (SIGHUP), the run goes on and nobody watches it. Lines of
-metrics are read from where the file ended before, since a resumed run has old ones; if the file has become shorter, the
-worker has cut the lines after its checkpoint.
+The run is a process of its own, seen through ``metrics.jsonl`` and ``state.json``. Ctrl-C and SIGTERM become the
+request to save and end, a second one the signal that kills; a closed terminal (SIGHUP) leaves the run alone.
 """
 
 from __future__ import annotations
@@ -39,11 +36,7 @@ type Show = Callable[[list[JsonObject] | None], None]
 def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None, summary: bool = True) -> int:
     """Follow a run to its end; the exit status: 0, 5 the job failed, 130 interrupted.
 
-    Args:
-        directory: The run directory.
-        spec: The run.
-        show: Takes the table at the end; None shows neither that nor progress, and errors are still said.
-        summary: Show the table at the end.
+    ``show`` takes the table at the end, where a ``summary`` is wanted; None shows neither that nor progress.
     """
     interrupted = watch_run(directory, spec, quiet=show is None)
     ending = status.read(directory)
@@ -95,7 +88,6 @@ def _say(text: str) -> None:
 
 
 def _news(directory: Path) -> Iterator[list[JsonObject]]:
-    """New whole lines of ``metrics.jsonl`` until the run has ended; an empty list when nothing is new."""
     resumed = (directory / "checkpoints").exists()
     metrics = files.Tail(directory / "metrics.jsonl", from_start=not resumed)
     while True:

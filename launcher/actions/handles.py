@@ -30,20 +30,12 @@ _ASK_S = 15  # Seconds between questions to Slurm, which alone may know of a job
 
 
 class Run:
-    """A run that was recorded: by its name below ``runs/``, its directory, or its job id.
-
-    Attributes:
-        directory: The run directory (docs/run-directory.md).
-    """
+    """A run that was recorded, in its ``directory``: by its name below ``runs/``, its directory, or its job id."""
 
     directory: Path
 
     def __init__(self, name: str | Path) -> None:
-        """Find the run.
-
-        Raises:
-            ConfigErrors: There is no such run, or it is a sweep.
-        """
+        """Find the run; raises ConfigErrors where there is no such run, or it is a sweep."""
         if (swept := sweep_of(str(name))) is not None:
             raise ConfigErrors([ConfigError("RUN", str(name), f"it is a sweep: launcher.Sweep({str(swept)!r})")])
         self.directory = find([str(name)])[0].absolute()
@@ -68,19 +60,11 @@ class Run:
         return results.steps(self.directory)
 
     def metrics(self) -> pandas.DataFrame:
-        """The same as a data frame of pandas: a row a step, and a column each of ``step``, ``loss``, ...
-
-        Raises:
-            ConfigErrors: pandas is not installed.
-        """
+        """The same as a data frame of pandas, a row a step; raises ConfigErrors where pandas is not installed."""
         return _frame(self.steps(), "Run.steps()")
 
     def logs(self, *, lines: int = 20, rank: int | None = None) -> str:
-        """The last lines of each of its files, errors first.
-
-        Raises:
-            ConfigErrors: There is no such rank.
-        """
+        """The last lines of each of its files, errors first; raises ConfigErrors where there is no such rank."""
         files = diagnosis.document(self.status, lines=lines, rank=rank)["files"]
         return "\n".join("\n".join([f"==> {file['path']} <==", *file["lines"]]) for file in files)
 
@@ -89,22 +73,11 @@ class Run:
         return Explained.of(diagnosis.explain_end(self.directory))
 
     def cancel(self) -> bool:
-        """Stop it after it has saved a checkpoint; False where it is not running.
-
-        Raises:
-            SubmitError: Slurm does not answer, or refuses.
-        """
+        """Stop it after it has saved a checkpoint; False where it is not running; SubmitError where Slurm refuses."""
         return stop.stop(self.directory, signal.SIGTERM)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Wait for its end, whatever that is, and return its state.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Raises:
-            TimeoutError: It has not ended by then.
-        """
+        """Wait for its end, at most so many seconds, and return its state; raises TimeoutError where it goes on."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (now := self.status).state not in state.ENDED:
             self._wait_for_news(deadline)
@@ -126,22 +99,13 @@ class Run:
 
 
 class Sweep:
-    """A sweep: its points, and the runs of those that were started.
+    """A sweep: its points, and the runs of those that were started."""
 
-    Attributes:
-        directory: The sweep's folder; None where the points were only judged.
-        points: Each with ``id``, ``overrides``, ``verdict``, and the ``reason`` why it is left out.
-    """
-
-    directory: Path | None
-    points: tuple[Point, ...]
+    directory: Path | None  # The sweep's folder; None where the points were only judged.
+    points: tuple[Point, ...]  # Each with ``id``, ``overrides``, ``verdict``, and the ``reason`` why it is left out.
 
     def __init__(self, name: str | Path | None, points: Sequence[Point] | None = None) -> None:
-        """Find the sweep by its name below ``runs/`` or its folder.
-
-        Raises:
-            ConfigErrors: There is no such sweep.
-        """
+        """Find the sweep by its name below ``runs/`` or its folder; raises ConfigErrors where there is none."""
         self.directory = None if name is None else sweep_of(str(name))
         if name is not None and self.directory is None:
             raise ConfigErrors([ConfigError("SWEEP", str(name), "no such sweep", ["launch status"])])
@@ -161,11 +125,7 @@ class Sweep:
         return [row.as_dict() for row in outcomes.rows(self.directory)]
 
     def metrics(self) -> pandas.DataFrame:
-        """The same as a data frame of pandas: a row a point with its loss, speed and memory.
-
-        Raises:
-            ConfigErrors: pandas is not installed.
-        """
+        """The same as a data frame of pandas, a row a point; raises ConfigErrors where pandas is not installed."""
         return _frame(self.rows(), "Sweep.rows()")
 
     def __str__(self) -> str:

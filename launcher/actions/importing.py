@@ -122,12 +122,7 @@ def _keys(typed: Sequence[str]) -> set[str]:
 
 
 def import_file(kind: str, path: Path, *, partial: bool, variables: Mapping[str, str]) -> Imported:
-    """A file in our words, for a program.
-
-    Raises:
-        ConfigErrors: It cannot be read, is no run here, or words of it that matter are left out and ``partial`` is not
-            given.
-    """
+    """A file in our words; raises ConfigErrors where it is no run here, or words that matter are left out of it."""
     found = read(kind, path, variables)
     if errors := refusals(found, path, partial=partial):
         raise ConfigErrors(errors)

@@ -76,8 +76,6 @@ def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
 
 
 class _Watched(LayoutJudge):
-    """A judge that tells which runs it judges."""
-
     def __init__(self, judge: LayoutJudge, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell
 
@@ -145,11 +143,7 @@ def _best_text(found: Found) -> str:
 
 
 def choose_layout(words: Sequence[str], catalog: Catalog, own: Measured | None) -> tuple[str, ...]:
-    """The words of a run with its best layout behind them; as they are typed where nothing fits.
-
-    Raises:
-        ConfigErrors: They are no question.
-    """
+    """The words of a run with its best layout behind them; as they are typed where nothing fits."""
     plan = Searches(catalog, machine.facts(), partial(search, judge=Preflight(own))).plan(words)
     for line in remarks(plan):
         say(f"launch: {line}")

@@ -1,7 +1,4 @@
-"""``launch plan --measure N`` and ``--results ID``: the best layouts as short runs, and the fastest as a recipe.
-
-They are started once their cost is known and agreed to.
-"""
+"""``launch plan --measure N`` and ``--results ID``: the best layouts as short runs, and the fastest as a recipe."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ def _wrapped(text: str, first: str = "", others: str = "  ") -> str:
 
 
 def _text(chosen: Shortlist) -> str:
-    """The runs and what they cost, for a person to agree to."""
     run = chosen.runs[0]
     count, kind = len(chosen.runs), "a Slurm array" if run.cluster.kind == "slurm" else "one after the other, here"
     runs = "1 short run" if count == 1 else f"{count} short runs"
@@ -116,7 +112,6 @@ def _text(chosen: Shortlist) -> str:
 
 
 def _cost(chosen: Shortlist) -> str:
-    """The GPU-hours of a shortlist, and its price where one is set, in a sentence."""
     each, hours, most = chosen.price_per_gpu_hour, chosen.gpu_hours, chosen.most_gpu_hours
     unit = "rank-hours" if chosen.runs[0].hardware.device == "cpu" else "GPU-hours"
 
@@ -155,7 +150,6 @@ def _document(
 
 
 def _dry_run(chosen: Shortlist, swept: Sweep) -> Output:
-    """The runs, each with the line that starts it alone and its verdict, and the text that Slurm would get."""
     points = [swept.point(number, words)[0] for number, words in enumerate(chosen.overrides)]
     sweep.report_remarks(swept)
     place = directory_for(swept.settings, measurement.KIND, folder=folder())
@@ -175,7 +169,6 @@ def _dry_run(chosen: Shortlist, swept: Sweep) -> Output:
 
 
 def _report_runs(chosen: Shortlist, directory: Path, points: Sequence[Point], ended: int) -> Output:
-    """Describe the runs that were started, and the results of those that have ended here."""
     lines, name = [left_out] if (left_out := sweep.left_out_text(points)) else [], _typed_name(directory)
     if not any(point.kept for point in points) or ended == INTERRUPTED:
         ended = ended or sweep.status_of(points)
@@ -245,7 +238,6 @@ def _compared(row: Measured) -> str:
 
 
 def _ranked(found: Results) -> list[tuple[int | None, Measured]]:
-    """The rows with their ranks; None for those without a result."""
     count = len(found.measured)
     return [(number if number <= count else None, row) for number, row in enumerate(found.rows, 1)]
 

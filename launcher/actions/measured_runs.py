@@ -29,12 +29,7 @@ def list_runs(words: Sequence[str]) -> Output:
 
 
 def forget(words: Sequence[str], run: str) -> Output:
-    """Take a run out of the measured ones.
-
-    Raises:
-        ConfigErrors: A word is wrong, the file cannot be read, or no such run is in it.
-        SubmitError: The file cannot be written.
-    """
+    """Take a run out of the measured ones; raises ConfigErrors where it is none of them."""
     content = _read(request(words).require().cluster)
     lost = _find_row(content, run)
     file.forget(content.path, lost)
@@ -73,7 +68,6 @@ def _read(cluster: ClusterSpec) -> Content:
 
 
 def _find_row(content: Content, word: str) -> Row:
-    """The row of a name, or of a run's directory."""
     place = str((folder() / word).absolute())
     found = [row for row in content.rows if row.directory == place] or [row for row in content.rows if row.id == word]
     if len(found) == 1:

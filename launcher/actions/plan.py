@@ -1,8 +1,4 @@
-"""Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do.
-
-Beside the layouts the options ask how long and how dear the training is, for the smallest cluster or the largest run,
-and where nothing fits, what would help.
-"""
+"""Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do."""
 
 from __future__ import annotations
 
@@ -46,11 +42,7 @@ class Answer:
 
 
 def question_of(request: MeasureRequest) -> Question:
-    """Read the question of a command line; runs that cannot be measured are refused before anything is searched.
-
-    Raises:
-        ConfigErrors: Words or options are wrong, or do not go together.
-    """
+    """Read the question of a command line; ConfigErrors for options that do not go together, before any search."""
     if request.largest is not None:
         beside = {"--smallest": request.smallest, "--days": request.days is not None}
         rule = "--largest asks for a size of the run on this cluster, and not for time or the cluster's size"
@@ -107,11 +99,7 @@ class Search:
         return self._with_help(plan)
 
     def sound(self, answer: Answer) -> Answer:
-        """The answer, searched again until the engines' own validators take its layouts.
-
-        Raises:
-            ConfigErrors: They refuse all that is found, twice for the same reasons, or after a few searches.
-        """
+        """The answer, searched again until the engines' own validators take it; ConfigErrors after some rounds."""
         if not self._request.native or not answer.plan.finished or not answer.plan.layouts:
             return answer
         before = set[str]()

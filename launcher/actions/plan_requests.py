@@ -22,11 +22,7 @@ class PlanRequest(JudgeRequest):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words, with those that ``--tokens`` and ``--price`` are short for.
-
-        Raises:
-            ConfigErrors: They say the same twice, or a number makes no sense.
-        """
+        """The words, with those that ``--tokens`` and ``--price`` are short for; ConfigErrors where both are there."""
         return (*self.overrides, *length.words(self.overrides, tokens=self.tokens, price=self.price))
 
 

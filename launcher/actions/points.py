@@ -184,5 +184,4 @@ def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigE
 
 
 def _shorten(text: object) -> str | None:
-    """The beginning of a text, for a message."""
     return None if text is None else str(text)[:_LONGEST]

@@ -42,14 +42,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | None, trusted: bool) -> Output:
-    """Write a command line, or that of a run, as a recipe of the working folder.
+    """Write overrides behind the command line of a ``run``, if any, as a recipe of the working folder.
 
-    Args:
-        name: The recipe's name.
-        texts: Its overrides.
-        run: The run whose command line stands before them.
-        summary: Its purpose, in one line.
-        trusted: True to trust a run or recipe from elsewhere that it is made of.
+    ``trusted`` is true to trust a run or recipe from elsewhere that it is made of.
     """
     name = name.removesuffix(".yaml")
     if not texts and run is None:
@@ -211,7 +206,6 @@ def list_recipes() -> Output:
 
 
 def _row_of(name: str, catalog: Catalog, facts: machine.Machine) -> JsonObject:
-    """The row of a recipe; a broken one has its reason in it."""
     try:
         return _row(recipes.load(catalog.recipe(name)), catalog, facts)
     except ConfigErrors as error:

@@ -67,13 +67,7 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
 
 
 def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str], None]) -> Rehearsed:
-    """Rehearse a valid run on this machine, and keep the answer as evidence for it.
-
-    Raises:
-        ConfigErrors: It cannot be rehearsed so.
-        SubmitError: The folder of rehearsals cannot be written.
-        JobFailed: The rehearsal failed, or took too long.
-    """
+    """Rehearse a valid run on this machine, and keep the answer as evidence for it; JobFailed where that fails."""
     spec = assessment.spec
     if assessment.estimate is None:
         raise AssertionError("a rehearsal of a run that is not valid")

@@ -139,12 +139,7 @@ def _job(row: RunState, assessment: Assessment) -> Output:
 
 
 def read_answer(run: str, words: Sequence[str]) -> Rehearsed | Output:
-    """The answer of a rehearsal that was submitted, kept as evidence for its run; its job while it waits or runs.
-
-    Raises:
-        ConfigErrors: The word names no rehearsal, or others stand beside it.
-        JobFailed: The rehearsal failed.
-    """
+    """The answer of a rehearsal that was submitted, kept as evidence; its job while it waits; raises JobFailed."""
     if words:
         rule = "it shows what was submitted, and takes no words of a run"
         raise ConfigErrors([ConfigError("--results", " ".join(words), rule, [f"--results {run}"])])
@@ -177,7 +172,6 @@ def _question(directory: Path) -> JsonObject:
 
 
 def _request(directory: Path) -> Request | None:
-    """The request of a rehearsal that was submitted; None where it cannot be read."""
     try:
         return typed.read(Request, _question(directory).get("request"))
     except (SubmitError, typed.Unfit):

@@ -1,10 +1,7 @@
 """Repeat a run from its lock, compare what comes of it, and say what differs between two runs.
 
-``run --from`` takes the lock's specification with keys set over it, and says which ingredients (versions, code, data,
-machine) differ here. ``recipe verify`` starts that run, stops it once the locked steps are in its metrics, and compares
-losses and gradient norms bit by bit; the schedule is that of the whole run, so its first steps are the same. A run that
-agrees is removed, one that differs is kept. ``recipe diff`` compares resolved specifications, so two spellings of one
-meaning do not differ.
+``recipe verify`` stops the repeated run once the locked steps are in its metrics, and compares losses and gradient
+norms bit by bit; the schedule is that of the whole run, so its first steps are the same.
 """
 
 from __future__ import annotations
@@ -49,11 +46,7 @@ _SHOWN = 12  # Differences that are shown before the rest is counted, so that th
 
 
 def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Request:
-    """The request of ``launch run --from``: the lock's run, with keys set over it; what differs here is said.
-
-    Raises:
-        ConfigErrors: It is no lock, does what needs the user's word, or a key is wrong.
-    """
+    """The request of ``launch run --from``: the lock's run with keys set over it; what differs here is reported."""
     found = lock.read(_locate(path))
     _require_trust(found, texts, given=trusted)
     spec = _respecify(found, texts)
@@ -166,7 +159,6 @@ def _first_steps(spec: RunSpec, directory: Path, last: int) -> tuple[Path, list[
 
 
 def _wait_for_end(directory: Path, last: int) -> status.RunState:
-    """Wait for the end of a run; ask for it as soon as the last step is in the metrics."""
     asked = False
     while (now := status.read(directory)).state not in state.ENDED:
         steps = results.steps(directory)
@@ -210,7 +202,6 @@ def diff(first: str, second: str) -> Output:
 
 
 def _describe(name: str) -> tuple[RunSpec, Mapping[str, Any] | None]:
-    """The specification of a run, a lock or a recipe, with its ingredients where they are known."""
     for path in (folder() / "runs" / name, folder() / name):
         if (path / contents.LOCK).is_file() or (path.is_file() and _is_lock(path)):
             found = lock.read(path)

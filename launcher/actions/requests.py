@@ -1,9 +1,4 @@
-"""From the options of a verb to a judged run.
-
-The verbs and the Python API make a :class:`JudgeRequest` of their options. Its words are read once, as a
-:class:`~launcher.config.request.CommandLine`; :func:`compose_run` makes a specification of them, and
-:func:`judge_run` judges it.
-"""
+"""From the options of a verb to a judged run: composed by :func:`compose_run`, judged by :func:`judge_run`."""
 
 from __future__ import annotations
 
@@ -76,10 +71,7 @@ def as_model(path: Path) -> str:
 
 
 def compose_run(line: CommandLine, own: Measured | None) -> Request:
-    """Compose the one run of a command line, with the best layout in place of ``plan=best``, and report both choices.
-
-    The axes of its recipe are left aside.
-    """
+    """Compose the one run of a command line, with the best layout in place of ``plan=best``; no axes of its recipe."""
     words, has_auto = synonyms.without_auto(line.words)
     words, has_best = synonyms.without_best(words)
     if has_auto and not has_best:

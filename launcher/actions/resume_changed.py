@@ -1,8 +1,7 @@
 """``launch resume RUN KEY=VALUE``: a run goes on with some of its settings changed, and with the same training.
 
-What is typed is set over the recorded run. What is not typed stays, and so does the global batch where the ranks
-change: it is then made of other micro-batches, or the change is refused. The changed run is judged as a new one would
-be. Every difference is said and kept (``launcher.rundir.changes``) before it is submitted.
+What is not typed stays, and so does the global batch where the ranks change: it is then made of other micro-batches, or
+the change is refused. Every difference is reported and kept (``launcher.rundir.changes``) before it is submitted.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ def plan_changed(directory: Path, texts: Sequence[str], *, trusted: bool) -> Pla
 
 
 def _plan_change(directory: Path, texts: Sequence[str], *, trusted: bool) -> tuple[_Changed, Plan, int]:
-    """The changed run, its plan, and the step that it goes on from."""
     changed = _change(contents.spec_of(directory), texts, trusted=trusted)
     newest = next(reversed(checkpoints.whole_checkpoints(directory)), None)
     step = 0 if newest is None else newest.step
@@ -112,7 +110,6 @@ def _plan_change(directory: Path, texts: Sequence[str], *, trusted: bool) -> tup
 
 
 def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed:
-    """The run with words set over it, and its batch kept."""
     line = CommandLine(words=tuple(texts), catalog=Catalog(folder=folder()))
     overrides = line.overrides
     if any(override.group for override in overrides):  # Their options are composed from the user's conf/, too.
@@ -172,10 +169,7 @@ def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, i
 
 
 def _keep_tokens(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
-    """The run with the total of its tokens kept, where steps of another batch are behind it: its steps are then set.
-
-    ``there`` is the ``state.json`` of its checkpoint.
-    """
+    """Keep the total tokens where steps of another batch, by the ``state.json`` ``there``, are behind: set steps."""
     after = changed.after
     if after.train.tokens is None or "step" not in there or after.script is not None:
         return changed

@@ -89,12 +89,7 @@ class Ready:
 
 
 def prepare_run(request: RunRequest, *, quiet: bool) -> Ready:
-    """Judge one run, and make its token ids on this machine.
-
-    Raises:
-        ConfigErrors: The configuration is wrong, or this machine cannot run it.
-        Unfit: It does not fit, and was not forced.
-    """
+    """Judge one run, and make its token ids here; ConfigErrors where it cannot run, Unfit where it does not fit."""
     if request.lock is not None and request.hf is not None:
         rule = "--from repeats the run of a lock, and that has a model"
         raise ConfigErrors([ConfigError("--hf", str(request.hf), rule, [f"model.weights={request.hf}"])])
@@ -185,12 +180,7 @@ def start(planned: Plan, directory: Path, *, show: Callable[[str], None] | None)
 
 
 def see_through(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None) -> None:
-    """Wait for the end of a run on this machine, for a program that is to go on only where it went well.
-
-    Raises:
-        JobFailed: It failed.
-        KeyboardInterrupt: Ctrl-C, or a notebook's stop, has ended it.
-    """
+    """Wait for the end of a run on this machine; raises JobFailed, or KeyboardInterrupt where Ctrl-C has ended it."""
     if watch_run(directory, spec, quiet=show is None):
         raise KeyboardInterrupt
     ending = status.read(directory)

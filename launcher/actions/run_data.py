@@ -1,7 +1,4 @@
-"""A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token.
-
-Ctrl-C leaves no token ids half made.
-"""
+"""A run's data on this machine: token ids made with a progress bar, and samples of conversations token by token."""
 
 from __future__ import annotations
 
@@ -41,13 +38,7 @@ def token_root(spec: RunSpec) -> Path:
 
 
 def make_token_ids(spec: RunSpec, *, quiet: bool) -> tuple[TokenFolder, bool]:
-    """Make the token ids of a run's data, or find them made; True beside them if they were made just now.
-
-    Raises:
-        ConfigErrors: There is no folder for them that a job's nodes are known to share.
-        DataError: The data cannot be used.
-        SubmitError: The folder cannot be written.
-    """
+    """Make the token ids of a run's data, or find them made; True beside them if they were made just now."""
     from launcher.data.prepare import Progress, prepared  # Late, because numpy takes 0.1 s.
 
     place, made = token_root(spec), False
@@ -114,11 +105,7 @@ _READ = ("white on grey23", "white on grey37")  # Styles of neighbouring tokens,
 
 
 def read_previews(spec: RunSpec) -> list[Preview]:
-    """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them.
-
-    Raises:
-        DataError: The data cannot be used, and the run is for this machine.
-    """
+    """The samples that ``data.preview`` asks for; none, and a message, where this machine cannot read them."""
     if not spec.data.preview or not spec.data.is_chat or spec.script is not None:
         return []
     from launcher.data.encoding import previews as of_data

@@ -54,7 +54,6 @@ def save(request: PlanRequest, question: Question, found: Plan) -> dict[str, str
 
 
 def _flags(request: PlanRequest) -> Iterator[str]:
-    """The options that are part of the question, as typed."""
     yield from (f"--vary={group}" for group in request.vary)
     yield from ("--unmeasured",) if request.unmeasured else ()
     yield from ("--smallest",) if request.smallest else ()
@@ -64,7 +63,6 @@ def _flags(request: PlanRequest) -> Iterator[str]:
 
 
 def _prediction_text(layout: Layout) -> str:
-    """The predicted speed with its band, and the memory, in a line."""
     speed, verdict = layout.speed, layout.verdict
     parts = ["speed not predicted"]
     if speed is not None:

@@ -21,16 +21,11 @@ _NAME = "{name}"  # Stands for the last part of the run directory, which is the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A translated job; ``print`` shows what ``launch show`` prints.
+    """A translated job; ``print`` shows what ``launch show`` prints."""
 
-    Attributes:
-        plan: The checked run.
-        job: Its job at the run directory that was named, else with ``{run}`` in its place.
-        sbatch: The text that Slurm would get, with ``{name}`` for the directory's last part; None for a local run.
-    """
-
-    plan: Plan
-    job: Job
+    plan: Plan  # The checked run.
+    job: Job  # Its job at the run directory that was named, else with ``{run}`` in its place.
+    # The text that Slurm would get, with ``{name}`` for the directory's last part; None for a local run.
     sbatch: str | None
 
     @property

@@ -1,8 +1,7 @@
 """Ask runs to save and end, or end them at once.
 
 The request is a file in the run's folder, which the run's own node finds, so a run can be cancelled from any host that
-sees the folder. No process is signalled from here, but for torchrun of a run that is to be killed, or that has no
-keeper of this version: then only if it is the process that was recorded (``launcher.base.process``).
+sees the folder. Only torchrun of a run that is to be killed, or has no keeper, is signalled from here.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from launcher.slurm import jobs
 
 
 def stop(directory: Path, how: signal.Signals) -> bool:
-    """Send a run's processes the signal to save and end; False where it is not running.
-
-    Raises:
-        SubmitError: Slurm does not answer, or refuses.
-    """
+    """Send a run's processes the signal to save and end; False where it is not running; SubmitError by Slurm."""
     return stop_all([directory], how)[0]
 
 

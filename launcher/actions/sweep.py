@@ -1,10 +1,9 @@
 """``launch -m``: judge every point of a sweep, leave out the invalid and those that cannot fit, and start the rest.
 
-All points of a grid are judged and recorded before any is started; nothing is written where none is kept. A sampler's
-points come one at a time here, so that each can use the loss of the one before, and in batches of
-``sweep.parallelism`` on Slurm, after which the command returns: ``launch resume`` draws the next. The sampler learns of
-points that are left out, which do not count against the budget. Starting and resuming are one function: it starts
-whatever is recorded and has not ended well. A lock keeps a second launcher away from the sweep.
+A grid is judged and recorded before any run is started; nothing is written where no point is kept. A sampler's points
+come one at a time here, so that each can use the loss of the one before, and in batches of ``sweep.parallelism`` on
+Slurm, where ``launch resume`` draws the next. Starting and resuming are one function; a lock keeps a second launcher
+away.
 """
 
 from __future__ import annotations
@@ -62,11 +61,7 @@ type Show = Callable[[str], None]
 
 
 def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
-    """Every point of a grid with its verdict; nothing is started, and ``quiet`` shows no progress.
-
-    Raises:
-        ConfigErrors: A word is wrong, or there is no grid, because a sampler is to draw from an interval.
-    """
+    """Every point of a grid with its verdict; raises ConfigErrors where a sampler is to draw from an interval."""
     swept = _read(replace(request, force=False, trust=False), quiet=quiet)
     sampler = swept.settings.sweep.sampler
     drawn = [(axis.key, axis.values) for axis in swept.axes.swept if isinstance(axis.values, Interval)]
@@ -84,7 +79,6 @@ def judge_points(request: SweepRequest, *, quiet: bool = False) -> list[Point]:
 
 
 def _read(request: SweepRequest, *, quiet: bool) -> Sweep:
-    """The sweep of a request; layouts of ``plan=best`` are searched by the user's own measured runs."""
     line, own = request.command_line(), own_measurements(wanted=request.measured)
     return sweep.read(
         line.words,
@@ -211,7 +205,6 @@ def _record_point(
     overrides: Sequence[str],
     here: Callable[..., Mapping[str, Any]] = lock.here,
 ) -> Point:
-    """Judge a point; one that is kept gets its run directory."""
     point, assessment = swept.point(number, overrides, directory)
     if point.kept and assessment is not None:
         planned = plan(assessment, python=sys.executable)

@@ -69,7 +69,6 @@ def _is_lock(path: Path) -> bool:
 
 
 def _trust_origin(place: Path) -> Output:
-    """Trust the repository around a file or folder, after its addresses and what acts in its recipes were shown."""
     urls = trust.untrusted_remotes(folder() / place)
     privileged = [(path, setting) for path, setting in _acting_here() if trust.remotes(path)] if urls else []
     if urls:

@@ -1,8 +1,7 @@
 """The gate of the verbs: where the settings of a command line come from, and what of a foreign file is let act.
 
-``run``, ``prepare`` and ``doctor`` refuse until the user has said ``--trust`` (:func:`require_trust`). ``check`` asks
-for nothing: it judges all settings, but hands none that could load code to an engine's own validator
-(:func:`careful_validator`).
+``run``, ``prepare`` and ``doctor`` refuse until the user has said ``--trust``. ``check`` judges all settings, but hands
+none that could load code to an engine's own validator.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ def may_preview(line: CommandLine, spec: RunSpec, imported: Sequence[Source]) ->
 
 
 def _foreign(line: CommandLine, imported: Sequence[Source]) -> list[Path]:
-    """The files that are not trusted and whose settings run code."""
     from launcher.config.trust import sources as trust
 
     every = (*imported, *_sources(line))

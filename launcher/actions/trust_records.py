@@ -1,7 +1,4 @@
-"""Records that this user did not make: all of what they would start is shown before ``--trust`` starts it.
-
-What ``--trust`` starts is what was shown: where a record has changed between, it is shown again and not started.
-"""
+"""Records that this user did not make: all of what they would start is shown before ``--trust`` starts just that."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ _USED = (
 
 
 def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
-    """Ask for ``--trust`` where a run or sweep is not as this user recorded it: its ``job.json`` is run as it is.
-
-    Raises:
-        ConfigErrors: It was not given, or what was shown before is not what is there now.
-    """
+    """Ask for ``--trust``, by ConfigErrors, where a run or sweep is not as this user recorded it."""
     foreign = [each for each in directories if not all(map(signature.is_own, (each, *_points(each))))]
     errors = [error for directory in foreign if (error := _show_record(directory, trusted=trusted)) is not None]
     if errors:
@@ -45,7 +38,6 @@ def require_own(directories: Sequence[Path], *, trusted: bool) -> None:
 
 
 def _show_record(directory: Path, *, trusted: bool) -> ConfigError | None:
-    """Print a foreign record; the error that refuses its start, if any."""
     records = (directory, *_points(directory))
     for record in _points(directory) or [directory]:
         contents.spec_of(record)  # A record that cannot be read says so first.

@@ -54,12 +54,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist yet, with its folder: it appears whole.
-
-    Raises:
-        FileExistsError: It exists.
-        OSError: It cannot be written.
-    """
+    """Write a file that must not exist yet, with its folder: it appears whole; FileExistsError where it exists."""
     if path.exists() or path.is_symlink():
         raise FileExistsError(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,11 +115,8 @@ _HANDED = ("/dev/stdin", "/dev/fd/")
 def opened(path: Path, *, handed: bool = False) -> io.BufferedReader:
     """A regular file, open for reading: to open a pipe may wait for ever, and a device may have no end.
 
-    ``handed`` is true where a pipe is read, too, that the shell has opened for this command.
-
-    Raises:
-        OSError: It cannot be read.
-        Refused: It is a pipe, a socket or a device.
+    ``handed`` is true where a pipe is read, too, that the shell has opened for this command. Raises OSError where it
+    cannot be read, and Refused where it is a pipe, a socket or a device.
     """
     return open(descriptor(path, os.O_RDONLY, handed=handed), "rb")
 
@@ -151,12 +143,7 @@ def descriptor(path: Path, flags: int, *, handed: bool = False) -> int:
 
 
 def check_kind(path: Path, mode: int | None = None) -> None:
-    """See whether a file is a regular one, for a library that opens it by itself; ``mode`` is that of its ``stat``.
-
-    Raises:
-        OSError: It is not there.
-        Refused: It is a pipe, a socket or a device.
-    """
+    """Refuse a file that is no regular one, for a library that opens it by itself; ``mode`` is that of its ``stat``."""
     kind = stat.S_IFMT(path.stat().st_mode if mode is None else mode)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -165,12 +152,7 @@ def check_kind(path: Path, mode: int | None = None) -> None:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, *, handed: bool = False) -> bytes:
-    """A regular file's content, of at most so many bytes; ``handed`` as of :func:`opened`.
-
-    Raises:
-        OSError: It cannot be read.
-        Refused: It is larger, or no regular file.
-    """
+    """A regular file's content; raises Refused where it has more bytes; ``handed`` as of :func:`opened`."""
     with opened(path, handed=handed) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -286,12 +268,7 @@ def read_json(path: Path) -> JsonObject | None:
 
 
 def load_json(path: Path) -> Any:
-    """The JSON of a file that a program wrote; its shape is yet to be looked at.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is too large, or no JSON.
-    """
+    """The JSON of a file that a program wrote; raises OSError where it cannot be read, else ValueError."""
     return any_json(read_text(path, MOST_OF_A_RECORD))
 
 

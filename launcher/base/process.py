@@ -1,8 +1,7 @@
 """A process known for good: by its pid, when it began, and the boot, PID namespace and host that the pid counts in.
 
-A pid alone is given to another process later: after a reboot, in another container, or once the numbers have come
-around. So every record that names a process holds a :class:`Process`, and a process is found alive, or signalled, by
-that alone. Where it cannot be seen from here, on another host or in another PID namespace, nothing is claimed of it.
+A pid alone is given to another process later. So every record that names a process holds a :class:`Process`, found
+alive, or signalled, by all of that; where it cannot be seen from here nothing is claimed of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Text on its way to a person: characters that act on a terminal are made visible, whatever file they come from.
 
-An escape sequence in a recipe's summary or in a log could clear the screen, set its title or paste a command; a
-bidirectional override shows another name than the one that is meant. The commands run under :func:`guarded`, so that
-whatever they print passes here; colours and progress bars of our own go to :func:`raw`. Messages are said on stderr
-(:func:`say`), so that stdout holds the result alone, or given to the program that uses the Python API.
+The commands run under :func:`guarded`, so that whatever they print passes here; colours and progress bars of our own go
+to :func:`raw`. Messages go to stderr (:func:`say`), or to the program that uses the Python API.
 """
 
 from __future__ import annotations
@@ -87,12 +85,7 @@ class _Guarded:
             self.failed(error)
 
     def failed(self, error: OSError) -> NoReturn:
-        """Say that the answer cannot be written; a reader who has seen enough is another matter.
-
-        Raises:
-            BrokenPipeError: The reader has gone.
-            Unwritable: The disk is full, or whatever else it is.
-        """
+        """Say that the answer cannot be written, by Unwritable; a reader who has gone is a BrokenPipeError."""
         silence(self.stream)
         if isinstance(error, BrokenPipeError):
             raise error

@@ -1,8 +1,4 @@
-"""Horizontal bars made of pieces: piles of memory, parts of a step, passes of a pipeline, the life of a run.
-
-Every piece holds its name or number where it has room for it, so that it is told without its colour, too, and shows
-what it is under the pointer.
-"""
+"""Horizontal bars made of pieces: piles of memory, parts of a step, passes of a pipeline, the life of a run."""
 
 from __future__ import annotations
 

@@ -27,11 +27,7 @@ def check_path(path: Path) -> None:
 
 
 def write(path: Path, said: Sequence[str], charts: Sequence[Chart], page: Callable[[], str]) -> None:
-    """Write a picture of charts below sentences, or a page: a PNG, an SVG or an HTML file that needs nothing beside it.
-
-    Raises:
-        SubmitError: The file cannot be written.
-    """
+    """Write a picture of charts below sentences, or a page: a PNG, an SVG or an HTML file, whole by itself."""
     suffix = path.suffix.lower()
     if suffix == ".html":
         content = page().encode()

@@ -1,12 +1,8 @@
 """The plotting library and the look of its charts: the script of Vega-Lite for a page, and charts as pictures.
 
-``vl-convert-python`` (BSD-3-Clause, the extra ``report``) carries Vega, Vega-Lite and Vega-Embed as one script, and an
-engine that runs it, so that neither npm nor a network is needed. It is imported where something is drawn and nowhere
-else: planning works without it.
-
-Categories are told apart by lightness and dashes as well as by hue. Their colours are those of Okabe and Ito (2008),
-"Color Universal Design", which people with any common colour blindness can tell apart; yellow, which is too light for a
-line, is left out, and black is grey, so that it is seen on a dark page. The page's own colours are in ``page.css``.
+``vl-convert-python`` (the extra ``report``) carries Vega, Vega-Lite and Vega-Embed as one script, and an engine that
+runs it. Categories are told apart by lightness and dashes as well as by hue: the colours of Okabe and Ito (2008)
+without yellow, which is too light for a line, and with grey for black, so that it is seen on a dark page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Curves and stacked areas over an axis that is zoomed, and their points thinned to what a screen can show.
-
-Dragging over a chart marks a range, and a double click shows everything again.
-"""
+"""Curves and stacked areas over an axis that is zoomed, and their points thinned to what a screen can show."""
 
 from __future__ import annotations
 
@@ -102,9 +99,8 @@ def areas(
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:
     """At most ``most`` (8 or more) of points by their place: of each bin of them the least and the greatest value.
 
-    The first and the last point stay, and the least and the greatest of all, so that a spike of one step is still
-    seen. Values that are no number (NaN, infinity) say that something went wrong: of each bin the first one stays,
-    in place of none of the others.
+    The first and the last point stay, and of each bin the first value that is no number, which says that something went
+    wrong.
     """
     if len(points) <= most:
         return list(points)

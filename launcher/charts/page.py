@@ -55,10 +55,7 @@ class Section:
 
 
 def page(title: str, lead: Html, sections: Sequence[Section], *, parts: Sequence[str] = ()) -> str:
-    """A whole page, whose lead below the title is what a reader should see first.
-
-    ``parts`` name more scripts and style sheets beside this module; scripts run before the charts are drawn.
-    """
+    """A whole page with a lead; ``parts`` are more scripts and styles, and scripts run before the charts are drawn."""
     charts: list[JsonObject] = []
     body = [_section(section, charts) for section in sections]
     scripts, styles = ([part for part in parts if part.endswith(kind)] for kind in (".js", ".css"))

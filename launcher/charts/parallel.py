@@ -115,7 +115,6 @@ def _scale(place: int, axis: Axis) -> JsonObject:
 
 
 def _ends(numbers: Sequence[float]) -> list[float]:
-    """The least and the greatest, apart from each other."""
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     return [low, high] if low < high else [low - (abs(low) or 1.0) / 10, high + (abs(high) or 1.0) / 10]
 

@@ -1,8 +1,7 @@
 """A table for a page: sorted by any column, filtered by words as a setting is typed (``lr>=1e-4 state=failed``).
 
-The table is plain HTML, so that it prints, and is read without its script. A row may bring a line to paste and a note,
-which are shown once the row is chosen. Other parts of a page may restrict the rows, and hear which of them are shown
-(``table.js`` says how).
+It is plain HTML, so that it prints. Other parts of a page may restrict the rows, and hear which are shown
+(``table.js``).
 """
 
 from __future__ import annotations

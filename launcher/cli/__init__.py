@@ -129,7 +129,6 @@ def _of_the_system(error: OSError) -> ConfigErrors:
 
 
 def _interrupted(words: Sequence[str]) -> int:
-    """Say what an interruption has left."""
     from launcher.submission import interrupts
 
     verb = _first_word(words)

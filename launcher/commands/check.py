@@ -104,7 +104,6 @@ def _check_sweep(options: argparse.Namespace) -> int:
 
 
 def _detail_text(options: argparse.Namespace, found: Check, explanation: Explanation | None) -> str:
-    """The text in place of the answer: the terms of a pile, the parts of a step, or both."""
     from launcher.views.check import detail  # Late, because few checks ask for it.
 
     texts = [] if explanation is None else [detail.explanation_text(explanation, width())]
@@ -114,7 +113,6 @@ def _detail_text(options: argparse.Namespace, found: Check, explanation: Explana
 def _detail_keys(
     document: JsonObject, options: argparse.Namespace, found: Check, explanation: Explanation | None
 ) -> JsonObject:
-    """The keys beside the answer: ``explain``, and ``speed`` with its terms."""
     explained = {} if explanation is None else {"explain": explanation.as_dict()}
     if not options.speed or found.speed is None:
         return explained

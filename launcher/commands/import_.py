@@ -97,7 +97,6 @@ def _one(left: LeftOut) -> str:
 
 
 def _write_recipe(path: Path, imported: Imported, origin: Path, privileged: Sequence[PrivilegedSetting]) -> None:
-    """Write the recipe, and note that it is as foreign as its file."""
     import yaml  # Late, because few files become recipes.
 
     def note(content: bytes) -> None:

@@ -125,16 +125,14 @@ def _many(number: int, what: str) -> str:
 
 
 def _print_file(path: Path, lines: list[str]) -> None:
-    """Some lines of a file below its name."""
     print(f"==> {path} <==", *lines, sep="\n", flush=True)
 
 
 class _Followed:
-    """A run, and how much of it has been shown: steps and printed lines, over new attempts and requeues, until it ends.
+    """A run, and how much of it has been shown: steps and lines, over new attempts and requeues, until it ends.
 
-    It is made before what there is of the run is printed, so that no line is lost. Files are found anew at every look,
-    because an attempt has new ones. A resumed worker puts other metrics in place of the old, without the steps that it
-    will do again; what has been shown is known by its time.
+    It is made before what there is of the run is printed, so that no line is lost. What a resumed worker puts in place
+    of old metrics is told from what has been shown by its time.
     """
 
     def __init__(self, row: RunState, rank: int | None, *, everything: bool) -> None:

@@ -63,7 +63,7 @@ class _Groups(tuple[str, ...]):
     __slots__ = ()
 
     def __new__(cls) -> _Groups:
-        """All of them."""
+        """All."""
         return super().__new__(cls, VARIED)
 
     def __contains__(self, word: object) -> bool:
@@ -113,7 +113,6 @@ def _measured_runs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    """Print what came of a measurement so far, and the recipe of the winner."""
     from launcher.actions import measure_layouts
 
     save = None if options.save is None else options.save.removesuffix(".yaml")
@@ -179,7 +178,6 @@ def _require_plot(path: Path, question: Question) -> None:
 
 
 def _draw(path: Path, question: Question, found: Plan, measured: Measured | None) -> None:
-    """Search for less memory, and draw speed against memory."""
     from launcher.planner.frontier import frontier
     from launcher.views.plan import plot
 

@@ -55,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _found(options: argparse.Namespace) -> Rehearsed | Output:
-    """The answer; of a rehearsal that waits or runs on Slurm its job."""
     if options.results is not None:
         from launcher.actions import rehearse_on_slurm
 

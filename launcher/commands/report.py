@@ -55,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _page(directories: list[Path], sweep: Path | None) -> str:
-    """The page of one run, of several, or of a sweep."""
     if sweep is not None:
         from launcher.views.page import sweep as view
 
@@ -72,7 +71,6 @@ def _page(directories: list[Path], sweep: Path | None) -> str:
 
 
 def _require_page(path: Path) -> None:
-    """Refuse a name that no browser opens as a page."""
     if path.suffix.lower() != _SUFFIX:
         rule = f"the name of a page ends in {_SUFFIX}"
         raise ConfigErrors([ConfigError("--output", str(path), rule, [f"-o {path.with_suffix(_SUFFIX)}"])])

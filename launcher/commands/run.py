@@ -71,7 +71,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    """``launch -m``: start a sweep and print the points that are left out."""
     from launcher.actions import sweep
 
     request = request_from(sweep.SweepRequest, options)

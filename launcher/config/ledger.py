@@ -53,26 +53,17 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A foreign file in our words.
+    """A foreign file in our words."""
 
-    Attributes:
-        overrides: Choices and settings as they are typed, choices first.
-        recipe: The same as a recipe (docs/contract/commands.md).
-        said: Keys that overrides say.
-        default: Keys with which a run here is what it is without them.
-        kept: Keys that reach the engine as they are, in ``backend.extra`` or ``model.extra``.
-        left_out: The other keys.
-        not_understood: Sentences about the file beside its keys: variables without a value, words that belong to none.
-        errors: What keeps the file from being a run here, where its keys could be read; nothing is judged then.
-    """
-
-    overrides: tuple[str, ...]
-    recipe: JsonObject
-    said: tuple[Said, ...] = ()
-    default: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    overrides: tuple[str, ...]  # Choices and settings as they are typed, choices first.
+    recipe: JsonObject  # The same as a recipe (docs/contract/commands.md).
+    said: tuple[Said, ...] = ()  # Keys that overrides say.
+    default: tuple[str, ...] = ()  # Keys with which a run here is what it is without them.
+    kept: tuple[str, ...] = ()  # Keys that reach the engine as they are, in ``backend.extra`` or ``model.extra``.
+    left_out: tuple[LeftOut, ...] = ()  # The other keys.
+    # Sentences about the file beside its keys: variables without a value, words that belong to none.
     not_understood: tuple[str, ...] = ()
+    # What keeps the file from being a run here, where its keys could be read; nothing is judged then.
     errors: tuple[ConfigError, ...] = ()
 
     def as_dict(self) -> JsonObject:

@@ -41,8 +41,7 @@ _END_BYTES = 1 << 18  # Some thousand lines: of a longer file only the end is re
 def add(directory: Path, kind: Kind, text: str, *, step: int | None, over: bool = False, **facts: object) -> None:
     """Append one line; a folder that cannot be written is no reason to end a job that trains.
 
-    ``step`` is the one during or after which it was; ``over`` ends an earlier line of this kind and of the same
-    ``rank``.
+    ``over`` ends an earlier line of this kind and of the same ``rank``.
     """
     line = {"time": round(time.time(), 3), "kind": kind, "step": step, "text": secret.hidden(text), **facts}
     content = json.dumps({**line, "over": True} if over else line) + "\n"

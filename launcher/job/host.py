@@ -1,8 +1,4 @@
-"""Host memory of a process, its node and its cgroup at one moment, and what the kernel has killed for want of it.
-
-Everything is read from ``/proc`` and the cgroup's files (version 1 and 2; kernel documentation, ``cgroup-v2.rst`` and
-``cgroup-v1/memory.rst``); what a machine does not show is None, or 0.
-"""
+"""Host memory of a process, its node and its cgroup (1 and 2) at one moment, and what the kernel has killed for it."""
 
 from __future__ import annotations
 
@@ -41,10 +37,7 @@ def memory() -> HostMemory | None:
 
 
 def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject, ...]:
-    """The processes with the most resident memory, the largest first: ``pid``, ``name``, ``bytes``.
-
-    They are those of this node, or of this process's cgroup where that has a limit.
-    """
+    """The processes of this node, or of this cgroup where that has a limit, with the most resident memory first."""
     found: list[JsonObject] = []
     for pid in _processes():
         with contextlib.suppress(OSError, ValueError, IndexError):

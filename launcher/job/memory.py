@@ -1,16 +1,8 @@
 """Measured memory as files: ``memory.jsonl``, a line a rank and sampled step, ``oom.json``, and what a rehearsal wrote.
 
-The ranks write them, the node where a rank cannot speak any more, and ``launch why``, ``report`` and ``watch`` read
-them. Bytes everywhere; piles are those of ``launch check`` (docs/contract/documents.md). Whatever an engine or a device
-does not tell is null, and a line that is not whole is passed over.
-
-A rehearsed rank is given a folder like a run directory (``spec.json`` and the job's files) and acts as one rank of the
-run, alone, with a process group that answers for the others::
-
-    python -m launcher.worker.rehearse --run FOLDER --rank R --steps N --out FILE [-- ARGUMENTS OF THE PROGRAM]
-
-Its exit status is 0 with a :class:`Rehearsed`, else 2 with ``{"schema": 1, "error": "..."}``; a rank that ran out of
-memory leaves ``oom.json`` in the folder, has ``ran_out`` and status 0.
+Bytes everywhere; piles are those of ``launch check``. Whatever an engine or a device does not tell is null, and a line
+that is not whole is passed over. A rehearsed rank (``python -m launcher.worker.rehearse``) is given a folder like a run
+directory; its exit status is 0 with a :class:`Rehearsed`, also one that ran out of memory, else 2 with an ``error``.
 """
 
 from __future__ import annotations

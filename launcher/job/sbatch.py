@@ -1,9 +1,4 @@
-"""The options of sbatch that a job's script says itself, each with the key that sets it.
-
-``cluster.extra`` hands further ones on. One that the script says already would be there twice, or ask for the same in
-another form, and Slurm takes one of the two without a word: :func:`option_of_script` tells which it is and how it is
-said. Names are those of sbatch(1), Slurm 24.11 and, for those that are gone, 22.05.
-"""
+"""The options of sbatch that a job's script says itself, each with its key: ``cluster.extra`` takes none of them."""
 
 from __future__ import annotations
 
@@ -49,10 +44,7 @@ def mail(text: str) -> dict[str, str] | None:
 
 
 def option_of_script(key: str, value: object, cluster: ClusterSpec) -> ScriptOption | None:
-    """The option that a key of ``cluster.extra`` would say a second time; None where the script does not say it.
-
-    A key is taken as submitit and sbatch take it: dashes or underscores, and any beginning of a name.
-    """
+    """The option that a key of ``cluster.extra``, spelt as sbatch takes it, would say a second time; else None."""
     name = key.lstrip("-").replace("_", "-").lower()
     if name in ("gres", "tres-per-task") and "gpu" not in str(value).lower():  # Other resources than GPUs.
         return _OTHER_GRES if name == "gres" and cluster.gpu_request == "gres" else None

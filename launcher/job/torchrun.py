@@ -51,11 +51,7 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
 
 
 def environment(argv: Sequence[str]) -> dict[str, str]:
-    """The variable that keeps the working folder off ``sys.path`` in the ranks of :func:`command`.
-
-    A module of ours is found where it is installed; a script gets none, since Python puts its folder first, and
-    programs that it starts are not ours to change.
-    """
+    """The variable that keeps the working folder off ``sys.path`` in our ranks; a script's folder stays first."""
     return {SAFE_PATH: "1"} if _is_module(argv) else {}
 
 

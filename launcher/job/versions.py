@@ -131,10 +131,7 @@ def here() -> Environment:
 
 @cache
 def every() -> dict[str, str]:
-    """Name and version of every installed distribution, as pip freezes them.
-
-    They are the names of ``.dist-info`` folders (the wheel specification), each of which importlib.metadata would open.
-    """
+    """Name and version of every installed distribution by its ``.dist-info`` folder, without opening each."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys(sys.path):
         for path in sorted(Path(folder or ".").glob("*.dist-info")):

@@ -50,23 +50,14 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One layout that fits.
+    """One layout that fits."""
 
-    Attributes:
-        overrides: The planner's choices, to be typed behind the words of the question.
-        spec: The run that both give.
-        speed: Its predicted speed; None where that is unknown.
-        verdict: The verdict on its memory.
-        loses: Why it is slower than the first; empty for the first.
-        unmeasured: The parts of its mode that nothing measured backs.
-    """
-
-    overrides: tuple[str, ...]
-    spec: RunSpec
-    speed: SpeedEstimate | None
-    verdict: Verdict
-    loses: str = ""
-    unmeasured: tuple[str, ...] = ()
+    overrides: tuple[str, ...]  # The planner's choices, to be typed behind the words of the question.
+    spec: RunSpec  # The run that both give.
+    speed: SpeedEstimate | None  # Its predicted speed; None where that is unknown.
+    verdict: Verdict  # The verdict on its memory.
+    loses: str = ""  # Why it is slower than the first; empty for the first.
+    unmeasured: tuple[str, ...] = ()  # The parts of its mode that nothing measured backs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,32 +127,18 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        words: The question, as typed.
-        assumptions: Words that were taken where nothing was said.
-        layouts: One of each kind, by the speed to be expected: the predicted one times the probability that it fits.
-        others: The best of each engine that has none among these.
-        tight: The fastest at the edge of the card, where it is faster than the first.
-        untried: The best whose mode nothing measured backs, where it promises more than the first.
-        counts: What became of all layouts.
-        seconds: How long the search took; of an answer to a command line, how long the whole command did.
-        single: The words with one value each: those that a layout's overrides are typed behind.
-        finished: False if the search was broken off.
-        length: The length of the training, where somebody has said it.
-        nearest: Changes with which something would fit, where there is no layout.
-    """
-
-    words: tuple[str, ...]
-    assumptions: tuple[Assumption, ...]
+    words: tuple[str, ...]  # The question, as typed.
+    assumptions: tuple[Assumption, ...]  # Words that were taken where nothing was said.
+    # One of each kind, by the speed to be expected: the predicted one times the probability that it fits.
     layouts: tuple[Layout, ...]
-    others: tuple[Layout, ...] = ()
-    tight: Layout | None = None
-    untried: Layout | None = None
-    counts: Counts
-    seconds: float
-    single: tuple[str, ...]
-    finished: bool = True
-    length: Length | None = None
-    nearest: Nearest | None = None
+    others: tuple[Layout, ...] = ()  # The best of each engine that has none among these.
+    tight: Layout | None = None  # The fastest at the edge of the card, where it is faster than the first.
+    untried: Layout | None = None  # The best whose mode nothing measured backs, where it promises more than the first.
+    counts: Counts  # What became of all layouts.
+    seconds: float  # How long the search took; of an answer to a command line, how long the whole command did.
+    single: tuple[str, ...]  # The words with one value each: those that a layout's overrides are typed behind.
+    finished: bool = True  # False if the search was broken off.
+    length: Length | None = None  # The length of the training, where somebody has said it.
+    nearest: Nearest | None = None  # Changes with which something would fit, where there is no layout.

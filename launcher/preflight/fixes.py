@@ -47,29 +47,19 @@ class NeighbourJudge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """One way out.
+    """One way out."""
 
-    Attributes:
-        overrides: To be pasted behind the command line.
-        spec: The run that they give.
-        peak_bytes: Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
-        excess_bytes: Bytes by which device, host and disk are too small even so; 0 where it fits.
-        cost: Its cost, in words.
-        stays: The part of it that stands beside a predicted speed, since it is more than time.
-        speed: Its tokens a second, of all ranks together, over those of the run as it was asked for; None is unknown.
-        group: What it gives up, by the place of its changes in ``preflight.changes.GIVES_UP``; 0 is nothing there.
-        shortfall_by_moment: As the verdict has it: bytes that each moment and place lacks.
-    """
-
-    overrides: tuple[str, ...]
-    spec: RunSpec
-    peak_bytes: int
-    excess_bytes: int
-    cost: str
-    stays: str = ""
+    overrides: tuple[str, ...]  # To be pasted behind the command line.
+    spec: RunSpec  # The run that they give.
+    peak_bytes: int  # Bytes that the worst rank then needs, with context and communicators: the figure of the verdict.
+    excess_bytes: int  # Bytes by which device, host and disk are too small even so; 0 where it fits.
+    cost: str  # Its cost, in words.
+    stays: str = ""  # The part of it that stands beside a predicted speed, since it is more than time.
+    # Its tokens a second, of all ranks together, over those of the run as it was asked for; None is unknown.
     speed: float | None = None
+    # What it gives up, by the place of its changes in ``preflight.changes.GIVES_UP``; 0 is nothing there.
     group: int = 0
-    shortfall_by_moment: tuple[int, ...] = ()
+    shortfall_by_moment: tuple[int, ...] = ()  # As the verdict has it: bytes that each moment and place lacks.
 
     @property
     def price(self) -> str:

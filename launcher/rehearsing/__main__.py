@@ -1,7 +1,7 @@
 """``python -m launcher.rehearsing --run DIRECTORY``: the rehearsal of a Slurm job, on its node.
 
-The run directory holds the question and the whole run (``rehearse.json``); the answer goes beside them. The exit status
-is that of ``launch rehearse`` but for a run that does not fit: that is an answer, and the job has done what it was for.
+The run directory holds the question (``rehearse.json``); the answer goes beside it. A run that does not fit is an
+answer: status 0.
 """
 
 from __future__ import annotations

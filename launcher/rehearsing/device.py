@@ -1,9 +1,8 @@
 """The device of a rehearsal: this machine's first GPU, or its processor, also in the place of a GPU.
 
-The processor runs other kernels than a GPU. What it measures in a GPU's place is the allocated memory of the same
-model, sharding and schedule with these kernels, against the estimate for these kernels: that shows whether states,
-activations and buffers are counted rightly. It shows nothing of reserved memory, of the context, of flash attention or
-of the speed, so that such a rehearsal gives no verdict and is no evidence for the run on the GPU.
+In a GPU's place the processor measures the allocated memory of the same model, sharding and schedule with other
+kernels, against the estimate for these: nothing of reserved memory, context, flash attention or speed, so that it gives
+no verdict.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ def fitted(spec: RunSpec, device: Device) -> RunSpec:
 
     On a GPU its hardware stays the one that was asked for, so that what is compared is its estimate. A GPU's run on the
     processor becomes one of as many CPU ranks, with the attention that a processor has, and with as many micro-batches
-    as its memory depends on, since its speed is not asked for there.
-
-    Raises:
-        ConfigErrors: A run on CPUs cannot be rehearsed on a GPU, or the processor cannot do what the run does.
+    as its memory depends on, since its speed is not asked for there. Raises ConfigErrors where a run on CPUs cannot be
+    rehearsed on a GPU, or the processor cannot do what the run does.
     """
     if device.kind == "cuda" and spec.hardware.device == "cpu":
         rule = "this machine has a GPU, and the run's ranks are processors: hide the GPU from the rehearsal"

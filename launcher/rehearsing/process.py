@@ -39,12 +39,8 @@ def rehearse(
 ) -> Rehearsed:
     """Start the worker as one rank, for some steps and at most so many seconds, and return its measurements.
 
-    ``folder`` must not exist; ``environment`` stands beside the job's.
-
-    Raises:
-        ConfigErrors: The worker refuses the run.
-        JobFailed: It failed, or took too long.
-        SubmitError: The folder cannot be written.
+    ``folder`` must not exist; ``environment`` stands beside the job's. Raises ConfigErrors where the worker refuses the
+    run, and JobFailed where it failed, or took too long.
     """
     job = translate(spec, python=sys.executable).at(str(folder))
     try:
@@ -96,7 +92,6 @@ def _answer(folder: Path, returncode: int) -> Rehearsed:
 
 
 def _last_words(log: Path) -> str:
-    """The last lines of a log, up to the error that a traceback ends with: libraries may speak after it."""
     lines = files.last_lines(log)
     errors = [number for number, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)]
     end = errors[-1] + 1 if errors else len(lines)

@@ -40,12 +40,7 @@ class Stage:
 
 
 def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: Stage) -> Rehearsal:
-    """Rehearse a valid run.
-
-    Raises:
-        ConfigErrors: The run, or the device, is none that can be rehearsed so.
-        JobFailed: The rehearsed rank failed, or took too long.
-    """
+    """Rehearse a valid run; raises ConfigErrors where that cannot be done so, and JobFailed where the rank failed."""
     ready, ends = device.fitted(spec, stage.device), time.monotonic() + 60 * request.minutes
     ranks = choice.ranks(spec, estimate, request)
     found, method = [], ""
@@ -64,8 +59,6 @@ def rehearse(spec: RunSpec, estimate: MemoryEstimate, request: Request, stage: S
 
 
 class _Rank:
-    """One rank of the run."""
-
     def __init__(self, spec: RunSpec, ready: RunSpec, rank: int, request: Request, place: Stage) -> None:
         self.spec, self.rank, self.request, self.place = spec, rank, request, place
         self.stage = choice.stage_of(spec, rank)
@@ -213,11 +206,7 @@ class _Depths:
         self._rate: float | None = None
 
     def best(self) -> tuple[int, ...]:
-        """The first that the device can hold, and through whose estimates the line meets that of the whole model.
-
-        Raises:
-            ConfigErrors: There is none.
-        """
+        """The first that the device can hold, with estimates on a line to the whole model's; else ConfigErrors."""
         lacks, ways, possible = "", [_QUEUED], []
         for depths in depth.candidates(self._spec, self._stage):
             lacks, *ways = self._lacks(depths)

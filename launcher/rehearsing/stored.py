@@ -49,9 +49,6 @@ def keep_as_evidence(spec: RunSpec, rehearsal: Rehearsal) -> None:
 
     A whole measurement decides for a device of any size. One that ended on a smaller device, or measured too little,
     does not take its place, unless it was of other versions or ran out of what had been enough.
-
-    Raises:
-        OSError: It cannot be written.
     """
     before, now, place = evidence.read(spec), rehearsal.evidence, evidence.place(spec)
     if before is not None and before.versions == now.versions and before.is_whole and not now.is_whole:

@@ -1,7 +1,4 @@
-"""Attempts of a job, counted with and without progress, so that a crash loop is not requeued for ever.
-
-Beside them the failures of each node are counted, so that the job is not put back onto one that failed before.
-"""
+"""Attempts of a job, with and without progress, so that a crash loop ends, and the failures of each node."""
 
 from __future__ import annotations
 

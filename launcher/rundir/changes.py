@@ -1,8 +1,7 @@
 """The settings of a run that was changed between two attempts: which attempt had which, and nothing lost.
 
-``spec.json``, ``plan.json``, ``job.json``, the lock and the engine's files are those of the newest settings. What they
-were before lies in ``settings/<n>/``, and ``changes.json`` says, one entry a change, from which step on which keys had
-which values, and where the settings before are kept.
+The run's files are those of the newest settings. What they were before lies in ``settings/<n>/``, and ``changes.json``
+says from which step on which keys had which values.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ type Change = tuple[str, Any, Any]
 
 
 def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[str], step: int) -> None:
-    """Put new settings in the place of a run's, and keep those before; the working folder is the job's.
-
-    The plan is the run as it is from ``step`` on; ``words`` are the overrides that say so, which stand behind those
-    that the run was made of. SubmitError: the directory cannot be written.
-    """
+    """Put new settings in the place of a run's, from ``step`` on, and keep those before; else SubmitError."""
     before = contents.read(run, contents.PLAN) or {}
     overrides = (*_words_in_force(before.get("overrides", ()), words), *words)
     partial = run / f".{KEPT}.{os.getpid()}.partial"
@@ -77,7 +72,6 @@ def _words_in_force(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def _keep_settings(run: Path, names: Sequence[str]) -> str:
-    """Copy the settings that are in force into a folder of their own; its path in the run directory."""
     (run / KEPT).mkdir(exist_ok=True)
     number = 1 + sum(1 for _ in (run / KEPT).iterdir())
     folder = run / KEPT / str(number)
@@ -110,10 +104,7 @@ _ADAPTER = {
 
 
 def refusals(before: RunSpec, after: RunSpec, step: int, there: dict[str, object]) -> Iterator[ConfigError]:
-    """Changes that a resumed run cannot make, each with the reason and the way out.
-
-    ``before`` is the run at its newest checkpoint, written in ``step``, of which ``there`` is the ``state.json``.
-    """
+    """Changes that a resumed run cannot make, by its newest checkpoint's ``step`` and ``state.json`` (``there``)."""
     found = list(obstacles(after, there))
     if before.backend.name == after.backend.name:
         found += backends.of(after).unreadable(before, after)

@@ -1,8 +1,7 @@
 """The JSON files of a run directory, read with the types of their values checked.
 
-A file that is not there is None: no run has all of them. One that cannot be read, is cut off, or holds values of other
-types than this program writes, or is of another schema, raises :class:`BadRecord`, which says the file, what was found,
-the rule and the way out.
+A file that is not there is None. One that cannot be read, or does not hold what this program writes, raises
+:class:`BadRecord`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 One failure makes many: ranks that wait for the one that failed lose their connection or time out, and torchrun ends the
 rest by SIGTERM. So errors that only say that another rank is gone are passed over, the earliest of the others wins, and
-of signals that of the root cause in torchrun's report. The order of the questions is that of :func:`explain`. A failure
-of the surroundings (a node, the network, a signal) is ``transient``: on Slurm the job goes back into the queue. Where
-it is known which node failed first, it is named, since a job is not put back onto a node that fails again and again.
+of signals that of the root cause in torchrun's report. A failure of the surroundings (a node, the network, a signal) is
+``transient``: on Slurm the job goes back into the queue.
 """
 
 from __future__ import annotations
@@ -75,11 +74,7 @@ class Failure:
 
 
 def explain(directory: Path, returncode: int, hosts: Sequence[str] = ()) -> Failure:
-    """Return the reason of a job's failure; ``returncode`` is that of the agent on this node, the first of ``hosts``.
-
-    The first error that a rank wrote wins, unless it is only that another rank is gone; then the signal that ended a
-    rank or the agent; else the end of a log.
-    """
+    """Return the reason of a job's failure; ``returncode`` is that of the agent here, the first of ``hosts``."""
     errors = output.rank_errors(directory)
     own = [error for error in errors if not output.is_of_another(error)]
     for found in (
@@ -202,7 +197,6 @@ def _is_a_cause(code: int) -> bool:
 
 
 def _failed_agents(logs: Path, hosts: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Exit codes of the agents of other nodes that failed."""
     for number, node in list(enumerate(hosts))[1:]:
         for path in logs.glob(f"node{number}.*.failed"):
             yield int((files.read_json(path) or {}).get("returncode", 0)), node

@@ -1,8 +1,7 @@
 """Mishaps of a run, in sentences: hangs with the ranks and their stacks, slow ranks, jumps of the loss.
 
-``events.jsonl`` holds a line for each (``launcher.job.events``), ``logs/hangs/step-<n>.txt`` the stacks of all ranks. A
-hang and a slow rank are said beside the state of a run that trains until they are over; a restart and a way back to a
-checkpoint stay there, also of a run that has finished, and so do rows of its data that were left out.
+A hang and a slow rank are said beside the state of a run that trains until they are over; a restart, a way back to a
+checkpoint and rows of its data that were left out stay there.
 """
 
 from __future__ import annotations
@@ -94,11 +93,7 @@ def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
 def note_hang(
     directory: Path, *, restart: bool, attempt: str | None, text: str | None = None, beside: str | None = None
 ) -> None:
-    """Leave the reason for which a job's ranks are ended, for ``launcher.rundir.failure`` and for other nodes.
-
-    ``attempt`` is Slurm's, None on this machine; ``text`` None keeps the reason that is there; ``beside`` says why the
-    job does not begin again.
-    """
+    """Leave the reason for which a job's ranks are ended; ``beside`` says why it does not begin again."""
     before = files.read_json(directory / failure.HUNG) or {}
     reason = "; ".join(each for each in (text or before.get("text"), beside) if each)
     content = {"text": reason, "restart": restart, "attempt": attempt, "time": time.time()}

@@ -1,10 +1,8 @@
-"""The home folder of a run: it tells whether the run was moved or copied.
+"""The home folder of a run: ``home.json`` holds its path and inode, which tell whether the run was moved or copied.
 
-``home.json`` holds the folder's path and inode. A run in another folder with this inode was moved, or is seen under
-another path; with another inode it is a copy: whatever it says of a job that waits or runs is about the original, whose
-processes a copy must neither claim nor end. Records keep ``{run}`` where the run directory belongs. What has to name it
-(generated files, which an engine reads as they are) is written anew by :func:`settle` when the run goes on in its new
-place.
+A run in another folder with this inode was moved; with another inode it is a copy, which must neither claim nor end the
+original's processes. Records keep ``{run}`` where the run directory belongs; what has to name it is written anew by
+:func:`settle`.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ def original(run: Path) -> Path | None:
 
 
 def here(run: Path, path: Path) -> Path:
-    """A path that was noted when the run lay elsewhere, as it is now; paths outside of the run stay.
-
-    The runs of a sweep share folders beside them, so what lay in the sweep is looked for in this one.
-    """
+    """A path that was noted when the run lay elsewhere, as it is now, in its sweep too; paths outside of these stay."""
     there = recorded(run)
     if there is None:
         return path
@@ -60,10 +55,7 @@ def here(run: Path, path: Path) -> Path:
 
 
 def working_folder(run: Path) -> Path:
-    """The folder that the run's job starts in, from which relative paths are looked at.
-
-    Where it is gone, and the run lies as it did in another folder (``runs/a`` of a project that was moved), it is that.
-    """
+    """The folder that the run's job starts in; where it is gone and the run lies as it did in another folder, that."""
     was = Path(contents.job_of(run)["working_directory"])
     there = recorded(run)
     if was.is_dir() or there is None or not there.is_relative_to(was):
@@ -73,10 +65,7 @@ def working_folder(run: Path) -> Path:
 
 
 def settle(run: Path) -> None:
-    """Make a run that lies elsewhere than it was recorded for at home where it is; the caller holds its lock.
-
-    A copy gives up the job of its original: its state, its submission, and what was counted of its attempts.
-    """
+    """Make a run at home where it is, with its lock held; a copy gives up the job and the attempts of its original."""
     there = recorded(run)
     if there is None or there == run:
         return

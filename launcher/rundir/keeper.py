@@ -1,10 +1,8 @@
 """The keeper of a run on a machine: whether it lives, and its heartbeat, which tells where it cannot be seen.
 
-The keeper is the process that waits for the run's end and writes how it ended; its agent is torchrun. Both are recorded
-as a :class:`~launcher.base.process.Process`. What cannot be seen from here, on another host, in another container or in
-a Slurm that this host does not have, is told by the heartbeat: a file in the run's folder that the first node renews.
-Its age is told by the clock of the file system alone, against a file that the reader writes beside it, since the clocks
-of two hosts may differ.
+The keeper is the process that waits for the run's end and writes how it ended; its agent is torchrun. The heartbeat is
+a file in the run's folder that the first node renews; its age is told by the clock of the file system alone, against a
+file that the reader writes beside it, since the clocks of two hosts may differ.
 """
 
 from __future__ import annotations
@@ -82,10 +80,7 @@ def without_slurm(run: Path, word: State, silent: str) -> tuple[State, str]:
 
 
 def agent(run: Path, content: Mapping[str, Any]) -> Process | None:
-    """Torchrun of a run on this machine, where it lives, is seen from here, and was started for this run.
-
-    A record from elsewhere may name any process of this machine, with all that it is known by.
-    """
+    """Torchrun of a run, alive, seen from here and started for this run: a record may name any process."""
     process = Process.recorded(content.get("agent"))
     return process if process is not None and process.alive and speaks_of(process.pid, run) else None
 

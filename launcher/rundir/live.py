@@ -1,8 +1,6 @@
 """A run as ``launch watch`` shows it beside its state: its place in the queue, newest steps, memory, slowest rank.
 
-``launch status --json`` carries the same facts. All of it comes from the ends of the run's files, so that a look costs
-the same after a million steps; Slurm is asked for the place of a run that waits. Whatever a run has not, or not yet, is
-None.
+All of it comes from the ends of the run's files, so that a look costs the same after a million steps.
 """
 
 from __future__ import annotations
@@ -155,7 +153,6 @@ def _slowest(run: Path) -> Slowest | None:
 
 
 def _newest_times(run: Path) -> list[list[float]]:
-    """The newest lines of ``rank_times.jsonl``, seconds by rank."""
     found = []
     for row in files.json_objects(files.last_lines(run / _TIMES, _END_BYTES)[-_WINDOW:]):
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -164,6 +161,5 @@ def _newest_times(run: Path) -> list[list[float]]:
 
 
 def _newest_log(run: Path, rank: int) -> Path | None:
-    """The file that a rank wrote to last; None where it printed nothing."""
     printed = output.of_rank(run, rank)
     return max(printed.ranks, key=lambda path: path.stat().st_mtime_ns, default=None) if printed else None

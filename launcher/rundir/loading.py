@@ -1,8 +1,7 @@
 """The checkpoint that ``save.load`` means, found and looked at before anything is queued.
 
-A word is resolved to one folder, and the run that is recorded holds this folder: what is submitted is what was shown,
-also where the other run goes on and makes newer checkpoints. A place that this machine does not see is left as it is
-for a Slurm job, whose nodes may see it, and the worker looks there before it reads any data.
+The run that is recorded holds the folder that was found. A place that this machine does not see is left to a Slurm
+job's nodes.
 """
 
 from __future__ import annotations
@@ -108,7 +107,6 @@ def _run(name: str, folder: Path) -> Path | None:
 
 
 def _several(word: str, doubt: run_names.Ambiguous, folder: Path) -> ConfigError:
-    """The error of a word that several runs answer to, with words that tell them apart."""
     which = word.removeprefix(doubt.name)
     ways = [f"save.load={run_names.name_of(path, folder)}{which}" for path in doubt.candidates]
     return ConfigError("save.load", word, f"{len(ways)} runs answer to this word, and none is guessed", ways)

@@ -1,11 +1,8 @@
 """``run.lock.yaml``: everything that made a run, so that someone else can repeat it and see whether it is the same.
 
-It is plain data like a recipe, and as untrusted when it comes from elsewhere: reading it runs nothing. It holds the
-resolved specification and its ingredients: versions, a requirements list, git commit, names of changed files and the
-hash of their difference (the difference itself with ``run.record_diff``), machine, data with hashes, environment,
-prediction. It is written with the run directory; the run's first losses are added when the run has ended
-(``launcher.rundir.losses``). ``run --from`` takes the specification from it and says which ingredients differ here;
-``recipe verify`` also compares the losses.
+It is plain data like a recipe, and as untrusted when it comes from elsewhere. It holds the resolved specification and
+its ingredients: versions, a requirements list, git commit, names of changed files and the hash of their difference,
+machine, data with hashes, environment, prediction; the run's first losses are added when it has ended.
 """
 
 from __future__ import annotations
@@ -100,10 +97,7 @@ def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a lock; the losses come later, when the run has some (:func:`launcher.rundir.losses.add_losses`).
-
-    It is noted as the user's own before; where that cannot be done, it is asked about where it is repeated elsewhere.
-    """
+    """Write a lock, noted as the user's own before; the losses come later (``launcher.rundir.losses``)."""
     text = as_text(content)
     with contextlib.suppress(ConfigErrors):
         trust.note_lock(text)

@@ -1,8 +1,6 @@
 """Losses of runs: the last loss of a run, the ranking of several runs by loss, and the first losses in a lock.
 
-Held-out losses are of equal meaning where the data are; losses of training where a step has as many tokens, too, since
-a larger batch sees more of the data in as many steps. A repeated run is compared with the losses of the lock, to the
-last bit.
+Held-out losses are of equal meaning where the data are; losses of training where a step has as many tokens, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A run that has finished, entered into the file of measured runs: on its first node, beside its end.
 
-What was predicted is what its plan says, and what was measured are the lines of metrics under that plan and the peaks
-of ``memory.json``. A run of which nothing was predicted (on a CPU no speed is) lands with what is known of it. Nothing
-that goes wrong here is the run's fault: it is said on stderr, and the run has ended well.
+What was predicted is what its plan says; what was measured are its metrics and the peaks of ``memory.json``.
 """
 
 from __future__ import annotations
@@ -32,10 +30,9 @@ _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers"
 
 
 def enter(run: Path, *, finished: bool = True) -> None:
-    """Add a run that has ended to the file of measured runs; not a script of the user's own, which trains as it likes.
+    """Add a run that has ended to the measured ones; one that did not finish for its checkpoints alone, once.
 
-    One that did not finish is added where it wrote checkpoints and is not there yet, and only they count. Whatever goes
-    wrong, a fault of ours included, is said on stderr: the run has ended.
+    Whatever goes wrong, a fault of ours included, is said on stderr: the run has ended.
     """
     try:
         spec = contents.spec_of(run)

@@ -1,8 +1,7 @@
 """The output of a run's processes: the files of its ranks, and the files of torchrun and submitit around them.
 
-A run that was resumed or requeued has a folder of ranks' output for every attempt: torchrun names it
-``<rendezvous id>_<random>``, with one id for all nodes of an attempt. The newest attempt is what a reader asks about;
-the others, and what torchrun and submitit say, are of interest where the ranks themselves say nothing.
+Every attempt has a folder of ranks' output, ``<rendezvous id>_<random>`` with one id for all nodes. The newest attempt
+is what a reader asks about; the others are of interest where the ranks themselves say nothing.
 """
 
 from __future__ import annotations
@@ -120,7 +119,6 @@ def _printed(folder: Path) -> list[Path]:
 
 
 def _holds_something(path: Path) -> bool:
-    """True for a file that is not empty; a link may lead nowhere."""
     return path.is_file() and path.stat().st_size > 0
 
 

@@ -1,9 +1,8 @@
 """Ingredients of a run apart from its configuration: software, code, machine, data.
 
-They are read on every launch, so nothing here imports a framework, opens every distribution or reads terabytes:
-versions come from the names of ``.dist-info`` folders, CUDA's from torch's ``version.py`` as text, the driver's from
-``/proc``, and of large data only blocks are hashed. The environment is taken by an allow-list of prefixes less all
-that looks like a secret, and of changed files only their names and a hash. A version that cannot be found out is None.
+They are read on every launch, so nothing here imports a framework, opens every distribution or reads terabytes. The
+environment is taken by an allow-list of prefixes less all that looks like a secret, and of changed files only names and
+a hash.
 """
 
 from __future__ import annotations
@@ -197,7 +196,6 @@ def is_script_edited(run: Path, spec: RunSpec, folder: Path) -> bool:
 
 
 def _script_hash(path: Path) -> str | None:
-    """The hash of a file; None where there is none."""
     try:
         return hashlib.sha256(files.read_bytes(path, files.MOST_OF_A_RECORD)).hexdigest()
     except OSError:

@@ -1,9 +1,7 @@
 """The run directory on the planning side: written whole or not at all, and never over an existing run.
 
-All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed, which fails where another launch was
-quicker. It is written before anything is submitted, so a submission that fails, or a launcher that is killed, leaves a
-run that ``launch resume`` submits. Only then is the run noted in the user's own list, by which ``launch status`` finds
-it from any folder.
+All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed, before anything is submitted: a
+submission that fails leaves a run that ``launch resume`` submits. Only then is it noted in the user's own list of runs.
 """
 
 from __future__ import annotations
@@ -67,15 +65,9 @@ def record(
 ) -> Path:
     """Write a new run directory and return it.
 
-    The files are written beside it and moved into place in one step, so that of two launches into one directory one
-    wins and a full disk leaves nothing behind. A run there of which no job was ever made makes place. A name that was
-    made of the time, and that an equal launch of the same second has taken, gets a number: ``<name>-2``. ``made_of`` is
-    the answer of ``lock.here``, None asks it; ``tokens`` are token ids that were made before.
-
-    Raises:
-        Taken: The directory exists.
-        Unwritten: It cannot be written, or leaves no room for what a job writes as it starts.
-        ConfigErrors: A file of it would hold a secret.
+    Of two launches into one directory one wins. A run there of which no job was ever made makes place. A name that was
+    made of the time and is taken gets a number: ``<name>-2``. ``made_of`` is the answer of ``lock.here``, None asks it.
+    Raises Taken, Unwritten, or ConfigErrors where a file of it would hold a secret.
     """
     named = plan.spec.run.name is not None or plan.spec.run.directory is not None
     for number in itertools.count(1):
@@ -183,11 +175,7 @@ def require_no_secret(spec: RunSpec, job: Job) -> None:
 
 
 def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
-    """Write the settings of a run beside its lock: its specification, the plan, the job with its files.
-
-    The job keeps ``{run}``, so that the record holds wherever it lies; engines read the generated files as they are.
-    The files are written in ``folder`` and will lie in ``run``.
-    """
+    """Write a run's specification, plan, job and generated files into ``folder``, later ``run``."""
     _dump(folder / contents.SPEC, to_dict(plan.spec))
     _dump(folder / contents.PLAN, {**as_json(plan.assessment), "overrides": list(overrides), "forced": forced})
     _dump(folder / contents.JOB, job_as_dict(plan.job))

@@ -1,10 +1,8 @@
 """The state of the git repository around a folder, asked so that nothing which the repository names is started.
 
-A repository's own settings name programs: filters that git starts wherever it reads a tracked file (also to see whether
-it has changed), monitors, hooks, drivers of differences, commands of remotes from which an object is fetched that is
-missing. So git is asked for its index and its objects alone, with those that need no reading of a file switched off.
-What has changed is told here: by size and time as the index has them, else by the bytes as they lie in the folder.
-Those of a file that a filter has changed count as changed where its time no longer tells that it is the same.
+A repository's own settings name programs: filters that git starts wherever it reads a tracked file, monitors, hooks,
+drivers of differences, commands of remotes. So git is asked for its index and its objects alone, and what has changed
+is told here: by size and time as the index has them, else by the bytes as they lie in the folder.
 """
 
 from __future__ import annotations
@@ -144,7 +142,6 @@ def _bytes_of(path: Path, facts: os.stat_result) -> bytes | None:
 
 
 def _module(path: Path, entry: re.Match[bytes]) -> _File | None:
-    """The commit of a submodule where it is another one; of its files nothing is asked."""
     now = _git(path, "rev-parse", "--verify", "--quiet", "HEAD") if (path / ".git").exists() else None
     if now is None or now.strip() == entry["name"]:
         return None

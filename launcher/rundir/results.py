@@ -1,8 +1,4 @@
-"""Results of a run, read from the files that its worker left: how far it has come, its speed, its measured memory.
-
-All of it comes from ``metrics.jsonl`` and ``memory.json``. Any key of a line may be absent, since a script of the
-user's own writes what it has.
-"""
+"""Results of a run from ``metrics.jsonl`` and ``memory.json``: how far it has come, its speed, its memory."""
 
 from __future__ import annotations
 
@@ -59,11 +55,7 @@ def is_number(value: object) -> bool:
 
 
 def speed(found: Sequence[JsonObject], predicted: PredictedSpeed | None = None) -> float | None:
-    """Tokens a second of all ranks together, the median of the second half of the lines: it knows no warm-up.
-
-    None where the lines say nothing of it. Of a run that went on with other settings only lines with the prediction
-    that it is compared with count, where there are some.
-    """
+    """Tokens a second of all ranks, the median of the second half of the lines of the prediction, or None."""
     known = second_half(found, predicted)
     return float(statistics.median(row["tokens_per_second"] for row in known)) if known else None
 

@@ -1,9 +1,8 @@
 """Names of runs: which folders are runs, sweeps and groups of them, and the runs that a word means, from any folder.
 
 A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.name=group/a``), whose runs are found by
-``group/a``, and by ``a`` alone where no other run has that name. Names are looked up below ``runs/``, then in the
-user's list of runs recorded anywhere. A word that several runs answer to is refused (:class:`Ambiguous`): a guess might
-cancel another run than was meant.
+``group/a``, and by ``a`` alone where no other run has that name. A word that several runs answer to is refused
+(:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def typed(run: Path) -> str:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders in a folder by name, without those that are being written."""
     try:
         with os.scandir(path) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
@@ -115,9 +113,9 @@ def _written(path: Path) -> float:
 def places(name: str, folder: Path) -> list[Path]:
     """The directory of the run or sweep that a word names, or the runs of an array by its job id.
 
-    A name or path that leads to a run from this folder comes before names of runs elsewhere; a job id comes before
-    neither. ``SWEEP/POINT`` names a point of a sweep that lies anywhere, and ``POINT`` alone where only one has it.
-    FileNotFoundError: it names nothing; :class:`Ambiguous`: it names several.
+    A name or path that leads to a run from this folder comes first. ``SWEEP/POINT`` names a point of a sweep that lies
+    anywhere, and ``POINT`` alone where only one has it. FileNotFoundError: it names nothing; :class:`Ambiguous`:
+    several.
     """
     near = [path.absolute() for path in (folder / "runs" / name, folder / name) if runs_of(path.absolute())]
     near = [path for n, path in enumerate(near) if not any(path.samefile(other) for other in near[:n])]

@@ -1,8 +1,7 @@
 """Signatures of records: a record that would start something else than it did is no longer the user's own.
 
-Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed by ``launch
-resume``, or trusted. The list lies in the user's state folder, never in the record, which could bring it along. A
-record that was never noted is nobody's own, wherever it lies, in a run or a sweep of the user's own, too.
+Noted is a hash of all files that decide what is started, and where, when a run is recorded, changed, or trusted: in the
+user's state folder, never in the record, which could bring it along.
 """
 
 from __future__ import annotations

@@ -35,10 +35,7 @@ _AN_END: tuple[State, ...] = ("finished", "failed", "cancelled", "requeued")
 
 
 def put(run: Path, state: State, *, reason: str | None = None, **facts: object) -> None:
-    """Set the run's state; called by the process that runs the job on its first node.
-
-    The begin and the end of an attempt are events, too, since the next one overwrites the state.
-    """
+    """Set the run's state, on the job's first node; begin and end of an attempt become events, too."""
     said = reason and secret.hidden(reason)  # A worker's error may repeat an address with its password.
     write_atomically(run / "state.json", {"state": state, "reason": said, "time": time.time(), **facts})
     if state in _AN_END:

@@ -2,11 +2,9 @@
 
 ``state.json`` is written by the job's first node and believed once it says that the run has ended. A run on this
 machine whose keeper is gone is ``lost``; of one on another host its heartbeat tells (``launcher.rundir.keeper``). For
-all other runs Slurm is asked, once for many: its word counts, with the file's reason beside it. A submission whose job
-id was never noted (the launcher was killed in between) is found by the job's comment, which is the folder that it was
-submitted from. A copy's words on a job are about its original (``launcher.rundir.home``): the copy itself is
-``prepared``. A file that cannot be read is the run's reason, and its state ``unreadable`` where that file would have
-told it.
+all other runs Slurm is asked, once for many. A submission whose job id was never noted is found by the job's comment. A
+copy is ``prepared``, whatever its original does. A file that cannot be read makes the state ``unreadable`` where it
+would have told it.
 """
 
 from __future__ import annotations
@@ -71,10 +69,7 @@ def read(run: Path) -> RunState:
 
 
 def read_newest(directories: Sequence[Path], count: int) -> list[RunState]:
-    """The states of the last ``count`` runs and, in order with them, of those before that live or may live.
-
-    Of a run that has ended before these one small file is read, so that thousands of them are no matter.
-    """
+    """The states of the last ``count`` runs and, in order with them, of those before that live or may live."""
     newest = set(directories[max(0, len(directories) - count) :])
     rows = read_all([run for run in directories if run in newest or may_live(run)])
     return [row for row in rows if row.state in state.ACTIVE or Path(row.directory) in newest]
@@ -164,7 +159,6 @@ def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) ->
 
 
 def _kept(content: JsonObject) -> _Judged:
-    """State, reason and cause that ``state.json`` has."""
     return _Judged(content["state"], content.get("reason"), content.get("cause"))
 
 

@@ -1,12 +1,8 @@
 """Checkpoints on disk: which a folder or a word means, what each says of itself, and whether a run may go on from it.
 
-The worker's checkpoints are folders ``step-00000100`` with a ``state.json``; Megatron-LM's are ``iter_0000100``, of
-which the file ``latest_checkpointed_iteration.txt`` beside them names the newest whole one. A run directory has a
-``state.json`` of its own, which is about the run and makes it no checkpoint.
-
-What a step has seen follows from the global batch, the order of samples and the samples themselves. All three are
-written down in ``state.json``, so that a run that would go on with others is refused, before the queue where the
-checkpoint can be seen.
+The worker's are folders ``step-00000100`` with a ``state.json``; Megatron-LM's are ``iter_0000100``, of which
+``latest_checkpointed_iteration.txt`` names the newest whole one. What a step has seen follows from the global batch,
+the order of samples and the samples, which ``state.json`` has, so that a run that would go on with others is refused.
 """
 
 from __future__ import annotations
@@ -107,10 +103,7 @@ def state_of(checkpoint: Path) -> JsonObject:
 
 
 def find(word: str, run_of: FindRun) -> Path:
-    """The folder of the checkpoint that ``save.load`` means; ``run_of`` finds runs by name or id.
-
-    The word is a checkpoint, a run's directory, name or id, or one of these with ``@step`` or ``@best`` behind it.
-    """
+    """The checkpoint that a word of ``save.load`` means: by path, run, or these with ``@step`` or ``@best``."""
     if is_checkpoint(Path(word)):
         return Path(word)
     name, at, which = word.rpartition("@")
@@ -259,10 +252,7 @@ def _other_batch(spec: RunSpec, state: Mapping[str, Any]) -> Iterator[ConfigErro
 
 
 def other_samples(spec: RunSpec, state: Mapping[str, Any], corpus: Mapping[str, Any]) -> str | None:
-    """The sentence that says that the corpus is not the one of the checkpoint; None where it is, or none is known.
-
-    ``state`` is the checkpoint's ``state.json``, and ``corpus`` are the samples of this run, as it holds them.
-    """
+    """The sentence that this run's ``corpus`` is not that of a checkpoint's ``state``; None where it is."""
     there = state.get("corpus") or {}
     if all(there[key] == corpus[key] for key in there.keys() & corpus.keys()):
         return None

@@ -1,9 +1,7 @@
 """Names and shapes of saved tensors, read from headers alone: no tensor is loaded and no foreign code is run.
 
-A safetensors file begins with the length of its header in 8 bytes, and the header is JSON (huggingface/safetensors,
-README, "Format"). ``torch.distributed.checkpoint`` leaves a pickle ``.metadata``, and a pickle can call anything when
-it is read: here only the few classes that describe tensors are known, each as an empty stand-in, and any other name
-ends the reading.
+``torch.distributed.checkpoint`` leaves a pickle ``.metadata``, and a pickle can call anything when it is read: here
+only the few classes that describe tensors are known, each as an empty stand-in.
 """
 
 from __future__ import annotations

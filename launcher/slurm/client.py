@@ -28,9 +28,8 @@ class SlurmRefused(Exception):
 
 
 def ask(*command: str, patience_s: float = 0) -> str:
-    """Run one of Slurm's commands and return its output.
+    """Run one of Slurm's commands and return its output; for ``patience_s`` again while the controller is away.
 
-    For ``patience_s`` it is tried again while the controller does not answer, or while a signal ends the command.
     SubmitError: there is no Slurm here, or no answer; SlurmRefused: it answered with an error.
     """
     import subprocess  # Late, as `shutil` is, because most commands only ask whether there is a Slurm.

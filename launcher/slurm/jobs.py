@@ -1,13 +1,8 @@
 """Slurm's knowledge of jobs: from squeue, else from accounting, else from scontrol, in few calls for many jobs.
 
-squeue knows jobs that wait or run and, for ``MinJobAge``, those that have ended; accounting knows older ones where a
-cluster keeps it; scontrol adds the exit code of a failed one. A controller should not be asked once for each of a
-thousand runs, so ids go in batches. A command that refuses some of many jobs has gone on with the others, and its
-message says which: such refusals are returned by job, not raised.
-
-Slurm 22.05 takes ``ExcNodeList`` of a job that waits and refuses it of one that runs ("Job is no longer pending
-execution"), so a job is kept off a node between ``scontrol requeue`` and its next start, which Slurm delays by the life
-of a credential (two minutes, ``cred_expire`` of slurm.conf(5)).
+A command that refuses some of many jobs has gone on with the others, and its message says which: such refusals are
+returned by job, not raised. Slurm 22.05 takes ``ExcNodeList`` only of a job that waits, so a job is kept off a node
+between ``scontrol requeue`` and its next start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Check before a submission: whether Slurm would take the job, and whether the job could ever start.
 
-First the profile is compared with the partitions: time, nodes, CPUs, memory, GPUs. Slurm takes many a job over a
-partition's limits and never starts it, and each such finding names a key with the value that would do. Then
-``sbatch --test-only`` judges the script itself, and its refusal is translated to the key that it is about.
+Slurm takes many a job over a partition's limits and never starts it, so the profile is compared with the partitions
+first. Then ``sbatch --test-only`` judges the script itself, and its refusal is translated to the key that it is about.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")  # File systems as stat(1) names them that no ot
 
 
 def check(cluster: ClusterSpec, text: str, *, patience_s: float) -> None:
-    """Refuse jobs that Slurm would refuse, and those that it would take and never start.
-
-    ConfigErrors: the profile asks for what the cluster does not have; SubmitError: any other reason.
-    """
+    """Refuse jobs that Slurm would refuse, and those that it would take and never start; ConfigErrors name the key."""
     try:
         known = partitions(patience_s=patience_s)
     except SlurmRefused as error:

@@ -1,9 +1,8 @@
 """A run's request to Slurm, as submitit's parameters: one task a node, torchrun below it, only what the user set.
 
-Where submitit would add a time limit or a workload key of its own, the line is left out. The job's shell lines before
-and after the task close two gaps: submitit puts the pickled task in place only after it has read the job's id, so the
-job copies one in case the launcher was killed before; and a step that Slurm could not start never reaches our code, so
-the script itself requeues the job.
+The job's shell lines close two gaps: submitit puts the pickled task in place only after it has read the job's id, so
+the job copies one in case the launcher was killed before; and the script itself requeues a job whose step could not
+start.
 """
 
 from __future__ import annotations
@@ -51,18 +50,12 @@ def parameters(
 
 
 def escape_percent(text: str, folder: str) -> str:
-    """The batch script with ``%`` of the folder's own name doubled in names of log files.
-
-    Only there Slurm replaces ``%j`` and its like, and ``%%`` by one ``%`` (sbatch(1), "filename pattern").
-    """
+    """The batch script with ``%`` of the folder's own name doubled in names of log files (sbatch(1))."""
     return text.replace(f"{folder}/%", f"{folder.replace('%', '%%')}/%") if "%" in folder else text
 
 
 def python(directory: str, cluster: ClusterSpec) -> str:
-    """The command that starts Python in the script; in a container its own (with pyxis srun brings the container).
-
-    With ``-P``: the working folder, from which the job was submitted, is no place to import submitit or us from.
-    """
+    """The command that starts Python in the script, off the working folder; in a container its own."""
     interpreter = cluster.python or (sys.executable if cluster.container == "none" else "python3")
     if cluster.container != "apptainer":
         return f"{shlex.quote(interpreter)} -P"
@@ -96,10 +89,7 @@ def _prepared(folder: str) -> list[str]:
 
 
 def _put_back(cluster: ClusterSpec) -> list[str]:
-    """Requeue a job whose step Slurm could not start: no program of ours has run that would do it.
-
-    Seen when credentials expired on a busy node, and when a controller restarted while a job was completing.
-    """
+    """Requeue a job whose step Slurm could not start, as seen when credentials expired and a controller restarted."""
     return [
         "status=$?",
         f"if [ $status != 0 ] && [ ${{SLURM_RESTART_COUNT:-0}} -lt {cluster.requeues} ] &&",

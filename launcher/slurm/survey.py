@@ -1,9 +1,7 @@
 """Survey of a cluster: its partitions, the facts of one node, its pitfalls, and the profile that follows.
 
-The controller says which partitions and limits there are; only a node can say whether it writes to the shared folder
-and which Python, packages and GPUs a job finds, so one short job runs ``launcher.slurm.probe`` there and answers
-through a file in that folder. The job asks for one GPU at most and two minutes, and is cancelled when the user's
-patience is over.
+Only a node can say whether it writes to the shared folder and which Python, packages and GPUs a job finds, so one short
+job runs ``launcher.slurm.probe`` there and answers through a file in that folder.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ _ENOUGH = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A cluster as it was found: Slurm's configuration, the partitions that this user sees, and one node's answer.
-
-    Where no node answered, ``problem`` says why.
-    """
+    """Slurm's configuration, the partitions that this user sees, and one node's answer, or the ``problem``."""
 
     config: Mapping[str, str]
     partitions: tuple[Partition, ...]

@@ -1,7 +1,7 @@
 """The end of a job, judged by the worker's outcome, by who asked for the stop, else by ``launcher.rundir.failure``.
 
-Finished, cancelled, failed, or back into the queue, unless too many attempts in a row left no new checkpoint. A job
-is put back without a node that has failed twice, or whose GPU is found to be broken.
+A job is put back into the queue unless too many attempts in a row left no new checkpoint, and without a node that has
+failed twice or whose GPU is broken.
 """
 
 from __future__ import annotations
@@ -99,10 +99,7 @@ def _put_back(
     without: str | None = None,
     because: str = "",
 ) -> str | None:
-    """Requeue the job, unless that has led nowhere too often; the reason where it is given up.
-
-    ``without`` is a node to be left out, if the job can do without it, ``because`` of its failures.
-    """
+    """Requeue the job, ``without`` a node where it can do so, unless that has led nowhere too often: the reason."""
     limit, record = requeues(directory), attempts.recorded(directory)
     fruitless = 1 if record is None else record.fruitless_now(directory)
     if fruitless > limit:

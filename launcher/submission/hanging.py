@@ -1,15 +1,12 @@
 """The hang watch of one node: ranks whose step takes much longer than those before, their stacks, and what follows.
 
-A step hangs that takes ``train.hang_factor`` times the median of the steps before, and in any case only one that takes
-``train.timeout_s``; what follows steps is compared with its own kind: the batches of an evaluation, checkpoints. A
-single phase hangs that takes longer than a whole usual step and than ``train.timeout_s``. The ranks' collectives time
-out a little later (``launcher.worker.process``), so that there is something left to look at. Of a script of the user's
-own the lines of ``metrics.jsonl`` are the heartbeat; one that writes none is not watched.
+A step hangs that takes ``train.hang_factor`` times the median of the steps before, and at least ``train.timeout_s``;
+evaluations and checkpoints are compared with their own kind. The ranks' collectives time out a little later, so that
+there is something left to look at. Of a script of the user's own the lines of ``metrics.jsonl`` are the heartbeat.
 
-Every node looks at its own ranks and leaves what it found; the first node says it, in ``events.jsonl``, and where
-``train.on_hang`` is ``restart`` or ``fail`` all nodes end their ranks. On Slurm the job then goes back into the queue,
-by ``launcher.rundir.failure``; on this machine it begins again here, at most ``cluster.requeues`` times in a row
-without a new checkpoint.
+Every node looks at its own ranks and leaves what it found; the first node reports it, and where ``train.on_hang`` is
+``restart`` or ``fail`` all nodes end their ranks. On Slurm the job then goes back into the queue; here it begins again,
+at most ``cluster.requeues`` times in a row without a new checkpoint.
 """
 
 from __future__ import annotations
@@ -62,7 +59,6 @@ def watches(directory: Path, place: SlurmPlace | None) -> Generator[Watch]:
 
 @contextlib.contextmanager
 def _memory() -> Iterator[Path]:
-    """A folder in the node's memory, where it has one, for this user alone."""
     memory = Path("/dev/shm")
     place = str(memory) if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="launch-", dir=place, ignore_cleanup_errors=True) as folder:

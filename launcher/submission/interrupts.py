@@ -1,12 +1,9 @@
 """Ctrl-C, SIGTERM and a closed terminal, at any moment of a command, end it in one of two states.
 
-Either nothing was started and nothing is left half, or the command says what goes on and how to stop it. The first
-signal becomes an exception, as Ctrl-C does in any Python program. What must not be cut in two, such as a start and the
-note of it, is done in :func:`held`: there signals are noted, and looked at where nothing is half (:func:`look`). For a
-second after the first one others are noted, too: they would break off what it has to clear away.
-
-Only the ``launch`` command installs this. In a program that uses the Python API signals are the program's own: there
-:func:`shielded` alone has an effect, on the processes that it starts.
+Either nothing was started and nothing is left half, or the command says what goes on and how to stop it. What must not
+be cut in two, such as a start and the note of it, is done in :func:`held`: there signals are noted, and looked at where
+nothing is half (:func:`look`). For a second after the first one others are noted, too. In a program that uses the
+Python API signals are the program's own: there :func:`shielded` alone has an effect.
 """
 
 from __future__ import annotations

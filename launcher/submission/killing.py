@@ -1,8 +1,7 @@
 """Ranks that the kernel has killed for want of host memory, which cannot say so themselves: ``oom.json`` from the node.
 
-The kernel's killer and a cgroup's limit both end a process by SIGKILL and count it (``launcher.job.host``); Slurm's
-step daemon says what it counted in the job's own output. Of the node's memory and its largest processes the newest
-reading before the end is kept, since a process that was killed has none.
+Of the node's memory and its largest processes the newest reading before the end is kept, since a killed process has
+none.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """One node's part of a job: put the node's facts into argv, start it, wait, and write down how it ended.
 
 The first node alone writes ``state.json`` and renews the run's heartbeat; the others leave a file where their part
-fails, for which the first looks. The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or
-after ``launch cancel``) and again every two seconds, since a rank may not have a handler yet; on this machine torchrun
-gets SIGTERM, once, and asks them. ``launch cancel`` is a file in the run's folder, which any host can leave there. When
-the agent has ended, ``ending`` decides by the outcome that the worker wrote, by who asked for the stop, and else by
-``launcher.rundir.failure``: finished, cancelled, failed, or back into the queue, unless too many attempts in a row left
-no new checkpoint. A node that finds that Slurm has started the job again elsewhere ends its ranks and writes nothing,
-because the state is no longer its own.
+fails. The job's ranks are asked to save by SIGUSR2 (before a time limit, a preemption, or after ``launch cancel``) and
+again every two seconds, since a rank may not have a handler yet; on this machine torchrun gets SIGTERM, once, and asks
+them. A node that finds that Slurm has started the job again elsewhere ends its ranks and writes nothing: the state is
+no longer its own.
 """
 
 from __future__ import annotations
@@ -134,7 +131,6 @@ def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 def _wait(
     process: subprocess.Popen[bytes], directory: Path, place: SlurmPlace | None, watch: hanging.Watch, killing: Killing
 ) -> bool:
-    """Wait for the agent, pass on requests to save, end it when others have failed; True if another replaced it."""
     reminded, looked, failed, told = 0.0, 0.0, None, False
     killing.look()  # Also of a job that ends before it is looked at in the loop.
     while process.poll() is None:  # Not wait(): a signal handler that polls would deadlock on its lock.

@@ -71,9 +71,5 @@ class NodeTask:
 
 
 def _port(job_id: str, restarts: int) -> int:
-    """A port for the rendezvous below Linux's ephemeral range (32768), the same on every node of the job.
-
-    Another one for each attempt, since what is left of the last one may hold its port; jobs that follow each other stay
-    apart.
-    """
+    """A port for the rendezvous below the ephemeral range (32768), the same on all nodes, another for each attempt."""
     return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000

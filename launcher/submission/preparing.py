@@ -1,8 +1,4 @@
-"""The step before a job's ranks: its texts as token ids, made on the first node while the others wait.
-
-Neither torchrun nor a process group exists by then, so nothing times out but the job itself. The first node's process
-notes the folder, or the error, in ``tokens.json`` of the run directory, under the attempt's name.
-"""
+"""The step before a job's ranks: its texts as token ids, made on the first node while the others wait."""
 
 from __future__ import annotations
 

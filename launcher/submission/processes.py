@@ -64,10 +64,7 @@ def start_agent(
 
 
 def _ignore_user_signal() -> None:
-    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec.
-
-    Its ranks begin in the same way, and install a handler of their own when they can save.
-    """
+    """Let torchrun survive SIGUSR2, which Slurm sends to all processes: an ignored signal stays so across exec."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
@@ -88,11 +85,7 @@ def ask_to_save(process: subprocess.Popen[bytes], *, own: bool) -> None:
 
 
 def end_leftovers(directory: Path) -> None:
-    """Kill the processes of the job that have outlived its agent.
-
-    Its processes are known by the variable that the job gave them. Torchrun gives each rank a session of its own, and
-    the number of its own process group is free for others to take once it has been waited for.
-    """
+    """Kill the processes of the job, known by the variable that it gave them, that have outlived its agent."""
     for left in marked(f"LAUNCH_RUN={directory}"):
         with contextlib.suppress(PermissionError):
             left.send(signal.SIGKILL)

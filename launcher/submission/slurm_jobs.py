@@ -1,15 +1,12 @@
 """Recorded runs as jobs of Slurm: the script by submitit's own function, one job a run, arrays for a sweep.
 
 Before sbatch is called ``submission.json`` notes the intent, with the job's comment (submitit's folder) and no id: a
-launcher that is killed between sbatch's answer and the note of it, or that gets no answer, leaves a job that is found
-by this comment and adopted. Slurm is asked first (``launcher.slurm.precheck``), so that a refusal names a key of ours.
-The script is made with the parameters that are submitted, so ``show`` prints that text. Of a sweep, runs with equal
-resources are one array.
+launcher that is killed between sbatch's answer and the note of it leaves a job that is found by this comment and
+adopted. Of a sweep, runs with equal resources are one array.
 
 Slurm limits the jobs of one array (``--array=0-7%2``) and knows no limit over several. So arrays are put into lanes
 that run beside each other: the widths of the lanes add up to the limit, and the arrays of one lane come one after the
-other (``--dependency=afterany``). The limit is never passed; it is not reached while a lane is done before the others,
-or an array has fewer jobs left than its lane is wide. Wider lanes go to those with more jobs.
+other (``--dependency=afterany``). Wider lanes go to those with more jobs.
 """
 
 from __future__ import annotations

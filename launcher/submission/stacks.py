@@ -1,8 +1,7 @@
 """The state, Python stack and newest collectives of the ranks of this node, taken from outside while they hang.
 
-Stacks come from ``py-spy`` where it is installed beside the job's Python or on the PATH and may look, since it needs no
-answer from the rank, else from the rank's own signal handler. Both, and the collectives, are waited for a few seconds:
-a rank that is stopped, or in the kernel, gives no answer, which is told in place of one.
+Stacks come from ``py-spy`` where it is installed and may look, since it needs no answer from the rank, else from the
+rank's own signal handler; a rank that is stopped, or in the kernel, gives none, which is told in place of one.
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ def _collectives(folder: Path, rank: int, number: int | None) -> list[JsonObject
 
 
 def _stack(folder: Path, process: Rank, program: str, until: float) -> tuple[str, str]:
-    """The source of the stacks and their text; both empty where there are none."""
     spy = _pyspy(program)
     if spy is not None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):

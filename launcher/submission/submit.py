@@ -1,12 +1,8 @@
-"""A recorded run started here or queued on Slurm.
+"""A recorded run started here or queued on Slurm, once, whatever fails.
 
-A run must be submitted once, whatever fails. A file lock keeps two launchers of one run apart; a job whose id was never
-noted is found again (``launcher.submission.slurm_jobs``). A run that was moved or copied is first made ready to go on
-where it lies.
-
-Submitit starts a controller on this machine, and the controller our task, with the working folder off ``sys.path``. The
-controller's command line cannot be chosen, so it gets a variable; the task's can, so it gets ``-P``, and the variable
-is taken away again: what the job's own processes get is said by the job.
+A file lock keeps two launchers of one run apart; a job whose id was never noted is found again. Submitit starts a
+controller on this machine, and the controller our task, with the working folder off ``sys.path``: the controller, whose
+command line cannot be chosen, gets a variable, and the task ``-P`` in its place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Measurements: sweeps whose points are layouts, and their results beside the predictions.
-
-``sweep.json`` holds the keys of any sweep, so that the runs are seen, cancelled and resumed as those of a sweep, and
-under ``measurement`` a :class:`Record`.
-"""
+"""Measurements: sweeps whose points are layouts, and their results beside the predictions."""
 
 from __future__ import annotations
 
@@ -128,11 +124,7 @@ class Record:
 
 
 def sweep_of(chosen: Shortlist, *, question: Sequence[str], catalog: Catalog, facts: Machine, trusted: bool) -> Sweep:
-    """The sweep whose points are the layouts of a shortlist, which answers the words of ``question``.
-
-    Raises:
-        ConfigErrors: The words ask for a sampler.
-    """
+    """The sweep whose points are the layouts of a shortlist for a ``question``; raises ConfigErrors for a sampler."""
     found = sweep.read(chosen.words, catalog=catalog, facts=facts, force=False, trusted=trusted)
     if found.settings.sweep.sampler != "grid":
         rule = "a sampler draws points, and those of a measurement are the layouts"

@@ -35,10 +35,7 @@ def require() -> None:
 
 
 def propose(axes: Axes, sampler: str, seed: int, tried: Sequence[Tried]) -> tuple[str, ...]:
-    """The next point, as overrides, by ``tpe`` (tree-structured Parzen estimator) or ``random``.
-
-    The same ``seed`` and history (``tried``: every proposal so far and what it came to) propose the same point.
-    """
+    """The next point, as overrides, by ``tpe`` (tree-structured Parzen estimator) or ``random``, by a seed."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

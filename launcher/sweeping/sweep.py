@@ -1,9 +1,7 @@
 """A sweep: every point judged on its own before anything starts, and the folder that remembers what came of each.
 
-A point is the words that all share plus its own overrides, composed anew: each may choose another backend or cluster.
-``sweep.json`` keeps the words as typed, so that ``launch resume`` reads the same axes again, and every point with its
-verdict, also those left out and why. A point that is kept has a run directory of its own below the sweep's, named by
-its number; what came of it is read from there.
+A point is the words that all share plus its own overrides, composed anew. ``sweep.json`` keeps the words as typed, so
+that ``launch resume`` reads the same axes again, and every point with its verdict, also those left out and why.
 """
 
 from __future__ import annotations
@@ -65,10 +63,7 @@ class Sweep:
     def point(
         self, number: int, overrides: Sequence[str], directory: Path | None = None
     ) -> tuple[Point, Assessment | None]:
-        """Compose and judge one point, with its own best layout where the words say ``plan=best``.
-
-        ``directory`` is the sweep's, in which its run gets a folder; None where none will be started.
-        """
+        """Compose and judge one point, with its own best layout for ``plan=best``, to run in ``directory``."""
         name = f"{number:03d}"
         if self.searches is None:
             return self._judged(name, overrides, directory)
@@ -138,11 +133,7 @@ def read(
     measured: Measured | None = None,
     search: Callable[[Question], Plan] = plan,
 ) -> Sweep:
-    """The sweep of a command line; ``search`` finds the layouts of ``plan=best``, all else is kept (:class:`Sweep`).
-
-    Raises:
-        ConfigErrors: A word cannot be read, or the settings of the sweep itself are wrong.
-    """
+    """The sweep of a command line; ``search`` finds the layouts of ``plan=best``; ConfigErrors for a wrong word."""
     plain, has_best = synonyms.without_best(words)
     axes = read_axes(plain, catalog)
     found = request([*axes.fixed, *axes.first()], facts=facts, catalog=catalog)
@@ -193,12 +184,7 @@ def directory_of(settings: RunSpec, *, folder: Path, kind: str = "sweep") -> Pat
 
 
 def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
-    """Write or replace ``sweep.json``: the words as typed, and every point with its verdict.
-
-    Raises:
-        Unwritten: The folder cannot be written.
-        ConfigErrors: The words hold a secret.
-    """
+    """Write or replace ``sweep.json``: the words as typed, and every point with its verdict; raises Unwritten."""
     content = {
         "schema": 1,
         "id": directory.name,
@@ -219,12 +205,7 @@ def write(directory: Path, sweep: Sweep, points: Sequence[Point]) -> None:
 
 
 def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, list[Point]]:
-    """Read a sweep and its points from its folder.
-
-    Raises:
-        ConfigErrors: Its words do not read any more.
-        BadRecord: ``sweep.json`` does not hold what it should.
-    """
+    """Read a sweep and its points from its folder; raises ConfigErrors or BadRecord where it does not read any more."""
     content = contents.read(directory, state.SWEEP) or {}
     if "overrides" not in content:
         raise contents.BadRecord(directory / state.SWEEP, "it does not say the command line of the sweep")

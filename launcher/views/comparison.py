@@ -1,9 +1,7 @@
 """Runs side by side: the settings that differ, the loss at equal steps and at equal tokens, speed, memory.
 
-Whatever a run has not, or not yet, is None: one that waits has no metrics, a script of the user's own writes what it
-has, and its tokens are not known. A run of another version, whose specification does not parse here, is compared by its
-keys as they are. Losses are compared where all runs that have any have one: at the same steps if they have logged the
-same, else at the newest line before a step or a number of tokens.
+Whatever a run has not, or not yet, is None. Losses are compared at the same steps where all runs have logged the same,
+else at the newest line before a step or a number of tokens.
 """
 
 from __future__ import annotations

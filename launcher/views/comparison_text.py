@@ -116,7 +116,6 @@ def telling(found: Comparison) -> tuple[list[str], list[str]]:
 
 
 def _table(names: Sequence[str], sections: Mapping[str, Sequence[Line]], width: int) -> Iterator[str]:
-    """The sections below each other, for as many runs at a time as the width has room for."""
     lines = [line for section in sections.values() for line in section]
     first = max(len(name) for name, _ in lines)
     widths = [max(len(cell) for cell in (name, *(cells[n] for _, cells in lines))) for n, name in enumerate(names)]

@@ -31,7 +31,6 @@ def yaml(profile: dict[str, Any]) -> str:
 
 
 def _token_ids(kept: dict[str, Any]) -> str:
-    """Token ids that `launch prepare` and runs on this machine have kept."""
     clear = "; `launch prepare --clear` removes them" if kept["folders"] else ""
     return f"token ids of data: {gib(kept['bytes'])} in {kept['folders']} folders of {kept['path']}{clear}"
 

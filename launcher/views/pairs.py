@@ -42,7 +42,6 @@ def summary_table(directory: Path) -> str:
 
 
 def _memory(directory: Path) -> Iterator[tuple[str, Pair[int], str]]:
-    """The memory of the worst rank in each phase."""
     plan, measured = contents.known(directory, contents.PLAN), results.measured(directory)
     predicted = {**results.predicted_phases(directory), BETWEEN: plan.get("static_bytes")}
     for phase in (*PHASES, BETWEEN):
@@ -52,7 +51,6 @@ def _memory(directory: Path) -> Iterator[tuple[str, Pair[int], str]]:
 
 
 def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[tuple[str, Pair[float], str]]:
-    """The speed of a GPU, where the plan predicts one."""
     predicted = results.predicted_speed(directory)
     measured = results.speed(steps, predicted)
     if predicted is not None and measured:

@@ -34,12 +34,7 @@ _LEFT_OUT = "A rank alone has no communicators and writes no checkpoint: for the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """The answer; ``print`` shows what ``launch rehearse`` prints.
-
-    Attributes:
-        rehearsal: What was measured.
-        assessment: The run, judged, with this rehearsal as evidence.
-    """
+    """The answer; ``print`` shows what ``launch rehearse`` prints."""
 
     rehearsal: Rehearsal
     assessment: Assessment
@@ -123,7 +118,6 @@ def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
 
 
 def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
-    """The phases of the models that were built, and of the whole one where it follows from these."""
     for model in worst.built:
         until = " until memory ended" if model.ran_out else ""
         yield model.phases, f"{_layers(model.layers)}, predicted/measured{until}:"
@@ -187,7 +181,6 @@ def _remarks(rehearsal: Rehearsal, assessment: Assessment) -> Iterator[str]:
 
 
 def _end(found: OutOfMemory, folder: str) -> str:
-    """The end of memory, where the rank could write it down."""
     where = [f"in the {found.phase} phase"] if found.phase is not None else []
     where += [f"of layer {found.layer}"] if found.layer is not None else []
     where += [f"of step {found.step}"] if found.step else []

@@ -1,7 +1,4 @@
-"""Runs on a terminal: the table of ``launch status``, and the frame of ``launch watch``.
-
-Both are readable in 80 columns and without colour.
-"""
+"""Runs on a terminal: the table of ``launch status``, the frame of ``launch watch``, in 80 columns without colour."""
 
 from __future__ import annotations
 

@@ -34,10 +34,7 @@ def text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -> str:
 
 
 def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
-    """The best point in words, with the line that repeats it; of a measurement, the line that ranks its layouts.
-
-    Where there is none since the losses cannot be ranked, the reason.
-    """
+    """The best point with the line that repeats it, of a measurement the line that ranks it; or why there is none."""
     if contents.known(directory, state.SWEEP).get(sweep.MEASUREMENT) is not None:
         return f"\nranked by speed: launch plan --results {shlex.quote(run_names.name_of(directory, Path.cwd()))}"
     rows = list(found)

@@ -70,7 +70,6 @@ def _ended(answer: Answer) -> str:
 
 
 def _piles(answer: Answer) -> Iterator[str]:
-    """A table of piles, those that matter."""
     least = _SMALLEST * max(row.largest_bytes for row in answer.piles)
     yield _FORM.format("pile", "predicted", "measured", "difference")
     shown = [row for row in answer.piles if row.largest_bytes >= least]

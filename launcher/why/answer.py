@@ -65,35 +65,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Why a run ended, or that it has not.
+    """Why a run ended, or that it has not."""
 
-    Attributes:
-        id: The run's name.
-        directory: Where it lies.
-        state: As ``launch status`` shows it.
-        cause: In one word; ``none`` where nothing went wrong.
-        said: Sentences for a person, the first of which is the answer.
-        where: The place of the end.
-        pile: Which pile grew, or was asked for; None where that is no question, or unknown.
-        piles: PredictedPiles beside measured.
-        evidence: Where that stands.
-        ways: What would help, the cheapest first.
-        ways_title: Above them.
-        earlier: How earlier attempts of the run ended, a sentence each, oldest first.
-    """
-
-    id: str
-    directory: Path
-    state: str
-    cause: Cause
-    said: Sequence[str]
-    where: Where = Where()
-    pile: str | None = None
-    piles: Sequence[PileRow] = ()
-    evidence: Sequence[Evidence] = ()
-    ways: Sequence[Way] = ()
-    ways_title: str = "what to do:"
-    earlier: Sequence[str] = ()
+    id: str  # The run's name.
+    directory: Path  # Where it lies.
+    state: str  # As ``launch status`` shows it.
+    cause: Cause  # In one word; ``none`` where nothing went wrong.
+    said: Sequence[str]  # Sentences for a person, the first of which is the answer.
+    where: Where = Where()  # The place of the end.
+    pile: str | None = None  # Which pile grew, or was asked for; None where that is no question, or unknown.
+    piles: Sequence[PileRow] = ()  # Predicted beside measured.
+    evidence: Sequence[Evidence] = ()  # Where that stands.
+    ways: Sequence[Way] = ()  # What would help, the cheapest first.
+    ways_title: str = "what to do:"  # Above them.
+    earlier: Sequence[str] = ()  # How earlier attempts of the run ended, a sentence each, oldest first.
 
     def as_dict(self) -> JsonObject:
         """The part ``why`` of the document."""

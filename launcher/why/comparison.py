@@ -1,9 +1,8 @@
 """Piles alive when memory ran out beside the predicted ones, and the pile that explains the end.
 
 The request counts with the pile that it was for, unless that is ``temporary``, which is no more than a guess. Whatever
-deviates most from the prediction explains the end: a pile that grew, other processes on the device, or what the caching
-allocator had reserved and could not use; where the prediction for that phase was itself above the capacity, by more
-than anything deviates, all went as predicted, and the pile is the one that was asked for.
+deviates most from the prediction explains the end: a pile that grew, other processes, or what the allocator had
+reserved and could not use; where the prediction itself was above the capacity, the pile is the one that was asked for.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ def is_judged(spec: RunSpec) -> bool:
 
 
 def predict(spec: RunSpec, rank: int | None, phase: str | None, layer: int | None) -> PredictedPiles:
-    """The prediction for a rank in a phase (None is any); of an unknown rank for the stage that has most then.
-
-    ``layer`` is the block that was at work, counted from 0; None is none, or unknown.
-    """
+    """The prediction for a rank in a phase (None is any) and layer; of an unknown rank for the fullest stage then."""
     stages = assess.terms_of(spec)
     if rank is not None:
         stages = tuple(each for each in stages if each.model.view.stage == stage_of(spec, rank)) or stages
@@ -171,10 +167,7 @@ def named(found: Comparison, pile: str) -> Comparison:
 
 
 def asked_for(predicted: PredictedPiles, oom: OutOfMemory) -> str | None:
-    """The pile that a request was for, by what asked in which phase; None is unknown.
-
-    Where that leaves several, it is the one that lacks most to what was predicted for the moment.
-    """
+    """The pile that a request was for: of several, the one that lacks most to what was predicted; None is unknown."""
     operation = oom.operation or ""
     for pile, words in _OPERATIONS.items():
         if any(word in operation for word in words):

@@ -1,7 +1,6 @@
 """Ends that are none of memory: a signal, a hang, a loss that is no number, a limit, a preemption, an error.
 
-Each function takes the run and gives the answer, or None where it was something else. The cause comes
-with the state: from ``state.json``, from Slurm, or from a process that is gone; else from what the last attempt left.
+Each function takes the run and gives the answer, or None where it was something else.
 """
 
 from __future__ import annotations
@@ -203,7 +202,6 @@ def frames(run: Subject) -> Iterator[Evidence]:
 
 
 def _traceback(run: Subject) -> tuple[str, str]:
-    """Message and traceback of the first rank that failed: its own error, or of a script the end of its log."""
     for error in run.errors[:1]:
         return error["message"].partition("\n")[0], error["traceback"]
     logged = output.logged_error(run.run)
@@ -255,6 +253,5 @@ def _step_in(text: str) -> int | None:
 
 
 def _last_step(run: Subject) -> int | None:
-    """The step that was being done: the one behind the last that has a line of metrics."""
     step = run.row.progress.step
     return None if step is None else step + 1

@@ -1,8 +1,7 @@
 """Memory that grows from step to step, from the lines of ``memory.jsonl``: a leak, a cache, longer and longer batches.
 
-Judged are the piles between two steps where they were measured, else those of a phase's peak, on one rank of one
-attempt. The first two steps are left out, since optimizer states appear in them. Where there are too few records for a
-series, what is alive between two steps and should not be tells the same (:func:`kept`).
+The first two steps are left out, since optimizer states appear in them. Where there are too few records for a series,
+what is alive between two steps and should not be tells the same (:func:`kept`).
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class Growth:
 
 
 def kept(oom: OutOfMemory, idle: Mapping[str, int], found: Comparison) -> int:
-    """Bytes of the pile that grew which were there between steps already, where they were not predicted.
-
-    They count from a quarter of the growth on: a series is not needed to know that something keeps them.
-    """
+    """Bytes of the pile that grew which were there between steps unpredicted, from a quarter of the growth on."""
     if found.kind != "grown" or oom.last is None or oom.last.static is None or not oom.last.step:
         return 0
     row = found.grown[0]

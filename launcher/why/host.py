@@ -103,7 +103,6 @@ def _capacity(oom: OutOfMemory) -> int | None:
 
 
 def _rows(spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> list[PileRow]:
-    """The piles of a node's memory; measured are the ranks' processes together and what others use."""
     known = {pile: sum(term.bytes for term in terms) for pile, terms in estimate.host.piles.items()}
     rows = [PileRow(pile=pile, predicted_bytes=size, measured_bytes=None) for pile, size in known.items()]
     if oom.host is None or not oom.host.rank_bytes:

@@ -1,8 +1,4 @@
-"""The end of memory as torch's own message tells it: of a run that left no ``oom.json``.
-
-The words are those of ``CUDACachingAllocator.cpp`` (torch 2.2 and newer; older ones have fewer). What they do not say
-stays unknown; the phase is read from the functions of the traceback.
-"""
+"""The end of memory as torch's own message tells it (``CUDACachingAllocator.cpp``, 2.2 and newer), of any run."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
 """Ways out of memory that ran out: changes of the run, judged with its measured piles.
 
-A pile that formulas count by tokens or by parameters keeps its ratio of measured to predicted, at every
-moment: half of the micro-batch is half of the activations, however many there were. Any other pile, one that was not
-predicted, what grows from step to step, and all that is of loading or saving keep their difference in bytes, at the
-moments of the phase in which they were seen. What is smaller than predicted stays as predicted, since a phase that
-ended early has not had its peak. Memory of other processes is added outside of torch's allocator; what the allocator
-could not use is added where the neighbour has the same allocator. Where the run itself would fit even so, which it did
-not, the bytes that lack are added, too.
+A pile that formulas count by tokens or parameters keeps its ratio of measured to predicted at every moment: half of the
+micro-batch is half of the activations. Any other pile keeps its difference in bytes, at the moments of the phase in
+which it was seen. What is smaller than predicted stays as predicted, since a phase that ended early has not had its
+peak. Where the run itself would fit even so, which it did not, the bytes that lack are added, too.
 
-Each way out is given as the words to paste behind ``launch resume RUN``. A preset that changes a layout is put into
-single keys, since a recorded run takes no options of these groups; what a resumed run does not take is left out, and
-named.
+Each way out is words to paste behind ``launch resume RUN``; a preset is put into single keys, and what a resumed run
+does not take is left out, and named.
 """
 
 from __future__ import annotations

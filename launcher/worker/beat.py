@@ -1,10 +1,8 @@
 """A rank's side of the hang watch, and the time of its own work.
 
-The node sees the rank's step and phase, and asks for its stacks and collectives. A phase costs one write of 40 bytes
-into memory. Stacks are written by ``faulthandler`` in the signal's own handler, which needs no lock of Python's, so
-they come also from a rank that waits inside of a library. Collectives come from torch's flight recorder, which keeps
-the newest of gloo and NCCL anyway, by a thread of its own; a rank that is stopped, or that holds Python's lock for
-ever, cannot answer, and the node then says so.
+A phase costs one write of 40 bytes into memory. Stacks are written by ``faulthandler`` in the signal's own handler,
+which needs no lock of Python's, so they come also from a rank that waits inside of a library. Collectives come from
+torch's flight recorder by a thread of its own.
 """
 
 from __future__ import annotations

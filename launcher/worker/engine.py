@@ -1,8 +1,4 @@
-"""The protocol between the training loop and an engine.
-
-The loop (``launcher.worker.loop``) owns the data, the schedule of steps, checkpoint directories, metrics, signals and
-errors. An engine owns the model, its sharding, the optimizer and the files inside one checkpoint.
-"""
+"""The protocol between the training loop, which owns data, steps, checkpoints, metrics and signals, and an engine."""
 
 from __future__ import annotations
 
@@ -87,10 +83,7 @@ class Engine(Protocol):
         """The mean loss over all ranks' batches, each shaped as a micro-batch; nothing is trained."""
 
     def save(self, directory: Path) -> PendingSave | None:
-        """Write model and optimizer into an existing directory, each rank its own share.
-
-        With ``save.async`` the answer is the background write that must end before the directory gets its final name.
-        """
+        """Write this rank's model and optimizer into a directory; returns the background write of ``save.async``."""
 
     def load(self, directory: Path) -> None:
         """Read what :meth:`save` wrote, possibly with another number of ranks."""

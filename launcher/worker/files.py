@@ -34,10 +34,7 @@ def flush(path: Path) -> None:
 
 
 def cut(path: Path, step: int) -> None:
-    """Cut the lines of later steps, which will be written again, and a partial last line off a file of JSON lines.
-
-    The end is read backwards, so that a file of a long run costs no more than what is cut.
-    """
+    """Cut the lines of later steps and a partial last line off a file of JSON lines, read backwards from its end."""
     if not path.exists():
         return
     with os.fdopen(descriptor(path, os.O_RDWR), "r+b") as file:

@@ -1,11 +1,9 @@
 """The training loop, the same for every engine: data, steps, evaluation, checkpoints, metrics and a clean end.
 
-A rank enters its process group, builds the engine, restores the newest checkpoint and trains from there to
-``train.steps``. Before each step the ranks begin to agree on whether one of them was asked to stop and whether a
-background write still runs; the answer is read after the step, so it costs no time. A request ends the loop after the
-step, with a checkpoint, and ``logs/outcome.json`` says which end it was. Memory is followed in the first
-``MEASURED_STEPS`` steps, in the first checkpoint and evaluation, and in every ``train.log_memory_every``-th step,
-since following every operation on the CPU is slow.
+Before each step the ranks begin to agree on whether one of them was asked to stop and whether a background write still
+runs; the answer is read after the step, so it costs no time. Memory is followed in the first ``MEASURED_STEPS`` steps,
+in the first checkpoint and evaluation, and in every ``train.log_memory_every``-th step, since following every operation
+on the CPU is slow.
 """
 
 from __future__ import annotations
@@ -40,9 +38,8 @@ MEASURED_STEPS = 2  # Steps whose memory is followed: the second is the first th
 def run(spec: RunSpec, directory: Path, build: EngineBuilder) -> object:
     """Train one run from its newest checkpoint, or from the start, to its last step.
 
-    ``build`` makes the engine, once the process group exists; all ranks call it together. An error is written to
-    ``logs/error.rank<r>.json`` and ends the process with status 1. All that the run holds is returned, for
-    :func:`launcher.worker.process.main` to keep alive until the process is gone.
+    An error is written to ``logs/error.rank<r>.json`` and ends the process with status 1. All that the run holds is
+    returned, for :func:`launcher.worker.process.main` to keep alive until the process is gone.
     """
     with entered(spec, directory) as entering:
         context, corpus = data.counted(entering)
@@ -76,10 +73,7 @@ def entered(spec: RunSpec, directory: Path, backend: str | None = None) -> Itera
 
 
 def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
-    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part.
-
-    Not those that other tensors have, as hidden states of the model ``tiny``: there the loss tells its logits.
-    """
+    """Sizes of a last dimension that only logits have: whole, and a tensor parallel rank's part."""
     model, ranks = spec.model, spec.parallel.tensor
     whole = model.vocab_size
     queries, keys, up = model.query_size, model.key_value_size, 2 if model.gated else 1
@@ -217,11 +211,7 @@ class _Training:
 
 
 def end(context: Context, numbers: Metrics, restored: int, step: int, export: Callable[[Path], object] | None) -> None:
-    """Write the export and ``memory.json``, and say how the run ended; called by all ranks together.
-
-    ``restored`` is the step of the checkpoint that was loaded, ``step`` the last one done; ``export`` writes the model,
-    and is None where the run was asked to stop.
-    """
+    """Write the ``export``, if any, and ``memory.json``, and say how the run ended; called by all ranks together."""
     if context.spec.save.export != "none" and export is not None:
         with process.whole_directory(context, context.directory / "export") as partial:
             export(partial)
@@ -240,11 +230,7 @@ class Agreed(NamedTuple):
 
 
 class Agreement:
-    """Decisions that all ranks must take alike, asked before a step and answered after it.
-
-    The two flags travel in one maximum over CPU tensors that runs beside the step, so it costs no time and never
-    waits for a GPU.
-    """
+    """Decisions that all ranks take alike: two flags in one maximum over CPU tensors, beside a step."""
 
     def __init__(self) -> None:
         self._stop = False

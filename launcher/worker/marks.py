@@ -1,9 +1,8 @@
 """Token ids that are not trained as labels, marked in the row of ids itself: the negative ``~id`` stands for id.
 
-So a sample with a mask is one row of int64 as any other, and every engine, data loader and pipeline stage passes it on
-as it is. Losses ignore the marked labels, and their mean is over the trained labels of the global batch: every rank
-divides its sums by :func:`share`, one number for all micro-batches, so that means of micro-batches and of ranks, which
-all engines take, are the mean over labels, however these are spread.
+So a sample with a mask passes every engine, data loader and pipeline stage as it is. The mean of the loss is over the
+trained labels of the global batch: every rank divides its sums by :func:`share`, so that means of micro-batches and of
+ranks, which all engines take, are the mean over labels, however these are spread.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def count(rows: torch.Tensor) -> torch.Tensor:
 def share(spec: RunSpec, counts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Trained labels of the global batch for each micro-batch of each rank; called by all ranks together.
 
-    Where ranks share a sequence, each has its part of the labels. Without any trained label the sums are zero and are
-    divided by one. ``counts`` has the labels of each of this rank's micro-batches.
+    Where ranks share a sequence, each has its part of the labels. Without any the sums are zero and are divided by one.
     """
     total = torch.stack(list(counts)).sum()
     dist.all_reduce(total)

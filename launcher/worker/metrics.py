@@ -1,10 +1,8 @@
 """``metrics.jsonl``: a line a step by rank 0, also handed to an experiment tracker.
 
-Reading the loss waits for the device, so it happens only on steps that get a line (``train.log_every``, the last, and
-those with an evaluation); ``step_seconds`` is the mean since the line before. Every rank reads the loss then, since all
-of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint, which it will
-do again. At the end all ranks' memory summaries become ``memory.json``. The packages of trackers are imported only when
-one is asked for.
+Reading the loss waits for the device, so it happens only on steps that get a line; every rank reads it then, since all
+of them must stop where it is no number. A resumed run first cuts the lines of steps after its checkpoint. At the end
+all ranks' memory summaries become ``memory.json``.
 """
 
 from __future__ import annotations
@@ -58,14 +56,7 @@ class Metrics:
         self._context.memory.followed = False
 
     def step(self, step: int, result: StepResult, evaluate: Callable[[], torch.Tensor] | None = None) -> None:
-        """Note a step. Between two lines (``train.log_every``) nothing is read from the device.
-
-        Where an evaluation follows the step, ``evaluate`` gives the loss on held-out samples.
-
-        Raises:
-            TrainingError: The loss is not a number, or has jumped, and the run is to end.
-            Spike: As that, and the run is to go back.
-        """
+        """Note a step, with the loss of ``evaluate`` where it is due; TrainingError or Spike where it jumped."""
         self._steps += 1
         if step % self._context.spec.train.log_every and step != self._context.spec.steps and evaluate is None:
             return
@@ -160,10 +151,7 @@ def _memory_bytes(context: Context) -> int:
 
 
 def write(context: Context, restored: int) -> None:
-    """Gather every rank's summary and leave ``memory.json``; called by all ranks together.
-
-    ``restored`` is the step of the checkpoint that was loaded; 0 is none.
-    """
+    """Gather every rank's summary and leave ``memory.json``; called by all ranks together."""
     ranks: list[object] = [None] * context.world
     dist.all_gather_object(ranks, {"rank": context.rank, **context.memory.summary()})
     if context.rank == 0:

@@ -1,12 +1,8 @@
 """``oom.json``: all that a rank knows when its memory, or a disk, has ended; and the capacity within which it is kept.
 
-Live allocations are noted at the moment of the refusal, before anything is freed: by the follower of tensors on the
-CPU, by the allocator's observer on a GPU. They become a file only when an error ends the rank, since frameworks may
-catch the first and try again. The first rank that ends so writes it. Nothing of this makes an end worse: a failure in
-here is swallowed, and the rank's error is as before.
-
-On a GPU the allocator keeps its newest 50,000 requests with their Python frames, so that the snapshot tells who asked:
-2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage"), of which a step makes some thousands.
+Live allocations are noted at the moment of the refusal, before anything is freed, and become a file only when an error
+ends the rank, since frameworks may catch the first and try again. On a GPU the allocator keeps its newest 50,000
+requests with their Python frames: 2 us a request (docs.pytorch.org, "Understanding CUDA Memory Usage").
 """
 
 from __future__ import annotations
@@ -171,11 +167,7 @@ def _largest(snapshot: Any) -> tuple[Held, ...]:
 
 
 def _piles_of_a_pass(known: OutOfMemory, measured: bool) -> Mapping[str, int]:
-    """Piles of a GPU; in a step that was not measured nobody has looked at the tensors that autograd saved.
-
-    Of a forward or backward pass, bytes beyond the temporary ones between two steps (of the last line) are then called
-    activations, logits and temporaries of the pass among them.
-    """
+    """Piles of a GPU; in a step that was not measured what a pass has beyond the usual bytes is called activations."""
     if measured or known.phase not in ("forward", "backward"):
         return known.piles
     rest = known.piles.get("temporary", 0)
@@ -237,10 +229,7 @@ def _written_by(error: BaseException, directory: Path) -> Path:
 
 
 def _others_on(device: int) -> tuple[dict[str, Any], ...] | None:
-    """The other processes on a GPU by NVML, the largest first; None where this one is not found among them.
-
-    NVML names processes by the numbers of the host: in a container without the host's, nobody can tell which is ours.
-    """
+    """The other processes on a GPU by NVML, the largest first; None in a container with numbers of its own."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -1,9 +1,8 @@
 """One rank as a process: its place in the job, its process group, how its end is reported, how folders appear whole.
 
 A rank that fails leaves ``logs/error.rank<r>.json`` and ends at once, without leaving its process group: that would
-wait for ranks that no longer answer. Every other rank looks for such files in a thread and ends too, since a rank that
-waits in a collective notices nothing. The node then reports the first error, not the timeouts that follow from it. The
-kernel ends a rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
+wait for ranks that no longer answer. Every other rank looks for such files in a thread and ends too. The kernel ends a
+rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
 """
 
 from __future__ import annotations
@@ -57,14 +56,7 @@ class RankPlace:
 
 @contextlib.contextmanager
 def group(spec: RunSpec, backend: str | None = None) -> Iterator[RankPlace]:
-    """The process group of the job as torchrun's variables describe it.
-
-    Without another ``backend`` that is gloo, and on GPUs nccl beside it: gloo serves the tensors that stay on the host,
-    such as offloaded gradients.
-
-    Raises:
-        TrainingError: The run is for GPUs and this node shows too few, or the job has other ranks than the run.
-    """
+    """The process group of the job: gloo, and on GPUs nccl beside it; TrainingError where GPUs are missing."""
     local_rank, world = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     if world != spec.gpus:
         raise TrainingError(
@@ -146,10 +138,7 @@ def _errors(logs: Path, rank: int) -> set[tuple[str, int, int]]:
 
 
 def link_logs(directory: Path) -> None:
-    """Let ``logs/ranks/rank<r>`` point to where torchrun keeps this rank's output, by node and attempt.
-
-    The file ``<local rank>.node`` beside that folder names the node, for the time when the rank can no longer do so.
-    """
+    """Let ``logs/ranks/rank<r>`` point to torchrun's folder of this rank, beside which a file names the node."""
     place, link = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent, f"rank{os.environ['RANK']}"
     ranks = directory / "logs" / "ranks"
     if ranks in place.parents:
@@ -160,11 +149,7 @@ def link_logs(directory: Path) -> None:
 
 
 def die_with_agent() -> None:
-    """Let the kernel end this rank when torchrun is gone, however it went (``prctl(2)``, ``PR_SET_PDEATHSIG``).
-
-    torchrun gives each rank a session of its own, so nothing else would end an orphan, which would go on writing into
-    the run directory beside the run that takes its place.
-    """
+    """Let the kernel end this rank when torchrun is gone, whose session it is not in (``PR_SET_PDEATHSIG``)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:  # The agent ended before the call.
@@ -174,14 +159,9 @@ def die_with_agent() -> None:
 def leave(alive: object = None) -> None:
     """End the process with status 0 and without its destructors.
 
-    All that matters is on disk by now, and gloo's threads are at times destroyed before they are joined, which aborts
-    the process ("terminate called without an active exception") and would make a finished run look failed. Helpers that
-    a framework keeps until the end (Megatron-core's writers, ``core/dist_checkpointing/strategies/async_utils.py``) are
-    ended here, as Python's exit would: they would wait for work for ever.
-
-    Args:
-        alive: The run, which is held until then: the destructor of DDP's reducer joins gloo's threads while it has
-            Python's lock, for which one of them may wait to drop its tensors (seen with torch 2.8).
+    gloo's threads are at times destroyed before they are joined, which aborts the process and would make a finished run
+    look failed; helpers of a framework would wait for work for ever. ``alive`` is the run: the destructor of DDP's
+    reducer joins gloo's threads while it has Python's lock, for which one of them may wait (seen with torch 2.8).
     """
     for child in multiprocessing.active_children():
         child.terminate()
@@ -212,10 +192,7 @@ def whole_directory(context: Context, final: Path) -> Iterator[Path]:
 
 
 def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool = False) -> None:
-    """Read the specification of ``--run DIR`` and train it; the configuration is never composed again.
-
-    ``run`` also gets the words that follow, where ``arguments`` lets any; its answer is kept until the process ends.
-    """
+    """Read the specification of ``--run DIR`` and train it with ``run``, which gets the words that follow, if any."""
     parser = argparse.ArgumentParser(description="One rank of a recorded run; started by torchrun.", allow_abbrev=False)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     options, rest = parser.parse_known_args()
@@ -234,9 +211,6 @@ def main(run: Callable[[RunSpec, Path, list[str]], object], *, arguments: bool =
 
 
 def _look(spec: RunSpec, directory: Path) -> None:
-    """End here for data that cannot be used, before ranks wait for each other or build a model.
-
-    Not where their token ids are made already: the texts may be gone since.
-    """
+    """End here for data that cannot be used, unless their token ids are made already: the texts may be gone since."""
     if spec.backend.path is None and token_folder.pointed(directory, spec.data) is None:
         look(spec.data)

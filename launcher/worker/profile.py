@@ -1,9 +1,4 @@
-"""Torch's profiler over the steps of ``train.profile``: a Chrome trace of each chosen rank, and on a GPU its memory.
-
-The trace opens in Perfetto (ui.perfetto.dev) and holds kernels, operators with shapes, collectives and, on the CPU,
-every allocation. Of a GPU the allocator's newest requests lie beside it, for docs.pytorch.org/memory_viz:
-``launcher.worker.out_of_memory`` has the allocator keep them.
-"""
+"""Torch's profiler over the steps of ``train.profile``: a Chrome trace of each chosen rank, and on a GPU its memory."""
 
 from __future__ import annotations
 

@@ -31,10 +31,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
-    """Return the kind and place of a shortage, and the innermost error that says it; None for another error.
-
-    An error of ours may speak of other ranks' troubles: only a full disk, which all share, counts as this rank's own.
-    """
+    """The kind and place of a shortage, and the innermost error that says it; None for another error."""
     chain = list(_chain(error))
     for each in reversed(chain):
         found = None if isinstance(each, LauncherError) else _own(each)

@@ -1,12 +1,8 @@
 """Losses that jump or are no number, and the way back: weights of a checkpoint, with the data read on.
 
 A loss jumps that lies more than ``train.spike_deviations`` standard deviations above the mean of those before it: the
-rule of OLMo 2's spike score (arXiv:2501.00656, seven deviations of a rolling mean), over fewer lines, since runs are
-shorter here. The loss in ``metrics.jsonl`` is the same number on all ranks, so all come to the same answer. A loss that
-has jumped is no part of the mean that judges the next ones.
-
-``rollbacks.json`` notes each way back with the samples that were read until then. The checkpoint itself still names an
-earlier place in the data; whoever goes on from it, in this attempt or a later one, goes on behind the noted place.
+rule of OLMo 2's spike score (arXiv:2501.00656), over fewer lines, since runs are shorter here. ``rollbacks.json`` notes
+each way back with the samples that were read until then: whoever goes on from the checkpoint goes on behind that place.
 """
 
 from __future__ import annotations

@@ -125,7 +125,6 @@ class Completer:
         yield "recipe=", "a shared run; your own words win over it"
 
     def _values(self, key: str, begun: str) -> Iterator[Candidate]:
-        """Values of a group or key."""
         if _is_path(begun):
             yield from _files(begun)
         elif key == "recipe":

@@ -109,27 +109,16 @@ def _read(whose: str, row: JsonObject, *, own: bool, runs_on: str | None = None,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The peak of the worst rank, in the four counters that people read, and the error band around ``needed``.
+    """The peak of the worst rank, in the four counters that people read, and the error band around ``needed``."""
 
-    Attributes:
-        allocated_bytes: ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
-        needed_bytes: The least capacity with which the caching allocator does not run out.
-        reserved_bytes: ``torch.cuda.max_memory_reserved``.
-        device_bytes: Bytes that nvidia-smi shows for the process.
-        low_bytes: The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
-        high_bytes: The upper end; at least ``needed_bytes``.
-        phase: The phase of the peak.
-        stage: The pipeline stage of the worst rank.
-    """
-
-    allocated_bytes: int
-    needed_bytes: int
-    reserved_bytes: int
-    device_bytes: int
-    low_bytes: int
-    high_bytes: int
-    phase: Phase
-    stage: int
+    allocated_bytes: int  # ``torch.cuda.max_memory_allocated``; on the CPU the bytes of all live tensors.
+    needed_bytes: int  # The least capacity with which the caching allocator does not run out.
+    reserved_bytes: int  # ``torch.cuda.max_memory_reserved``.
+    device_bytes: int  # Bytes that nvidia-smi shows for the process.
+    low_bytes: int  # The lower end of the band around ``needed_bytes``; at most ``allocated_bytes``.
+    high_bytes: int  # The upper end; at least ``needed_bytes``.
+    phase: Phase  # The phase of the peak.
+    stage: int  # The pipeline stage of the worst rank.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

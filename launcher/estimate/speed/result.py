@@ -58,32 +58,20 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedEstimate:
-    """The answer of the model of speed for one run.
+    """The answer of the model of speed for one run."""
 
-    Attributes:
-        step_seconds: Seconds of an optimizer step.
-        tokens: Tokens of it, over all ranks.
-        gpus: Ranks.
-        model_flops: FLOPs of a step that the model itself needs, recomputation left out, causal attention halved.
-        hardware_flops: Those that are computed, recomputation included.
-        peak_flops: Dense peak of one GPU in the compute format, in FLOP/s.
-        bubble: Share of the step in which the slowest stage idles for the schedule.
-        terms: The parts of a step on the slowest stage; their exposed seconds add up to ``step_seconds``.
-        stages: One rank of each pipeline stage.
-        constant: The measured factor that is in all of it.
-        crowded: True if so much of the card is taken that the allocator may slow the run, by more than the band says.
-    """
-
-    step_seconds: float
-    tokens: int
-    gpus: int
-    model_flops: float
-    hardware_flops: float
-    peak_flops: float
-    bubble: float
+    step_seconds: float  # Seconds of an optimizer step.
+    tokens: int  # Tokens of it, over all ranks.
+    gpus: int  # Ranks.
+    model_flops: float  # FLOPs of a step that the model itself needs, recomputation left out, causal attention halved.
+    hardware_flops: float  # Those that are computed, recomputation included.
+    peak_flops: float  # Dense peak of one GPU in the compute format, in FLOP/s.
+    bubble: float  # Share of the step in which the slowest stage idles for the schedule.
+    # The parts of a step on the slowest stage; their exposed seconds add up to ``step_seconds``.
     terms: tuple[SpeedTerm, ...]
-    stages: tuple[StageTime, ...]
-    constant: Constant
+    stages: tuple[StageTime, ...]  # One rank of each pipeline stage.
+    constant: Constant  # The measured factor that is in all of it.
+    # True if so much of the card is taken that the allocator may slow the run, by more than the band says.
     crowded: bool = False
 
     @property

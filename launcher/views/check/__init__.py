@@ -1,7 +1,6 @@
 """The result of a check as an object: as text, as the document of ``check --json``, and as a notebook's cell.
 
-The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped,
-since names of models and paths are the user's or a recipe's. Its colours can be read on a light and a dark page.
+The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped.
 """
 
 from __future__ import annotations
@@ -31,13 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The pre-flight's answer about one run; ``print`` shows what ``launch check`` prints.
-
-    Attributes:
-        assessment: The judged run; None where the words make no run that could be judged.
-        errors: All errors; the verdict is ``invalid`` where there are any.
-        warnings: Pitfalls.
-    """
+    """The pre-flight's answer about one run; ``print`` shows what ``launch check`` prints."""
 
     assessment: Assessment | None
     errors: tuple[ConfigError, ...]
@@ -81,21 +74,13 @@ class Check:
         return None if self.assessment is None else self.assessment.speed
 
     def explain(self, pile: Pile) -> Explanation:
-        """The terms of one pile: what ``launch check --explain PILE`` prints.
-
-        Raises:
-            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
-        """
+        """The terms of one pile, as ``launch check --explain`` prints them; raises ConfigErrors without an estimate."""
         from launcher.preflight.explain import explained  # Late, because few checks are asked for one.
 
         return explained(self._estimated().spec, pile)
 
     def speed_table(self, width: int = 80) -> str:
-        """The text of ``launch check --speed``: the parts of a step, with formulas, numbers and sources.
-
-        Raises:
-            ConfigErrors: Nothing was estimated: the run is not valid, or it is not known what it builds.
-        """
+        """The parts of a step, as ``launch check --speed`` prints them; raises ConfigErrors without an estimate."""
         from launcher.views.check import detail  # Late, because few checks ask for it.
 
         return detail.speed_text(self._estimated(), width)
@@ -144,7 +129,6 @@ def _as_html(check: Check) -> str:
 
 
 def _piles(estimate: MemoryEstimate, capacity: int | None, colour: str) -> Iterator[str]:
-    """A row a pile with its bar, then the whole against the capacity."""
     total = estimate.peak.device_bytes
     scale = 100 / max(total, capacity or 0, 1)
     yield '<table style="margin-top:.5em">'

@@ -116,7 +116,6 @@ def speed_document(speed: SpeedEstimate) -> JsonObject:
 
 
 def _legend(terms: Iterable[SpeedTerm]) -> dict[str, str]:
-    """The meaning of the names that terms use."""
     names = {name for term in terms for name in formula.names_in(term.expression)}
     return {name: SYMBOLS.get(name, "as its source says") for name in sorted(names, key=str.lower)}
 
@@ -126,7 +125,6 @@ def _terms(speed: SpeedEstimate) -> list[SpeedTerm]:
 
 
 def _parts(speed: SpeedEstimate) -> Iterator[str]:
-    """A row a part: seconds, those that are exposed, and their share of the step."""
     form = "  {:<22}{:>10}{:>10}{:>8}"
     where = f" of stage {_slowest(speed.stages)}, the slowest" if len(speed.stages) > 1 else ""
     yield f"the parts of a step{where}:"
@@ -158,7 +156,6 @@ def _traffic(speed: SpeedEstimate) -> Iterator[str]:
 
 
 def _stages(stages: Sequence[StageTime]) -> Iterator[str]:
-    """A row a stage of a pipeline."""
     if len(stages) < 2:
         return
     form = "  {:<22}{:>10}{:>10}{:>10}"
@@ -185,7 +182,6 @@ def _symbols(legend: Mapping[str, str], width: int) -> Iterator[str]:
 
 
 def _utilisation(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
-    """MFU and HFU, each with the FLOPs that it counts."""
     peak, form = f"{speed.peak_flops / 1e12:,.0f} TFLOP/s", backends.of(spec).dtypes(spec).compute
     counted = "FLOPs that the model itself needs, causal attention halved and recomputation left out"
     yield (
@@ -218,7 +214,6 @@ def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
 
 
 def _own(spec: RunSpec, constant: Constant) -> str:
-    """The same of a constant of the user's own runs."""
     if constant.rows == 1:
         return (
             f"constant {constant.value:.3f}, with which the seconds of all formulas are divided: measured / predicted"
@@ -235,7 +230,6 @@ def _own(spec: RunSpec, constant: Constant) -> str:
 
 
 def _runs_of(spec: RunSpec, constant: Constant) -> str:
-    """The measured runs of a constant, and why those where they are of other frameworks."""
     runs = f"measured / predicted speed in {constant.rows} runs of {constant.whose}"
     if constant.votes > 1:
         runs = f"the constants of {constant.whose}, {constant.rows} runs, each framework with one vote"

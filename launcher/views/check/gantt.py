@@ -141,7 +141,6 @@ def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float
 
 
 def _ticks(found: Gantt, gap: tuple[float, float], shift: float, of: float) -> list[float] | None:
-    """Round times on both sides of the break, at their places; None leaves them to the library."""
     if found.gap is None:
         return None
     before = _round(0, gap[0] / of)

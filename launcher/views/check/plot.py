@@ -1,8 +1,4 @@
-"""``launch check --plot FILE``: the piles of a run, by phase and by pipeline stage, against the capacity.
-
-Below them, where the run's speed is known, the time of a step by part and the passes of a pipeline. A page also has
-tables: the same piles in numbers, the time of a step by part, the formulas and sources of the peak, and the ways out.
-"""
+"""``launch check --plot FILE``: the piles of a run by phase and stage, the time of a step, and tables of both."""
 
 from __future__ import annotations
 
@@ -163,7 +159,6 @@ def _page(assessment: Assessment, columns: Breakdown, drawn: Sequence[Chart]) ->
 
 
 def _columns(identity: str, caption: str, columns: Sequence[Column], names: Sequence[str]) -> Html:
-    """A row a pile and a column a peak, and their sums."""
     rows = []
     for pile in PILES:
         sizes = [column.piles.get(pile, 0) for column in columns]
@@ -191,7 +186,6 @@ def _counters(assessment: Assessment, estimate: MemoryEstimate) -> Html:
 
 
 def _speed(speed: SpeedEstimate) -> Html:
-    """A row a part."""
     rows = []
     for part, terms in speed.parts():
         exposed = speed.exposed(part)

@@ -1,9 +1,7 @@
 """Sentences of the pre-flight: the verdict with the place that is full, the reason, the speed, data and checkpoints.
 
-The verdict names the fullest place with what it needs, what it has and the error band; a place that is not the device
-comes first where it is the only one that is too small. The reason names the moment, the largest pile, and what is left
-or lacking. The speed comes with its error band, the share of the card's peak, and the shares of a step's time that
-nothing hides, so that they add up to the step; then follow time, GPU-hours and money of the whole run.
+The verdict names the fullest place; one that is not the device comes first where it alone is too small. The shares of a
+step's time are those that nothing hides, so that they add up to the step.
 """
 
 from __future__ import annotations
@@ -95,7 +93,6 @@ def _on_device(spec: RunSpec, verdict: Verdict, estimate: MemoryEstimate) -> str
 
 
 def _checkpoints(spec: RunSpec, estimate: MemoryEstimate) -> str:
-    """The checkpoints that are on the disk at once."""
     number = estimate.disk.kept_bytes // max(1, estimate.disk.checkpoint_bytes)
     if number == 1:
         return "One checkpoint is too much for the disk."
@@ -155,7 +152,6 @@ def _shares(speed: SpeedEstimate) -> Iterator[str]:
 
 
 def _length(spec: RunSpec, speed: SpeedEstimate) -> Iterator[str]:
-    """Time, GPU-hours and money of the whole run; none of a script of the user's own, which decides when it ends."""
     hours = speed.gpu_hours(spec)
     if hours is None:
         return

@@ -1,9 +1,7 @@
 """The answer of the pre-flight as text for a terminal: the verdict, the reason, the evidence, and what to do.
 
-It is filled to the terminal's width, overrides excepted: these are to be pasted. What torch's allocator has cached and
-gives back before it runs out of memory is drawn apart from what is needed: a run that fits may hold more than the
-capacity on paper, and its cache is then the smaller for it. The legend below the bars tells the four counters apart
-that people read: allocated, needed, reserved, whole process.
+It is filled to the width, overrides excepted: these are to be pasted. What torch's allocator has cached and gives back
+before it runs out is drawn apart from what is needed: a run that fits may hold more than the capacity on paper.
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ def _invalid(assessment: Assessment) -> str:
 
 
 def _evidence(assessment: Assessment, estimate: MemoryEstimate, width: int) -> Iterator[str]:
-    """The run, its step and formats, the piles and the whole, and the figures beside them."""
     spec, capacity = assessment.spec, assessment.verdict.capacity_bytes
     yield from wrapped(f"{_headline(spec)}: {_layout(spec)}", width)
     yield from wrapped(_batch(spec), width)
@@ -259,5 +256,4 @@ def _legend(estimate: MemoryEstimate, hardware: HardwareSpec, capacity: int | No
 
 
 def _bare(size: int) -> str:
-    """A size without its unit, where another of the line has it."""
     return gib(size).removesuffix(" GiB")

@@ -79,7 +79,6 @@ def _end(source: Source, takes: Takes | None) -> Iterator[Html | str]:
 
 
 def _why(source: Source, takes: Takes | None) -> Iterator[Html | str]:
-    """The answer of ``launch why``: the cause, the evidence and the ways out."""
     found = explain(source.folder, Path.cwd(), takes)
     yield from (tag("p", sentence, class_="bad" if number == 0 else "") for number, sentence in enumerate(found.said))
     if found.evidence:

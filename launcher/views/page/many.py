@@ -144,7 +144,6 @@ def _setting(value: object) -> Cell:
 
 
 def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]:
-    """A chart of memory and one of speed, each where any run has a figure."""
     unit, unit_name = _unit(sides)
     sizes, speeds = [side.memory for side in sides], [side.speed for side in sides]
     found = [
@@ -159,7 +158,6 @@ def _bars(sides: Sequence[Side], names: Sequence[str]) -> Iterator[Chart | Html]
 def _chart(
     title: str, pairs: Sequence[Pair[Any]], names: Sequence[str], unit: int, form: Callable[[Any], str]
 ) -> Chart | None:
-    """Two bars a run, the predicted one pale, with the figures beside them."""
     named = list(zip(names, pairs, strict=True))
     rows = [row for name, pair in named for row in _bar_rows(name, pair, unit, form)]
     if not rows:

@@ -26,8 +26,6 @@ _RANKS = 16  # Ranks whose memory over time the page holds.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
-    """A phase of a step."""
-
     phase: str  # Its name in records.
     column: Column | None  # Its piles by this version's prediction; None where there is none.
     peak: PhaseMemory | None  # Its measured piles on the fullest rank; None where they were not told apart.
@@ -91,7 +89,6 @@ def _phases(source: Source, peaks: Mapping[str, PhaseMemory]) -> Iterator[_Phase
 
 
 def _pieces(phase: _Phase, unit: int) -> Iterator[Piece]:
-    """The two bars of a phase, by pile where the piles are known."""
     if phase.column is not None:
         yield from piles.of_column(phase.column, phase.name, unit, of="predicted", allocated=True)
     elif phase.sizes.predicted is not None:
@@ -103,7 +100,6 @@ def _pieces(phase: _Phase, unit: int) -> Iterator[Piece]:
 
 
 def _ends(phase: _Phase) -> Iterator[tuple[tuple[str, str], str]]:
-    """The texts behind the bars of a phase."""
     error = error_text(phase.sizes)
     if phase.sizes.predicted is not None:
         yield (phase.name, "predicted"), f"predicted {gib(phase.sizes.predicted)}"
@@ -156,7 +152,6 @@ def _recorded(pile: JsonObject) -> tuple[object, ...]:
 
 
 def _numbers(phases: Sequence[_Phase]) -> Html:
-    """Every pile of every phase, predicted and measured."""
     rows: list[Sequence[object]] = []
     for each in phases:
         expected = {} if each.column is None else {str(pile): size for pile, size in each.column.piles.items()}

@@ -1,8 +1,4 @@
-"""All that a run's folder tells, read once for its page; what cannot be read is said instead of failing.
-
-A run may have nothing yet, be of another version or of a script, or have a damaged file: each part of the page then
-shows what there is, and a sentence stands in the place of what is missing.
-"""
+"""All that a run's folder tells, read once for its page; a sentence stands in the place of what cannot be read."""
 
 from __future__ import annotations
 

@@ -152,7 +152,6 @@ def _told(attempt: Attempt) -> str:
 
 
 def _what(event: JsonObject) -> str:
-    """The kind of an event; of an end the state of the run then."""
     return str(event.get("state") if event["kind"] == "end" else event["kind"])
 
 
@@ -236,14 +235,12 @@ def _list(source: Source, tried: Sequence[Attempt]) -> Html:
 
 
 def _clock(when: object) -> str:
-    """A moment in this machine's time."""
     if not typed.is_number(when):
         return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
 
 
 def _ranks(source: Source) -> Iterator[Chart | Html | str]:
-    """The ranks by their own work, which a straggler takes longer for than the others."""
     slow = [event for event in source.events if event["kind"] == "straggler"]
     for event in slow[-5:]:
         yield tag("p", str(event["text"]), class_="" if event.get("over") else "warn")

@@ -79,7 +79,6 @@ def _in_unit(size: int | None, unit: int) -> float | None:
 
 
 def _typed(overrides: Sequence[str]) -> dict[str, str]:
-    """The settings of a point by their keys, as typed."""
     parted = (word.partition("=") for word in overrides)
     return {key.lstrip("+"): value for key, equals, value in parted if equals}
 
@@ -104,7 +103,6 @@ def swept(directory: Path) -> str:
 
 
 def _lead(found: Found) -> Html:
-    """The points by their states, the best one, and the line that started all."""
     states = Counter("left out" if row.run is None else row.run.state for row in found.rows)
     counted = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in states.most_common())
     parts: list[Html] = [tag("p", f"{len(found.rows):,} points: {counted}.")]
@@ -144,7 +142,6 @@ def _coordinates(found: Found) -> Iterator[Chart | Html | str]:
 
 
 def _outcomes(found: Found) -> Iterator[Axis]:
-    """The results, first the one that the sweep is about."""
     speed = _measured_or_predicted("tokens/s a GPU", found.speeds)
     loss = Axis(title="loss", values=[row.loss for row in found.rows], result=True)
     memory = _measured_or_predicted(f"memory, {found.unit}", found.sizes)
@@ -187,7 +184,6 @@ def _row(found: Found, row: outcomes.Row, settings: Sequence[str | None], speed:
 
 
 def _left_out(found: Found) -> Iterator[Html]:
-    """The reasons, each with how many points it is of."""
     reasons = Counter(row.point.reason for row in found.rows if row.point.reason)
     if reasons:
         shown = [f"{count:,}: {reason}" for reason, count in reasons.most_common(_REASONS)]

@@ -1,8 +1,4 @@
-"""A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell.
-
-The cell has only inline styles and no script, since a notebook shows an untrusted cell without either; text is escaped,
-since names of models and paths are the user's or a recipe's.
-"""
+"""A plan as the Python API gives it: as text, as the document of ``plan --json``, and as a notebook's cell."""
 
 from __future__ import annotations
 

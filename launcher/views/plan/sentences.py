@@ -56,7 +56,6 @@ def smallest(found: Smallest, asked: Length | None) -> Iterator[str]:
 
 
 def _brought(step: Step, asked: Length | None) -> str:
-    """The speed of a size, or why it is not enough."""
     if step.layout is None or step.lacks:
         return step.lacks
     speed, worded = step.layout.speed, wording.layout(step.layout.spec)

@@ -135,7 +135,6 @@ def _form(first: Layout) -> str:
 
 
 def _row(plan: Plan, number: int, layout: Layout, width: int, lines: bool) -> Iterator[str]:
-    """The lines of one layout; the fastest of other engines follow under a heading."""
     if number == len(plan.layouts) + 1:
         yield "the fastest of other engines:"
     first = plan.layouts[0]
@@ -180,7 +179,6 @@ def _figures(layout: Layout, first: Layout) -> Iterator[str]:
 
 
 def _share(layout: Layout) -> str:
-    """The memory as a share of the card's."""
     used, capacity = layout.verdict.used_bytes, layout.verdict.capacity_bytes
     return f"{used / capacity:.0%}" if used is not None and capacity else ""
 
@@ -232,7 +230,6 @@ def _untried(plan: Plan) -> Iterator[str]:
 
 
 def _further(plan: Plan, *, lines: bool) -> Iterator[str]:
-    """The options that print the words of the others, and the count of the rest."""
     if not lines and len(plan.layouts) > 1:
         yield "--lines prints the line of each layout, --json has them all"
     yield _counted(plan)
@@ -248,7 +245,6 @@ def _counted(plan: Plan) -> str:
 
 
 def _nothing(plan: Plan) -> Iterator[str]:
-    """The answer where there is no layout."""
     if not plan.finished:
         yield f"interrupted before a layout was found that fits; {_counted(plan)}"
         return

@@ -102,9 +102,8 @@ def load(context: Context, engine: Any, directory: Path) -> None:
 def _restore_swapped(engine: Any, folder: Path, tag: str) -> None:
     """Give the optimizer what ``load_checkpoint`` leaves out where something is on NVMe.
 
-    DeepSpeed 0.19.8 copies the files of swapped sub-groups back and updates the weights from them, and that is all: it
-    would start from moments of zero, as none are known before the first step, at the first count of steps, and with
-    fresh groups where they are too small to be swapped, as the norms' often are. This rank's file has what is lacking.
+    DeepSpeed 0.19.8 copies the files of swapped sub-groups back and updates the weights from them, and that is all:
+    moments would start from zero, at the first count of steps. This rank's file has what is lacking.
     """
     wrapper = engine.optimizer
     read = engine._get_all_zero_checkpoints(str(folder), tag)[dist.get_rank(group=wrapper.dp_process_group)]
@@ -133,8 +132,7 @@ def _repair(optimizer: torch.optim.Optimizer, settings: list[JsonObject]) -> Non
     """Give each group and parameter its own state again.
 
     DeepSpeed 0.19.8 (``load_hp_checkpoint_state_from_checkpoint_dir_stage3``) gives all groups the settings of the
-    first, so that norms would decay, and all parameters one step counter, which torch's AdamW would then advance once
-    for each of them.
+    first, and all parameters one step counter, which torch's AdamW would advance once for each of them.
     """
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         for key in _OF_GROUPS:
@@ -153,10 +151,7 @@ def readable(there: JsonObject, here: JsonObject, directory: Path) -> None:
 
 
 def _universal(context: Context, directory: Path) -> Path:
-    """Convert the checkpoint to DeepSpeed's universal format, once, inside its own folder.
-
-    Rank 0 converts; the others look for the folder, since a collective would time out on a large model.
-    """
+    """Convert the checkpoint to DeepSpeed's universal format, once, by rank 0; the others look for the folder."""
     final = directory / UNIVERSAL
     if context.rank == 0 and not final.is_dir():
         _convert(directory / TAG, final)

@@ -1,10 +1,8 @@
 """A model in training with DeepSpeed: ZeRO 0 to 3, tensor parallel parts, pipeline stages.
 
-:func:`build` makes the model without memory, gives each rank its part, and hands model and ``ds_config.json`` to
-``deepspeed.initialize``. The launcher sets the learning rate before every step, with the schedule of all engines, and
-the seed of dropout. Without pipeline stages DeepSpeed is called micro-batch by micro-batch and steps after the last by
-its own count; with stages it runs a whole step (``train_batch``), and wrapped instructions of its schedule tell the
-memory tracker of their phases.
+The launcher sets the learning rate before every step, with the schedule of all engines, and the seed of dropout.
+Without pipeline stages DeepSpeed is called micro-batch by micro-batch; with stages it runs a whole step
+(``train_batch``), and wrapped instructions of its schedule tell the memory tracker of their phases.
 """
 
 from __future__ import annotations
@@ -263,10 +261,10 @@ def _explained() -> Iterator[None]:
 
 @torch.no_grad()
 def _undo_first_step(engine: Any) -> None:
-    """Start from step 0 without ZeRO in 16 bits, where DeepSpeed 0.19.8 makes a step with gradients of zero to begin.
+    """Start from step 0 without ZeRO in 16 bits, where DeepSpeed 0.19.8 begins with a step of zero gradients.
 
-    (``FP16_UnfusedOptimizer.initialize_optimizer_states``.) It would decay the weights once and count in Adam's bias
-    correction, so that the first losses differ from those of every other stage.
+    (``FP16_UnfusedOptimizer.initialize_optimizer_states``.) It would decay the weights and count in the bias
+    correction.
     """
     wrapper = engine.optimizer
     if hasattr(wrapper, "fp32_groups"):
@@ -285,10 +283,7 @@ def _undo_first_step(engine: Any) -> None:
 
 
 def _total_norm(engine: Any) -> torch.Tensor:
-    """The norm of all averaged gradients without ZeRO, each counted once among the model parallel ranks.
-
-    As ``clip_grad_norm_`` of DeepSpeed's ``runtime/utils.py`` counts them, which then keeps the norm to itself.
-    """
+    """The norm of all averaged gradients without ZeRO, as DeepSpeed's ``clip_grad_norm_`` counts it for itself."""
     mpu = engine.mpu
     everything = mpu is None or mpu.get_model_parallel_rank() == 0
     gradients = [

@@ -1,11 +1,8 @@
 """The network as DeepSpeed gets it: made without memory, cut for this rank, then given memory parameter by parameter.
 
-ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model; every stage
-starts from the values that ``launcher.worker.model.initial`` gives the other engines. A pipeline stage is one layer of
-DeepSpeed's PipelineModule, with its 1F1B schedule. AutoTP's own classes cut the network before its weights have memory,
-where ``deepspeed.initialize`` would cut whole ones; their notes on a parameter (the dimension that is cut, the sizes of
-the parts) are handed on to the one with memory, and tell the place of a rank's part in the whole for first values, for
-loading and for export.
+ZeRO 3 partitions each parameter as soon as it has memory, so that no rank ever holds the whole model. AutoTP's own
+classes cut the network before its weights have memory; their notes on a parameter are handed on to the one with memory,
+and tell the place of a rank's part in the whole for first values, loading and export.
 """
 
 from __future__ import annotations
@@ -89,11 +86,7 @@ def _release_weights(spec: RunSpec) -> None:
 
 
 def _biased_apart(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """DeepSpeed's linear, whose product is left as it is.
-
-    DeepSpeed adds the bias to it in place (``runtime/zero/linear.py``), and so a second time where recomputation takes
-    the product from what it kept.
-    """
+    """DeepSpeed's linear, its bias not in place (``runtime/zero/linear.py``), as recomputation would add it twice."""
     product: torch.Tensor = zero3_linear_wrap(values, weight)
     return product if bias is None else product + bias
 
@@ -136,10 +129,7 @@ def _with_memory(
 
 
 def _partitioner(config: JsonObject) -> Callable[[nn.Parameter], None]:
-    """A function that partitions one parameter among the ranks, as ``zero.Init(module=...)`` does for a module's.
-
-    One ``Init`` serves all of them, since with NVMe offload it owns the buffers that they are swapped through.
-    """
+    """Partition one parameter as ``zero.Init(module=...)`` does; one ``Init``, as with NVMe it owns the buffers."""
     among = groups.get_data_parallel_group() if "tensor_parallel" in config else None
     made = deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=among)
     return lambda parameter: made._convert_to_zero_parameters([parameter])
@@ -162,10 +152,7 @@ class Stage(nn.Module):
 
 
 class Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types.
-    """This rank's stage among the others.
-
-    A tied token table, which the first and the last stage hold, is tied as ``TiedLayerSpec`` would tie it.
-    """
+    """This rank's stage; a tied token table of the first and last is tied as ``TiedLayerSpec`` would."""
 
     def __init__(self, model: LanguageModel, context: Context) -> None:
         self._ties = context.spec.model.tie_word_embeddings
@@ -204,17 +191,12 @@ def stage_of(context: Context) -> int:
 
 
 def _cut_to_stage(made: Any, context: Context) -> None:
-    """Reduce a network on the meta device to the layers of this rank's stage."""
     spec, stage = context.spec, stage_of(context)
     network.cut(made, stage_layers(spec, stage), first=stage == 0, last=stage == spec.parallel.pipeline - 1)
 
 
 def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
-    """Replace layers of a network on the meta device by the tensor parallel ones of DeepSpeed's plan.
-
-    As ``_apply_autotp_partitioning`` (``runtime/engine.py``) does, which would cut whole weights in memory.
-    ``settings`` is the block ``tensor_parallel`` of ``ds_config.json``.
-    """
+    """Cut layers on the meta device as ``_apply_autotp_partitioning`` (``runtime/engine.py``) does in memory."""
     degree = settings["autotp_size"]
     set_autotp_mode(training=True)
     groups._init_tp_mesh_device(tensor_model_parallel_size=degree)
@@ -262,7 +244,6 @@ def _part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
 
 
 def _whole(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The parameter put together from the tensor parallel ranks; called by all of them together."""
     layout = _layout(parameter)
     if layout is None:
         return tensor

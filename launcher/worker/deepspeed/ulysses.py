@@ -24,8 +24,7 @@ class Grouped(Ulysses):
 def excess(spec: RunSpec) -> int:
     """The factor of gradients of the mean loss that are too large once DeepSpeed 0.19.8 has reduced them.
 
-    Stages 0 to 2 sum over the ranks of a sequence and average over the others (``sequence_parallel_size`` in
-    ``runtime/engine.py`` and ``runtime/zero/stage_1_and_2.py``), stage 3 averages over all
-    (``reduce_scatter_coalesced``).
+    Stages 0 to 2 sum over the ranks of a sequence and average over the others (``runtime/zero/stage_1_and_2.py``),
+    stage 3 averages over all (``reduce_scatter_coalesced``).
     """
     return spec.parallel.ulysses if spec.zero.stage < 3 else 1

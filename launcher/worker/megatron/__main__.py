@@ -1,9 +1,8 @@
 """``python -m launcher.worker.megatron --run DIR ARGUMENTS``: one rank of Megatron-LM, started by torchrun.
 
-Megatron's own ``pretrain`` trains, from a Megatron-LM argument list; here are its samples, its initial values and what
-follows it (``launcher.worker.megatron.follow``). The model is ``GPTModel``: megatron-core 0.19 calls it deprecated in
-favour of ``HybridModel``, but it is what ``pretrain_gpt.py`` of a checkout builds, so checkpoints go both ways, and it
-takes stages and layers from the flags that Megatron-LM's validator knows, where ``HybridModel`` wants a pattern.
+Megatron's own ``pretrain`` trains, with our samples, initial values and follower. The model is ``GPTModel``:
+megatron-core 0.19 calls it deprecated in favour of ``HybridModel``, but ``pretrain_gpt.py`` of a checkout builds it, so
+checkpoints go both ways.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
 
 
 def _known_here(context: Context) -> list[str]:
-    """Arguments that only the worker knows: it reports a loss that is no number itself, and it finds the checkpoint.
-
-    A run goes on with its own schedule; Megatron's parser takes the last of two values.
-    """
+    """Arguments that only the worker knows; Megatron's parser takes the last of two values."""
     from launcher.worker.megatron import checkpoints
 
     words, found = ["--no-check-for-nan-in-loss-and-grad"], checkpoints.source(context)

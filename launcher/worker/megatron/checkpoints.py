@@ -1,10 +1,8 @@
 """Megatron's own checkpoints in the run directory: found, checked against the run, thinned out.
 
-``checkpoints/iter_0000100/`` is what Megatron-LM writes and what its own tools read, and the file
-``latest_checkpointed_iteration.txt`` beside it names the newest whole one. The launcher adds ``state.json`` to each:
-the sizes of the model. A full disk pauses saving as in every engine (``launcher.worker.saving``): where Megatron's
-writers find it full, all ranks get its error; where rank 0 alone would, with its small files, the disk is found full
-before Megatron begins.
+The launcher adds ``state.json`` to each. A full disk pauses saving as in every engine (``launcher.worker.saving``):
+where Megatron's writers find it full, all ranks get its error; where rank 0 alone would, with its small files, the disk
+is found full before Megatron begins.
 """
 
 from __future__ import annotations
@@ -97,11 +95,7 @@ class Checkpoints:
             raise CheckpointError(f"{path} cannot be read: {saving.reason(error)}") from error
 
     def save(self, step: int, write: Callable[[], object]) -> None:
-        """Write a checkpoint with the sizes of the model beside it, and keep as many as the run says.
-
-        ``write`` is Megatron's own saving; with ``save.async`` it only begins then, and :meth:`finalize` ends it. What
-        cannot be written is a :class:`CheckpointError`; the checkpoints before it are intact.
-        """
+        """Write a checkpoint by Megatron's own ``write``, which :meth:`finalize` ends; else CheckpointError."""
         path, every = self._folder / folder_of(step), self._spec.save_every
         last = step == self._spec.steps or every is None or step % every != 0
         if not self._saving.together(step, path, lambda: self._begin(path, step), last=last):

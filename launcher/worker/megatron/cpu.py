@@ -44,10 +44,7 @@ def install() -> None:
 
 
 def _compiler() -> None:
-    """Megatron compiles small functions with ``torch.compile`` (``jit_fuser``), on the CPU by a C++ compiler.
-
-    A machine that has none computes them uncompiled; torch would end the first of them that it is to compile.
-    """
+    """Compile small functions (``jit_fuser``) only where there is a C++ compiler; torch would end at the first."""
     if machine.cxx() is None:
         os.environ["TORCH_COMPILE_DISABLE"] = "1"  # Read when torch._dynamo is imported, which need not have been yet.
         if "torch._dynamo" in sys.modules:
@@ -117,10 +114,7 @@ def _tensor_types() -> None:
 
 
 def _device_arguments() -> None:
-    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders.
-
-    ``Tensor.cuda`` is called where the distributed optimizer gathers its states for a checkpoint.
-    """
+    """``device="cuda"`` is written out in the training loop, in clipping and in the data loaders."""
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     for name in _FACTORIES:
         setattr(torch, name, _on_the_cpu(getattr(torch, name)))
@@ -137,10 +131,7 @@ def _on_the_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def _megatron() -> None:
-    """Checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has.
-
-    The exchange of tokens among expert ranks takes its sizes from arrays, which Megatron makes of GPU tensors alone.
-    """
+    """Checks of Megatron's own that would stop it, and the warm-up of kernels that only a GPU has."""
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe import token_dispatcher
     from megatron.training import training

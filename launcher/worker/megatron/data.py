@@ -28,10 +28,7 @@ LOSS = "lm loss"  # Megatron logs and averages the loss under this name.
 
 @dataclass(frozen=True, slots=True)
 class Samples(Dataset[dict[str, torch.Tensor]]):
-    """The endless stream of samples, cut off after ``size``; Megatron's sampler walks through it from the start.
-
-    Megatron hands places to data ranks as ``Order`` does, so a step sees the same samples in every engine.
-    """
+    """The stream of samples up to ``size``; Megatron's sampler hands out places as ``Order`` does in every engine."""
 
     corpus: Corpus
     order: Order

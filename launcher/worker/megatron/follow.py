@@ -1,8 +1,4 @@
-"""Follows Megatron's training loop from outside: the run's metrics, memory and checkpoints in the files of every run.
-
-Megatron's functions are called with their own arguments and their answers are handed on; nothing of the loop is done
-here a second time.
-"""
+"""Follows Megatron's training loop from outside: the run's metrics, memory and checkpoints as of every run."""
 
 from __future__ import annotations
 

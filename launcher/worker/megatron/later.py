@@ -1,8 +1,7 @@
 """Modules that are run only when a name of them is used: imported whole, but only if needed.
 
 ``import`` and ``from ... import`` of such a module give a stand-in for it and for each name. A name that is called,
-subclassed, asked for an attribute or compared runs the module, and its packages before it as an import would; from
-then on it is the real one. A name that only stands in an annotation or in a function that nobody calls runs nothing.
+subclassed, asked for an attribute or compared runs the module, and its packages before it as an import would.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The places of a Hugging Face model's tensors in this rank's part of a Megatron model.
-
-Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
-vocabulary, and cuts matrices by rows or columns among tensor parallel ranks. One table of that serves fresh values,
-``model.weights`` and the export.
-"""
+"""The places of a Hugging Face model's tensors in this rank's part of a Megatron model, for loading and export."""
 
 from __future__ import annotations
 

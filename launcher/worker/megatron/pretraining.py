@@ -23,11 +23,7 @@ from launcher.backends.megatron.installed import INSTALL, RANGE, found_version, 
 
 
 def prepare(context: Context) -> None:
-    """Let Megatron be imported: it is installed, finds a device, and its faults are undone.
-
-    Raises:
-        TrainingError: It is not installed, or not in a version that is supported.
-    """
+    """Let Megatron be imported, with a device and its faults undone; TrainingError where it is not installed."""
     found = found_version()
     if found is None:
         raise TrainingError(f"megatron-core is not installed for this Python: {INSTALL}")
@@ -49,10 +45,7 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def pretrain(context: Context, args: Any, provider: Any, follower: Follower) -> tuple[list[nn.Module], bool]:
-    """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before.
-
-    ``provider`` is Megatron's ``train_valid_test_datasets_provider``; the follower acts around Megatron's functions.
-    """
+    """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before."""
     from launcher.worker.megatron import weights
 
     chunks: list[nn.Module] = []
@@ -95,10 +88,9 @@ def _repair() -> None:
 def _steps_of_torch_adam() -> None:
     """Give each parameter its own step counter when a checkpoint of the distributed optimizer is saved and loaded.
 
-    Without Transformer Engine and Apex the optimizer is torch's AdamW, which keeps a counter for each parameter. Its
-    ``state_dict`` asserts that a fresh optimizer has one already; ``_set_main_param_and_optimizer_states`` reads it
-    from a checkpoint that leaves it out; and ``load_state_dict`` puts one tensor into the state of all parameters,
-    which AdamW then advances once for each of them (all in ``core/optimizer/distrib_optimizer.py``).
+    Without Transformer Engine and Apex the optimizer is torch's AdamW, whose counters Megatron asserts in a fresh
+    optimizer, leaves out of checkpoints, and puts back as one tensor, which AdamW then advances once for each parameter
+    (``core/optimizer/distrib_optimizer.py``).
     """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 

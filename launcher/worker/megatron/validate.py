@@ -2,14 +2,12 @@
 
 Reads a JSON list of questions on stdin (``arguments``, ``world``, ``environment``, ``device``, ``capability``) and
 writes one of answers on stdout: null where ``parse_args``, ``validate_args`` and the configurations of transformer,
-optimizer and gradient buffers accept the list, else what they said.
-
-Replaced by those of the target machine are the compute capability, ``WORLD_SIZE``, the job's environment and, for a
-GPU, Transformer Engine where this machine has none. Everything else is Megatron-LM's code.
+optimizer and gradient buffers accept the list, else what they said. Replaced by those of the target machine are the
+compute capability, ``WORLD_SIZE``, the environment and, for a GPU, Transformer Engine where this machine has none.
 
 Layers, kernels, checkpoints and schedules are imported only where the code that judges uses them
-(``launcher.worker.megatron.later``). Where that goes wrong, as with a version that imports them another way, everything
-is asked again in a process that imports all of it (``--whole``).
+(``launcher.worker.megatron.later``). Where that goes wrong, everything is asked again in a process that imports all of
+it (``--whole``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Differences between megatron-core 0.17, 0.18 and 0.19, asked of Megatron itself, so that no other module asks.
 
-In 0.19 the model is a configuration (``GPTModelConfig``) and ``pretrain`` takes all of them in one. In 0.18 it takes
-these and a function that builds a chunk of the model; in 0.17 that function alone, and it reads the arguments itself.
+In 0.19 the model is a configuration (``GPTModelConfig``) and ``pretrain`` takes all of them in one; in 0.18 these and a
+function that builds a chunk of the model; in 0.17 that function alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Values of a Megatron model: fresh ones, a Hugging Face folder's, and the way back to one.
 
-``launcher.worker.megatron.layout`` lists which region of which Hugging Face tensor each of this rank's parameters
-holds. Every value goes through these pieces: fresh ones are drawn by the tensor's name and the element's place in it,
-so that all engines and layouts start alike, and stored ones are read region by region. On export each whole tensor has
-one owner, to which the ranks send the pieces in one order known to all.
+Every value goes through the pieces of ``launcher.worker.megatron.layout``: fresh ones are drawn by the tensor's name
+and the element's place in it, so that all engines and layouts start alike. On export each whole tensor has one owner,
+to which the ranks send the pieces in one order known to all.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from launcher.worker.model import export, initial, network, weights
 
 @torch.no_grad()
 def fill(chunks: list[nn.Module], context: Context) -> None:
-    """Give every parameter the value with which the other engines start, whatever the layout of the ranks.
-
-    A model that ``transformers`` has no class for keeps the values that Megatron-core has drawn.
-    """
+    """Give every parameter the value with which the other engines start; without one Megatron's own stays."""
     spec = context.spec
     if spec.model.weights is None and not computed(spec):
         return
@@ -46,10 +42,7 @@ def fill(chunks: list[nn.Module], context: Context) -> None:
 
 @torch.no_grad()
 def write(chunks: list[nn.Module], context: Context, directory: Path) -> None:
-    """Write safetensors that ``transformers`` loads; called by all ranks together.
-
-    Each tensor is joined on the rank that writes it, from the pieces that the others send one at a time.
-    """
+    """Write safetensors that ``transformers`` loads; called by all ranks together."""
     made = network.network(context.spec.model, next(chunks[0].parameters()).dtype)
     wanted = dict(made.named_parameters())
     count = min(context.world, len(wanted))
@@ -61,10 +54,7 @@ def write(chunks: list[nn.Module], context: Context, directory: Path) -> None:
 def _joined(
     chunks: list[nn.Module], context: Context, wanted: dict[str, torch.Tensor], owners: dict[str, int]
 ) -> dict[str, torch.Tensor]:
-    """The whole tensors that this rank owns, on the CPU.
-
-    All ranks go through all pieces in one order, so that every sender meets its receiver.
-    """
+    """The whole tensors that this rank owns, on the CPU; all ranks go through all pieces in one order."""
     rank, mine = context.rank, {piece.key: piece for piece in pieces(chunks, context.spec.model)}
     held: list[list[Key]] = [[] for _ in range(context.world)]
     dist.all_gather_object(held, list(mine))

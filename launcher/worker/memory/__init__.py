@@ -1,8 +1,8 @@
 """Memory by phase of a run: counters of the CUDA allocator, or on the CPU the bytes of live tensors.
 
-Each measured phase is also kept by pile until it is taken for ``memory.jsonl`` (``launcher.worker.watch``). On the CPU
-every tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters are looked at between any
-two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is temporary.
+On the CPU every tensor is followed, so a pile is a sum over tensors. On a GPU the allocator's counters are looked at
+between any two blocks; what the engine keeps is known by identity, what autograd saves by its hooks, and the rest is
+temporary.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class MemoryTracker:
 
     @contextlib.contextmanager
     def measuring(self, phase: Part, alive: Iterable[torch.Tensor] = (), *, summary: bool = True) -> Iterator[None]:
-        """Measure the code inside; the phase ``forward`` begins a step, any other lasts to the end.
-
-        ``alive`` are tensors that existed before; without ``summary`` it is for :meth:`take` alone.
-        """
+        """Measure the code inside, where ``alive`` existed before; ``forward`` begins a step."""
         self._on = self.layers.on = self.followed = True
         self._one_phase = phase != "forward"
         try:

@@ -1,8 +1,4 @@
-"""The block that runs now, in forward and in backward passes.
-
-Hooks of a block say when its forward pass begins and ends. A hook on its output says when autograd is back at it, which
-is where the block's backward pass begins; while :attr:`Layers.on`, one on its input says where that ends.
-"""
+"""The block that runs now, in forward and backward passes, by hooks of the block, of its output and of its input."""
 
 from __future__ import annotations
 

@@ -1,16 +1,10 @@
 """The bytes of live tensors on the CPU, followed operation by operation.
 
-Every storage that an operation takes or returns is counted once, from then until it is freed. Storages that C++ code
-allocates are seen when an operation first touches them. Not seen: workspaces inside one operation, gloo's buffers,
-and the allocator's own overhead.
-
-Of equal runs of FSDP2 over gloo some hold one block's all-gather too many at the peak: its output (2 B an element in
-bf16), or output and input (the rank's shard); of the model ``tiny`` 1,451,008 and
-2,176,512 bytes above a peak of 36,049,720. The likely reason, which was not watched itself: gloo's thread lets go
-of a collective's tensors after whoever waited for it has gone on, as it needs the interpreter's lock for that.
-
-With a limit it is an allocator's budget, too: an operation, or a resizing, whose new storages exceed it is undone, and
-fails as torch's own allocator on a GPU fails. The limit holds for storages, not for workspaces inside of an operation.
+Every storage that an operation takes or returns is counted once, from then until it is freed. Not seen: workspaces
+inside one operation, gloo's buffers, and the allocator's own overhead. Of equal runs of FSDP2 over gloo some hold one
+block's all-gather too many at the peak, likely because gloo's thread lets go of a collective's tensors late. With a
+limit it is an allocator's budget, too: an operation whose new storages exceed it is undone, and fails as torch's own
+allocator on a GPU.
 """
 
 from __future__ import annotations
@@ -78,11 +72,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count the tensors that an operation takes and returns.
-
-        Tensor subclasses (DTensor) are left to take themselves apart first: their operations come back here on local
-        tensors. The fake tensors of DTensor's sharding propagation hold no memory.
-        """
+        """Count an operation's tensors; subclasses (DTensor) are left to take themselves apart first."""
         if any(_takes_itself_apart(kind) for kind in types):
             return NotImplemented
         kwargs, before = kwargs or {}, self.bytes

@@ -1,9 +1,8 @@
 """Every allocation and release of tensors, in order, each with its phase, its pile and the block that made it.
 
-:class:`LiveBytes` notices new storages by their tensors, operation by operation, and freed ones by finalizers. Here
-each becomes an event of a :class:`Recording`. Its pile is guessed from its operation, then corrected as more is known:
-tensors that autograd saves are activations, those of a collective are its buffers, and the caller labels what the
-engine keeps. So the piles of a moment are asked for after it, when they are known.
+The pile of a storage is guessed from its operation, then corrected as more is known: tensors that autograd saves are
+activations, those of a collective are its buffers, and the caller labels what the engine keeps. So the piles of a
+moment are asked for after it.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
         self.recording.marks.append(Mark(event=len(self.recording.events), step=step, phase=phase))
 
     def label(self, pile: Pile, tensors: Iterable[object], *, only: frozenset[Pile] | None = None) -> None:
-        """Assign tensors to a pile, if they are in one of ``only``; new storages are followed from now on.
-
-        DTensors stand for their local part; objects that are no tensors are passed over.
-        """
+        """Assign tensors, if they are in one of ``only``, to a pile; of a DTensor its local part."""
         for tensor in tensors:
             for held in plain(tensor):
                 if self._counts(held):

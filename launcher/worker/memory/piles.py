@@ -48,10 +48,7 @@ def has_logits(tensor: torch.Tensor, vocabulary: frozenset[int]) -> bool:
 
 
 def with_recomputation(piles: Mapping[str, int], usual: int) -> dict[str, int]:
-    """Piles of a backward pass that computes blocks again, where other hooks see the saved tensors first.
-
-    Temporary bytes beyond the ``usual`` ones between two steps are called activations.
-    """
+    """Piles of a backward pass that computes blocks again: temporary bytes beyond the ``usual`` are activations."""
     again = max(0, piles.get("temporary", 0) - usual)
     moved = {"activations": piles.get("activations", 0) + again, "temporary": piles.get("temporary", 0) - again}
     return {pile: size for pile, size in {**piles, **moved}.items() if size}
@@ -106,11 +103,7 @@ def plain(tensor: object) -> Iterator[torch.Tensor]:
 
 
 def divided(allocated: int, known: dict[str, int]) -> dict[str, int]:
-    """Known piles of an allocated sum, and the rest as temporary.
-
-    Saved tensors are counted at their highest since the last look, not at the moment of the allocator's peak: where
-    the piles come to more than it, theirs is the one that shrinks.
-    """
+    """Known piles of an allocated sum, at most as much as it, and the rest as temporary."""
     found, left = {}, allocated
     for pile in sorted(known, key=lambda pile: pile in ("logits", "activations")):
         found[pile] = min(known[pile], left)

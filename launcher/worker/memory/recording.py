@@ -1,9 +1,9 @@
 """A recording as data, and its peaks.
 
 Allocations are numbered; events are their numbers as they come and ``-1 - n`` as allocation ``n`` goes; marks say where
-phases begin. All that is asked of a recording is a sum over the events up to a moment. The peak of a phase is looked
-for in the first and in the second half of each visit of the phase apart, because those grow linearly with the number of
-layers and the higher of the two need not: ``launcher.worker.trace.report`` extrapolates them from two depths.
+phases begin. The peak of a phase is looked for in the first and in the second half of each visit apart: those grow
+linearly with the number of layers (``launcher.worker.trace.report`` extrapolates them), and the higher of the two need
+not.
 """
 
 from __future__ import annotations
@@ -81,11 +81,7 @@ class Recording:
         return {phase: Moment(bytes=size, event=event, phase=phase) for phase, (size, event) in found.items()}
 
     def candidates(self, step: int) -> dict[Candidate, Moment]:
-        """The peaks of the first and the second half of each visit of a phase in one step.
-
-        A phase does the same for layer after layer, so what is alive grows or shrinks evenly and the peak is near one
-        of its ends; each end's is linear in the number of layers, and the higher of the two need not be.
-        """
+        """The peaks of the first and the second half of each visit of a phase in one step."""
         found: dict[Candidate, Moment] = {}
         visits: Counter[str] = Counter()
         ends = {mark.event: end for mark, end in self._spans()}  # Of marks at the same event the last counts.

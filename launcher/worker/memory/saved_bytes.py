@@ -1,8 +1,4 @@
-"""The bytes that autograd has saved for a backward pass, without following any operation.
-
-Hooks of saved tensors tell of each; weak references to their storages tell when they are gone. Parameters, which
-autograd saves as well, and all else that the engine keeps are no activations.
-"""
+"""The bytes that autograd has saved for a backward pass, by its hooks, without following any operation."""
 
 from __future__ import annotations
 

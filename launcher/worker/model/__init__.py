@@ -42,8 +42,7 @@ class LanguageModel(nn.Module):
         """The mean cross entropy of each next token, or, without the output head, the states for the next stage.
 
         Where ranks share a sequence, it is of this rank's tokens; where labels are marked, the sum over trained ones,
-        divided by ``divisor``. ``tokens`` has the shape (batch, sequence + 1); a later stage gets its states in
-        ``entering``.
+        divided by ``divisor``. A later stage gets its states in ``entering``.
         """
         states = self.states(tokens, entering)
         return states if isinstance(self.network.get_output_embeddings(), Absent) else self.loss(states, tokens)

@@ -41,10 +41,7 @@ def settings(spec: RunSpec) -> Any:
 
 
 def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
-    """Pack the weights of QLoRA's blocks in a network on the meta device; before :func:`inject`.
-
-    Experts are unpacked in the format of the parameters where autocast, which leaves their products alone, computes.
-    """
+    """Pack the weights of QLoRA's blocks in a network on the meta device; before :func:`inject`."""
     if spec.adapter.name == "qlora":
         wide = not spec.parallel.shard
         _quantised().quantise(network, spec.adapter, compute, torch.float32 if wide else compute)
@@ -91,10 +88,7 @@ def inject(network: Any, spec: RunSpec) -> None:
 
 @torch.no_grad()
 def set_magnitudes(network: Any) -> None:
-    """Give the magnitude vectors of DoRA their first values, the norms of the weights' rows; on all ranks together.
-
-    One weight at a time is whole, since ranks may hold parts of it; the second low-rank matrix is zero by then.
-    """
+    """Give DoRA's magnitude vectors their first values, the norms of the weights' rows, whole one at a time."""
     for module in network.modules():
         for vector in getattr(module, "lora_magnitude_vector", {}).values():
             weight = _whole(module.base_layer)
@@ -111,10 +105,7 @@ def _whole(linear: Any) -> torch.Tensor:
 def rated(
     groups: list[dict[str, Any]], named: Iterable[tuple[str, nn.Parameter]], ratio: float | None
 ) -> list[dict[str, Any]]:
-    """Parameter groups in which LoRA+'s faster parameters are apart, with their ``ratio`` to the learning rate.
-
-    As ``peft.optimizers.create_loraplus_optimizer`` has them: the second low-rank matrices, and vectors.
-    """
+    """Parameter groups with LoRA+'s faster ones apart, as ``peft.optimizers.create_loraplus_optimizer`` has them."""
     if ratio is None:
         return groups
     faster = {id(each) for name, each in named if ".lora_B." in name or each.dim() == 1}

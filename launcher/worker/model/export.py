@@ -1,9 +1,8 @@
 """Export to safetensors that ``transformers`` loads: tensors gathered one at a time, each rank writes its share.
 
-Tensors are shared out among the ranks, the largest first to the rank with the least so far. All ranks then go through
-all tensors in one order and gather each together; its owner copies it to the host, the others drop it. Each owner
-writes one file, and rank 0 the index and ``config.json``. With pipeline stages each stage shares its own tensors out
-among its own ranks. An adapter is small: rank 0 writes all of it, as ``peft`` has it.
+Tensors are shared out, the largest first to the rank with the least so far, and all ranks go through all of them in one
+order. Each owner writes one file, and rank 0 the index and ``config.json``. Each pipeline stage shares its own tensors
+out among its own ranks. An adapter is small: rank 0 writes all of it, as ``peft`` has it.
 """
 
 from __future__ import annotations

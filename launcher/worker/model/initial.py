@@ -1,8 +1,4 @@
-"""Fresh values for parameters, the same however they are sharded.
-
-A parameter is drawn in blocks of rows, each from a seed of its own, so a rank makes only the blocks that its shard
-touches, and a single process, DDP, FSDP and tensor parallel ranks on the same kind of device start from equal weights.
-"""
+"""Fresh values for parameters, the same however they are sharded: blocks of rows, each drawn from a seed of its own."""
 
 from __future__ import annotations
 
@@ -63,8 +59,7 @@ def local(parameter: torch.Tensor | Local) -> Local:
 def fill(made: nn.Module, seed: int, access: Access = contextlib.nullcontext) -> None:
     """Give every parameter and buffer of a network on a real device its fresh value.
 
-    Raises:
-        TrainingError: Nothing says what a buffer begins with.
+    Raises TrainingError where nothing says what a buffer begins with.
     """
     for name, parameter, draw in draws(made):
         with access(parameter) as opened:

@@ -1,8 +1,4 @@
-"""The network of a model specification, built from ``transformers`` classes with no hub and no memory.
-
-Everything is made on the meta device; ``initial`` and ``weights`` beside this file fill in values once the parameters
-have been sharded.
-"""
+"""The network of a model specification, from ``transformers`` classes on the meta device, with no hub and no memory."""
 
 from __future__ import annotations
 
@@ -93,11 +89,7 @@ def _attention_name(model: ModelSpec) -> str:
 
 
 def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
-    """The mask of attention with a window, where a sequence is longer and the kernel is told nothing of it.
-
-    One mask serves all layers; other attention has none, or makes its own. ``like`` is a tensor of the device and the
-    format of the queries.
-    """
+    """The mask of attention with a window, where the kernel is told nothing of it; one serves all layers."""
     settings = made.config
     window, kinds = getattr(settings, "sliding_window", None), getattr(settings, "layer_types", None)
     needless = kinds is not None and "sliding_attention" not in kinds
@@ -120,10 +112,7 @@ def _band(length: int, window: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def apart(places: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Numbers to add to the scores, by which a token sees those before it in its document, given the places there.
-
-    One mask serves all layers. ``like`` is as for :func:`masks`.
-    """
+    """Numbers to add to the scores, by which a token sees those before it in its document, given the places there."""
     batch, length = places.shape
     document = (places == 0).cumsum(1)
     mask = torch.full((batch, 1, length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
@@ -152,10 +141,7 @@ class Nothing(nn.Module):
 
 
 def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
-    """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names.
-
-    Into the ``first`` chunk come tokens; the ``last`` has the norm and the output head, if tied with its own table.
-    """
+    """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names."""
     base = made.base_model
     table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)
     for index in range(len(every)):
@@ -197,14 +183,10 @@ def retie(made: Any) -> None:
 
 
 def settings(kind: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as transformers 5 has them in the words of the installed class of a configuration.
+    """Settings as transformers 5 has them (``rope_parameters``) in the words of the installed class of a configuration.
 
-    Since transformers 5.0 all of the rotary embedding is ``rope_parameters``. Before, ``rope_theta`` was a key of its
-    own and ``rope_scaling`` held the rest; a class keeps a key that it does not know and does not read it, so that the
-    angles would be its default's.
-
-    Raises:
-        TrainingError: The class has no words for its rotary embedding.
+    Before 5.0 ``rope_theta`` was a key of its own and ``rope_scaling`` held the rest; a class keeps a key that it does
+    not know and does not read it. Raises TrainingError where the class has no words for its rotary embedding.
     """
     known = inspect.signature(kind).parameters
     rotary = wanted.get(_ROTARY)
@@ -246,10 +228,7 @@ _KEPT = frozenset((
 
 
 def recompute(blocks: Mapping[int, nn.Module], spec: RunSpec) -> None:
-    """Wrap the forward functions of the blocks, or of their modules, that are recomputed; parameters keep their names.
-
-    ``blocks`` are those of one stage by their numbers; of them ``checkpointing.layers`` are the first.
-    """
+    """Wrap the forward functions of a stage's blocks, or of their modules, that are recomputed; names stay."""
     settings, parts = spec.checkpointing, recomputed.recomputed(spec)
     first = None if settings.method == "uniform" else settings.layers
     random = spec.model.dropout > 0 or spec.adapter.dropout > 0

@@ -20,10 +20,9 @@ from launcher.worker.model import adapters, network
 def learning_rate(optimizer: OptimizerSpec, step: int, steps: int) -> float:
     """The rate of one step, counted from 1; without ``decay_steps`` it decays over the ``steps`` of the run.
 
-    It rises from ``warmup_lr`` to ``lr`` over the steps of warm-up, then follows the schedule to ``min_lr``, which the
-    step after the last of ``decay_steps`` and all further ones have: with ``min_lr`` 0 no step before is idle (cosine:
-    arXiv:1608.03983, equation 5, one period; WSD: arXiv:2404.06395, equation 1; inverse square root: as Megatron-LM's
-    ``OptimizerParamScheduler``, from the rate that warm-up ends with, so that a run without one starts at ``lr``).
+    From ``warmup_lr`` to ``lr``, then by the schedule to ``min_lr``, which the step after the last of ``decay_steps``
+    has first (cosine: arXiv:1608.03983, equation 5, one period; WSD: arXiv:2404.06395, equation 1; inverse square root:
+    as Megatron-LM's ``OptimizerParamScheduler``, from the rate that warm-up ends with).
     """
     warmup, end = optimizer.warm_up(steps), optimizer.schedule_steps(steps)
     if step <= warmup:
@@ -161,10 +160,7 @@ def clip(
     stages: dist.ProcessGroup | None = None,
     copies: Collection[torch.Tensor] = (),
 ) -> torch.Tensor:
-    """Scale all gradients to a norm of at most ``largest`` (0: leave them) and return the norm before.
-
-    The ranks ``stages`` hold the model's other parts; the norm of ``copies`` counts on another stage.
-    """
+    """Scale all gradients, with those of ``stages`` and less ``copies``, to a norm; returns the norm before."""
     found = [parameter for parameter in parameters if parameter.grad is not None]
     counted = [each.grad for each in found if each.grad is not None and each not in copies]
     parts = [_whole_norm(some) for some in _by_mesh(counted)]

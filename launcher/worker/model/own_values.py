@@ -1,8 +1,8 @@
 """First values that a class of ``transformers`` gives to parameters and buffers by code of its own.
 
 Its ``_init_weights`` is called with a copy of each such module, whose small tensors are real and hold no number: what
-is one afterwards was set. Matrices are left out; they are drawn as those of any other class, except those that the
-module around them draws (``own_draws``).
+is one afterwards was set. Matrices are drawn as those of any other class, except those that the module around them
+draws.
 """
 
 from __future__ import annotations
@@ -115,10 +115,7 @@ def _set(made: Any, path: str, module: nn.Module) -> Iterator[tuple[str, torch.T
 
 
 def _twin(module: nn.Module, depth: int = 1) -> nn.Module:
-    """A copy with tensors of its own: real ones without a number where they are small, else without memory.
-
-    So have the children of the module, and what is further below has none.
-    """
+    """A copy with tensors of its own: real ones without a number where they are small, else without memory."""
     twin: nn.Module = object.__new__(type(module))  # Calling __new__ of a class that FSDP made would build another.
     twin.__dict__ |= module.__dict__
     twin._parameters = {

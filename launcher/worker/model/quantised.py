@@ -1,10 +1,9 @@
 """QLoRA's frozen weights in 4-bit NormalFloat (arXiv:2305.14314, section 3), packed and unpacked by bitsandbytes.
 
 From the meta device on, a weight is its packed bytes, two values in each, which ranks replicate or shard as those of
-any parameter. It is drawn or read whole, one weight at a time, and quantised on the device, so that the model never
-stands there in the compute format. The quantisation constants are no parameters: every rank has all of them. Linears
-multiply with packed weights; the experts of a layer, which are one tensor of three dimensions, are unpacked for each
-of its passes by a parametrization of torch's.
+any parameter; it is quantised on the device, one weight at a time. The quantisation constants are no parameters: every
+rank has all of them. The experts of a layer, one tensor of three dimensions, are unpacked for each of its passes by a
+parametrization of torch's.
 """
 
 from __future__ import annotations

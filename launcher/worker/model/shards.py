@@ -48,10 +48,7 @@ def optimizer(spec: RunSpec, groups: Groups) -> Optimizer:
 
 
 def of_flat(spec: RunSpec, groups: Groups) -> Optimizer | None:
-    """The optimizer of bitsandbytes over groups that ZeRO makes flat tensors of; None where DeepSpeed has its own.
-
-    torchao would keep a flat tensor that is not of whole blocks in full.
-    """
+    """The optimizer of bitsandbytes over flat tensors of ZeRO, which torchao would keep in full; else None."""
     wanted = spec.optimizer
     if wanted.name in ("adamw", "sgd"):
         return None
@@ -86,10 +83,7 @@ class _Uncompiled:
 
 
 class _Gathering(Adafactor):
-    """Adafactor whose sharded parameters are gathered one by one, and whose states every rank has whole.
-
-    On shards themselves torch 2.15 refuses its operations, and the sums of a rank's own rows would be other numbers.
-    """
+    """Adafactor whose sharded parameters are gathered one by one: on shards torch 2.15 refuses its operations."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -1,7 +1,4 @@
-"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads.
-
-``DistributedAttention`` of DeepSpeed exchanges one for the other before and after torch's attention.
-"""
+"""DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 def connect(device: torch.device) -> None:
-    """Start DeepSpeed's communication over torch's process groups.
+    """Start DeepSpeed's communication over torch's process groups, without its shared-memory allreduce on the CPU.
 
-    On the CPU DeepSpeed compiles a shared-memory allreduce (``deepspeed_shm_comm``) at the first use of a process
-    group: minutes, and 69 MB of /dev/shm for each rank, where containers often have 64 MB in all.
+    It would be compiled (``deepspeed_shm_comm``) for minutes, and take 69 MB of /dev/shm for each rank.
     """
     if device.type == "cpu":
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

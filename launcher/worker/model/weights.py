@@ -1,10 +1,8 @@
-"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor.
+"""Start from a local Hugging Face folder: each rank reads only its own part of each tensor, whole or sharded.
 
-Safetensors files are mapped, and a slice of a tensor is read without the rest. Each parameter is asked for this rank's
-region of the whole (``initial.local``), so the same code serves whole and sharded models. All that is missing, or of
-another shape, is named in one error. A LoRA adapter's own parameters, which no folder holds, get fresh values. Experts
-that lie in the files one by one are read into the one tensor of their layer, as ``transformers`` says of each class
-(``conversion_mapping.py``).
+All that is missing, or of another shape, is named in one error. A LoRA adapter's own parameters get fresh values.
+Experts that lie in the files one by one are read into the one tensor of their layer (``conversion_mapping.py`` of
+``transformers``).
 """
 
 from __future__ import annotations

@@ -14,10 +14,7 @@ from launcher.base.files import JsonObject
 
 
 def observe(content: Mapping[str, Any]) -> JsonObject:
-    """The parameters by place, the kind of each layer, and the bytes that a layer of each kind saves for a token.
-
-    Without ``passes`` no layer could be run under fake tensors; ``why`` says the reason.
-    """
+    """The parameters by place, the kind of each layer, and the bytes that each saves for a token, or ``why`` not."""
     import torch
     import transformers
 

@@ -1,7 +1,6 @@
 """The bytes that one layer saves for its backward pass and allocates in it, under fake tensors.
 
-A first pass through the model keeps what each layer is called with; then a layer of each kind runs alone, forward and
-backward, at two lengths of a sequence, from which bytes for one token follow that grow with the length or do not.
+A first pass keeps what each layer is called with; then a layer of each kind runs alone at two lengths of a sequence.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class Seen:
 
 
 def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObject:
-    """For each kind and format, bytes for one token as ``[constant, by length]``.
-
-    With ``whole`` the first pass runs each layer, as some hand on more than hidden states to those behind them.
-    """
+    """For each kind and format, bytes for one token as ``[constant, by length]``; the first pass may run ``whole``."""
     rows: JsonObject = {name: {} for name in found.kinds}
     config = found.model.config
     chunk = max(_CHUNK, *(getattr(config, key, None) or 0 for key in ("chunk_size", "mamba_chunk_size")))

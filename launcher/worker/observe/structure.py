@@ -1,7 +1,4 @@
-"""The parts of a model of a ``transformers`` class: its parameters by place, and which of its layers are equal.
-
-The class is built on torch's meta device, which takes no memory.
-"""
+"""The parts of a model of a ``transformers`` class on the meta device: parameters by place, and layers by kind."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """One rank of a run, alone, with real tensors and real kernels: ``python -m launcher.worker.rehearse``.
 
-A process group answers for the other ranks (:mod:`.world`), the engine is the worker's own, and memory is followed as
-in a real run. The document is ``launcher.job.memory``. An engine that needs more has a module of its backend's name
-with a function ``rehearse(rehearsal)``.
+An engine that needs more than itself has a module of its backend's name here with a function ``rehearse(rehearsal)``.
 """
 
 from __future__ import annotations
@@ -42,10 +40,7 @@ _PACKAGES = ("torch", "transformers", "deepspeed", "megatron-core", "transformer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The request for ``steps`` steps of one rank of a run.
-
-    ``directory`` is like a run directory, with ``spec.json`` and the job's files; ``words`` is for its program.
-    """
+    """The request for ``steps`` steps of one rank of the run in ``directory``, with ``words`` for its program."""
 
     spec: RunSpec
     directory: Path
@@ -99,11 +94,7 @@ class CudaPhases(memory.CudaTracker):
 
 
 def measure(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]], None]) -> Rehearsed:
-    """Train, and return the document of it, to the last step or until memory has ended.
-
-    ``train`` gets a list for the seconds of each step that is only timed; ``oom.json`` then holds all that is known of
-    the end of memory.
-    """
+    """Train, and return the document of it, to the last step or until memory has ended; ``train`` notes seconds."""
     seconds: list[float] = []
     try:
         train(seconds)

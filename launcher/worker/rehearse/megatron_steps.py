@@ -71,8 +71,7 @@ class Steps(Follower):
 def tokens_exchanged() -> Iterator[None]:
     """Let the other expert parallel ranks have their tokens spread evenly over the experts.
 
-    This rank's own tokens go where its router sends them. Otherwise every rank would seem to have just these, and a
-    chance of few tokens would be counted once for each rank. (``MoEAlltoAllTokenDispatcher.preprocess``.)
+    Otherwise every rank would seem to have this one's, and a chance would count often (``MoEAlltoAllTokenDispatcher``).
     """
     module: Any = token_dispatcher
     gather = module.gather_from_sequence_parallel_region

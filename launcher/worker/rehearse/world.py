@@ -1,12 +1,8 @@
 """The world of a rehearsed rank: its place, its device, and groups of one process that answers for all other ranks.
 
-They give what memory and control flow need: outputs are filled with finite numbers, nothing is kept, nobody waits.
-Other ranks are taken to have what this rank has: gathered are copies of its own share, a reduced tensor stays as it is,
-and of a tensor to be scattered it takes its own part. A tensor that only another rank has (a broadcast from it, a
-pipeline stage's output) is drawn, since constants would send all tokens to the same experts.
-
-Torch's own "fake" group will not do: its outputs of a reduce-scatter are memory as it was found, where not-a-number
-makes DeepSpeed leave out the optimizer, and its futures are empty, on which DDP waits for ever.
+Other ranks are taken to have what this rank has: gathered are copies of its own share, a reduced tensor stays as it is.
+A tensor that only another rank has is drawn, since constants would send all tokens to the same experts. Torch's own
+"fake" group will not do: its reduce-scatters hold not-a-number, and on its empty futures DDP waits for ever.
 """
 
 from __future__ import annotations
@@ -79,10 +75,7 @@ def _place(spec: RunSpec, rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _every_group_answered() -> Iterator[None]:
-    """Make each group as :class:`Alone`, whatever backend it is asked for.
-
-    Torch and the frameworks still find the backend's name that they have asked for: some do otherwise under NCCL.
-    """
+    """Make each group as :class:`Alone`; torch and the frameworks find the backend's name that they asked for."""
     c10d: Any = distributed_c10d
     real = c10d._new_process_group_helper
 

@@ -1,7 +1,6 @@
-"""The agreement of all ranks about each checkpoint: go on, pause saving while the disk is full, or fail.
+"""The agreement of all ranks about each part of a checkpoint: go on, pause saving while the disk is full, or fail.
 
-A rank that cannot write must not leave the others in a collective that it will never come to. So each part of a save
-ends with an agreement: every rank tells whether it has failed, and why, and all of them draw the same conclusion.
+A rank that cannot write must not leave the others in a collective that it will never come to.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ class Saving:
     def together(self, step: int, folder: Path, act: Callable[[], object], *, last: bool) -> bool:
         """Do this rank's part of a save; True if all ranks have done theirs, False where saving is paused.
 
-        Where a rank has failed, ``folder`` is removed; a full disk is an error where it is the ``last`` save.
-
-        Raises:
-            CheckpointError: On all ranks alike; the checkpoints before this one are intact.
+        A failure removes ``folder`` and is a CheckpointError on all ranks alike; a full disk only at the ``last`` save.
         """
         self._begun.setdefault(step, time.monotonic())
         try:

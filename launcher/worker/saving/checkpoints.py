@@ -1,11 +1,8 @@
 """Checkpoint folders: written whole or not at all, the newest found again, the oldest removed.
 
-``checkpoints/step-00000100/`` holds the engine's files and ``state.json`` (``launcher.saved.checkpoints``): the step,
-the position in the data, and the sizes of the model. The engine writes into ``step-00000100.partial``; once every
-rank's part is on disk, rank 0 renames the folder, and only then removes those beyond ``save.keep``. With ``save.async``
-the rename waits until all ranks have agreed, beside a later step, that none is still writing. A kill at any moment so
-leaves at least the checkpoint before. A full disk pauses saving: all ranks agree on it, what was written is removed,
-training goes on, and the next checkpoint that is due is tried again; only the last one of a run must succeed.
+The engine writes into ``step-00000100.partial``; once every rank's part is on disk, rank 0 renames the folder, and only
+then removes those beyond ``save.keep``. With ``save.async`` the rename waits until all ranks have agreed, beside a
+later step, that none is still writing. A full disk pauses saving; only the last checkpoint of a run must succeed.
 """
 
 from __future__ import annotations
@@ -81,11 +78,7 @@ class Checkpoints:
         return self.restore(engine)
 
     def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
-        """Write a checkpoint; with ``save.async`` it gets its name later, in :meth:`settle` or :meth:`wait`.
-
-        Raises:
-            CheckpointError: It cannot be written, also for a full disk if it is the last; those before it are intact.
-        """
+        """Write a checkpoint; with ``save.async`` :meth:`settle` or :meth:`wait` names it; else CheckpointError."""
         self.wait()
         partial = self._folder / f"step-{step:08d}.partial"
         pending: list[PendingSave | None] = []

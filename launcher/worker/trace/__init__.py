@@ -1,9 +1,7 @@
 """Allocations of a run, by the workers' own code under fake tensors: ``python -m launcher.worker.trace``.
 
-No GPU and no peers: tensors have shapes and no values (``FakeTensorMode``), and the process group answers at once
-(torch's "fake" backend). Every storage that the code makes, resizes and drops is followed, and the sequence is played
-back through a model of torch's caching allocator. Here is the run that is traced in a run's place: the same on every
-count that memory depends on, and quick.
+No GPU and no peers: the process group answers at once (torch's "fake" backend). Every storage that the code makes,
+resizes and drops is followed, and played back through a model of torch's caching allocator.
 """
 
 from __future__ import annotations
@@ -68,10 +66,7 @@ def depths(spec: RunSpec) -> tuple[int, ...]:
 
 
 def adapt_run(spec: RunSpec, layers: int) -> RunSpec:
-    """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults.
-
-    FlashAttention's own package saves what torch's flash kernel saves, so ``attention=flash`` is traced as ``sdpa``.
-    """
+    """The run at a depth, with at most two micro-batches, from fresh values, with a GPU's defaults."""
     optimizer, model = spec.optimizer, spec.model
     if spec.hardware.device == "cuda" and optimizer.fused is None and optimizer.foreach is None:
         # Our worker asks for one kernel, and DeepSpeed's Adam is one; its SGD is torch's, left to torch's own choice.

@@ -48,10 +48,7 @@ class _Block:
 
 
 class CachingAllocator:
-    """Hands out numbered blocks; with a capacity in bytes no more may be reserved.
-
-    ``reserved`` are the bytes of all segments, or of all mapped pages.
-    """
+    """Hands out numbered blocks; ``reserved`` are all segments' or mapped pages' bytes, at most a capacity."""
 
     def __init__(self, *, expandable: bool = False, capacity: int | None = None) -> None:
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
@@ -176,11 +173,7 @@ class CachingAllocator:
                 self.reserved -= entry[0]
 
     def _unmap(self, pool: _Pool) -> None:
-        """Give the pages of free blocks back.
-
-        A block's place is not kept, so a page counts as free where a block holds it whole from its own start; pages
-        that are mapped again are at the end.
-        """
+        """Give back the pages that a free block holds whole from its own start, as its place is not kept."""
         page = _page(pool)
         for entry in list(self._free[pool]):
             block = entry[2]

@@ -1,9 +1,7 @@
-"""Two training steps of one rank at one depth, recorded.
+"""Two training steps of one rank at one depth, recorded: the worker's own engine in torch's fake process group.
 
-The process group is torch's fake one of the run's own size, in which a rank has no peers and collectives end at once.
-Under fake tensors every operation runs for its shapes alone, and the recorder notes what each would allocate. A run on
-GPUs is traced on the fake CPU, with streams and kernels chosen as a GPU would choose them and sizes rounded as its
-allocator rounds. The engine is the worker's own.
+A run on GPUs is traced on the fake CPU, with streams and kernels chosen as a GPU would choose them and sizes rounded as
+its allocator rounds.
 """
 
 from __future__ import annotations
@@ -134,10 +132,9 @@ def label(recorder: Recorder, engine: Engine) -> None:
 
 @contextlib.contextmanager
 def gpu_kernels() -> Iterator[None]:
-    """Attention by the flash kernel of CUDA, also with dropout, where the CPU would fall back to whole scores.
+    """Attention by the flash kernel of CUDA, whose dropout keeps a mask of one byte for each element.
 
-    The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp). Dropout
-    keeps a mask of one byte for each element; the CPU would keep it in the format of the activations.
+    The memory-efficient and the cuDNN kernel save the same tensors (query, key, value, output, log-sum-exp).
     """
     attention = functools.partial(_attention, functional.scaled_dot_product_attention)
     dropout = functools.partial(_dropout, functional.dropout)
@@ -188,10 +185,7 @@ def _efficient(
     dropout_p: float,
     scale: float | None,
 ) -> torch.Tensor:
-    """Heads of two sizes beside a mask, which one kernel of CUDA alone takes (``aten`` ``sdp_utils.cpp``).
-
-    A mask of truth values becomes one of numbers first (``convert_boolean_attn_mask``).
-    """
+    """Heads of two sizes beside a mask, which one kernel of CUDA alone takes (``aten`` ``sdp_utils.cpp``)."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     mask = mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

@@ -1,9 +1,7 @@
 """Replacements for calls of frameworks that a process group without peers, or tensors without values, cannot answer.
 
-DDP agrees on its buckets by sending values and waits on futures that torch's fake process group leaves empty; DeepSpeed
-compares numbers among ranks and keeps groups of the world it started in; routers count the tokens of each expert;
-``Module._apply`` swaps parameters, which fake ones do not allow. Each is replaced only inside a context manager and put
-back after it.
+DDP agrees on its buckets by values; DeepSpeed compares numbers among ranks; routers count the tokens of each expert;
+``Module._apply`` swaps parameters. Each is replaced only inside a context manager and put back after it.
 """
 
 from __future__ import annotations
@@ -91,10 +89,7 @@ def ddp() -> Iterator[None]:
 
 @contextlib.contextmanager
 def even_routing(spec: RunSpec) -> Iterator[None]:
-    """Let the ranks of an exchange send each other equal shares of their copies of tokens; fake counts have no values.
-
-    ``AllToAllEP`` of transformers reads them by ``tolist``: what it sends to each rank, and what it gets from each.
-    """
+    """Let the ranks of an exchange (``AllToAllEP``) send each other equal shares of their copies of tokens."""
     degree, parallel = spec.parallel.expert, spec.parallel
     copies = spec.micro_batch_size * spec.sequence_length // parallel.context * spec.model.num_experts_per_tok
     sizes = [copies // degree + (rank < copies % degree) for rank in range(degree)]

@@ -1,17 +1,12 @@
 """The watch over a run that trains: the memory of all ranks, and the time of each rank's own work.
 
 ``memory.jsonl`` has a line of every rank for the loading of the model (step 0), for the first two steps, and for every
-``train.log_memory_every``-th; the first checkpoint and the first evaluation add one. Rank 0 writes for all. A run that
-goes on from a checkpoint first cuts the lines of steps that it will do again. Each rank watches its own samples for
-growth (``launcher.worker.watch.growth``), and rank 0 reports it as an event.
+``train.log_memory_every``-th; the first checkpoint and the first evaluation add one. Rank 0 writes for all.
 
 Synchronous ranks all take as long as the slowest, so steps tell none apart. Measured are the time in which a rank gets
 its micro-batches, and the forward passes of its blocks, which lie between the collectives of DDP, FSDP, ZeRO 0 to 2 and
-pipelines (``launcher.worker.beat``). Communication inside of a block (tensor, context and expert parallel parts, ZeRO
-3's gathering) counts with it, and with it the wait for its partners: then these are slow together. Backward passes are
-left out: their collectives run beside them. Megatron-LM's loop is not measured. Every ten steps all ranks tell each
-other their mean (``rank_times.jsonl``). A rank is slow that took 20% more than the median of the ranks of its pipeline
-stage over 50 steps, until it no longer does.
+pipelines. Communication inside of a block counts with it: then the partners are slow together. Megatron-LM's loop is
+not measured. A rank is slow that took 20% more than the median of its pipeline stage over 50 steps.
 """
 
 from __future__ import annotations
@@ -65,10 +60,7 @@ class MemoryLog:
                 files.cut(self._path, step)
 
     def write(self, step: int, tokens: int | None = None) -> None:
-        """Gather the ranks' measurements since the last call, and write them down.
-
-        ``step`` is the last one done, 0 while the model was loaded; ``tokens`` are of this rank's micro-batch.
-        """
+        """Gather the ranks' measurements since the last call, and write them down; step 0 is the model's loading."""
         record = self._context.memory.last = self._record(step, tokens)
         own = (record, [growth for growth in self._watch.add(record) if growth.matters(self._context.spec.steps)])
         gathered: list[tuple[MemoryRecord, list[Growth]]] | None = None
@@ -205,10 +197,7 @@ class Pace:
 
 
 def slow(spec: RunSpec, means: list[float]) -> dict[int, float]:
-    """Ranks that take 20% longer than the median of their pipeline stage, and by how much, of each rank's seconds.
-
-    The median of an even number is the lower one: of two ranks the other is compared with the faster.
-    """
+    """Ranks that take 20% longer than the (lower) median of their pipeline stage, and by how much."""
     size = len(means) // spec.parallel.pipeline
     found = {}
     for rank, mean in enumerate(means):

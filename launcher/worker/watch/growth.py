@@ -1,12 +1,10 @@
 """Memory that grows from sample to sample: which pile, how fast, and when the place is full.
 
-The rule: of a series' last eighteen samples, or of all of them where they are more, every value of the middle third
-lies above every value of the first, and every value of the last above those of the middle; and the median of the last
-third is more than 1% of the place's size above that of the first. Eighteen values without a trend come in such an
-order once in 17 million times (18! / (6!)^3), and more of them less often; a level that is reached and kept never does.
-The rate is the difference of the two medians, by step; the place is full where its newest bytes, growing at that rate,
-reach its size. The first samples behind a start do not count; of a node, which others may use, only growth that fills
-it before the run's end is reported.
+Of a series' last eighteen samples, or of all of them, every value of the middle third lies above every value of the
+first, and every value of the last above those of the middle; and the median of the last third is more than 1% of the
+place's size above that of the first. Eighteen values without a trend come in such an order once in 17 million times
+(18! / (6!)^3). The rate is the difference of the two medians, by step. The first samples behind a start do not count;
+of a node only growth that fills it before the run's end is reported.
 """
 
 from __future__ import annotations

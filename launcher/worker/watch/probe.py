@@ -1,14 +1,10 @@
 """A look at the ranks before the first step: does each compute, and talk to its neighbours, as fast as the others?
 
-A GPU that is throttled or broken, or a bad link, would hold up every step of all ranks, and is found only when a
-collective times out, if at all. So each rank times matrix products, and then all-reduces with its neighbours: of
-several nodes with all ranks of the next node and of the one before, on one node with the next rank and the one before.
-The better of the two counts, so that a neighbour of a slow one is not taken for it. A rank that takes more than
-``SLOWER`` of the (lower) median, twice in a row, is named with its node, and the run ends; with two ranks, or two
-nodes, an exchange says nothing about whose fault it is, and the products alone do.
-
-No rank waits for another without end: each tells the job's store how far it is, and has a thread that looks there. A
-rank that gets no further for ``LIMIT_S`` ends the job and names the ranks that are furthest behind.
+Each rank times matrix products, and then all-reduces with its neighbours in a ring of nodes, or of the ranks of one
+node; the better of the two counts, so that a neighbour of a slow one is not taken for it. A rank that takes more than
+``SLOWER`` of the (lower) median, twice in a row, is named, and the run ends; with two an exchange does not say whose
+fault it is, and the products alone do. A rank that gets no further for ``LIMIT_S`` ends the job and names the ranks
+that are furthest behind.
 """
 
 from __future__ import annotations
