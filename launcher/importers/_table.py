@@ -1,23 +1,29 @@
-"""Rows of a table that says, of each key of another program's file, what says it here, or why it is left out.
+"""Tables that say, of each key of another program's file, what says it here, or why it is left out.
 
-A row acts on keys that no row before it entered. ``differs`` is what a user should know of the difference; it is the
-effect in the list of what is left out, and stands beside the key in docs/coming-from.md.
+A table is a YAML of ``tables/``: a list of rows, whose first entry is a kind (:data:`_KINDS`) with its keys between
+blanks. A row acts on keys that no row before it entered. ``differs`` is what a user should know of the difference; it
+stands beside the key in docs/coming-from.md. ``effect`` and ``why`` are the reasons in the list of what is left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.config import recipes
+from launcher.config import recipes, safe_yaml
 from launcher.config.ledger import OPEN, Imported
 from launcher.importers._reading import Reading
 from launcher.spec.parse import OPEN_NODES, accepts, kinds
 
 type Enter = Callable[[Reading, str], None]
 
+_FOLDER = Path(__file__).with_name("tables")
 _KEY = re.compile(r"[a-z_]+\.[a-z_.]+\Z")
 
 OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", "false", "no", "none", [], {})
@@ -33,6 +39,39 @@ class Row:
     differs: str  # What differs, or why they are left out.
     enter: Enter
     tells: bool = True  # False for keys that the documentation need not list: they change no training.
+
+
+def table(name: str) -> Any:
+    """The content of ``tables/NAME.yaml``."""
+    return safe_yaml.load(_FOLDER / f"{name}.yaml")
+
+
+def rows(name: str, *by: Enter, **shared: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows of ``tables/NAME.yaml``.
+
+    A row ``by`` is entered by the function ``call``, one of ``by``; ``rows`` stands for rows that peers share.
+    """
+    calls = {function.__name__.lstrip("_"): function for function in by}
+    found: list[Row] = []
+    for spec in table(name):
+        found += shared[spec["rows"]] if "rows" in spec else [_row(spec, calls)]
+    return tuple(found)
+
+
+def _row(spec: JsonObject, calls: Mapping[str, Enter]) -> Row:
+    kind, keys = next(iter(spec.items()))
+    sets = ", ".join(f"{name}={recipes.literal(value)}" for name, value in spec.get("sets", {}).items())
+    told = (spec[name] for name in ("differs", "effect", "why") if name in spec)
+    enter = calls[spec["call"]] if kind == "by" else partial(_KINDS[kind], spec)
+    if not _CONDITIONS.isdisjoint(spec):
+        enter = partial(_enter_where, spec, enter)
+    differs = next(told, "other words are refused" if kind == "words" else "")
+    return Row(tuple(keys.split()), spec.get("says", sets), differs, enter, tells=kind != "idle")
+
+
+def under(rows: Iterable[Row], *prefixes: str) -> tuple[Row, ...]:
+    """The same rows for keys behind each of these prefixes."""
+    return tuple(replace(row, keys=tuple(f"{start}{key}" for start in prefixes for key in row.keys)) for row in rows)
 
 
 def apply(rows: Iterable[Row], reading: Reading) -> None:
@@ -113,26 +152,6 @@ def defaults(reading: Reading, settings: Mapping[str, Any]) -> None:
             (reading.settings if "." in setting else reading.choose)[setting] = value
 
 
-def number(keys: str, setting: str, differs: str = "") -> Row:
-    """Numbers that a setting takes as they are."""
-    return Row(tuple(keys.split()), setting, differs, lambda reading, key: reading.say_number(key, setting))
-
-
-def count(keys: str, setting: str, differs: str = "", *, least: int = 0) -> Row:
-    """Whole numbers that a setting takes as they are."""
-    return Row(tuple(keys.split()), setting, differs, lambda reading, key: reading.say_count(key, setting, least))
-
-
-def flag(keys: str, setting: str, differs: str = "") -> Row:
-    """Switches that a setting takes as they are."""
-    return Row(tuple(keys.split()), setting, differs, lambda reading, key: reading.say_flag(key, setting))
-
-
-def text(keys: str, setting: str, differs: str = "") -> Row:
-    """Words that a setting takes as they are."""
-    return Row(tuple(keys.split()), setting, differs, lambda reading, key: say_text(reading, key, setting))
-
-
 def say_text(reading: Reading, key: str, setting: str) -> None:
     """Say a key's text by a setting, or by the choice of a group; anything but text is an error."""
     value = reading.value(key)
@@ -149,110 +168,101 @@ def choose(reading: Reading, key: str, settings: Mapping[str, Any]) -> None:
     reading.ledger.say(key, *settings)
 
 
-def words(keys: str, setting: str, table: Mapping[str, Any], otherwise: str, differs: str = "") -> Row:
-    """Words, each with the value of the setting or the settings that say it; ``otherwise`` is the effect of others."""
-
-    def enter(reading: Reading, key: str) -> None:
-        value = reading.value(key)
-        found = table.get(str(value).lower(), table) if not isinstance(value, list | dict) else table
-        if found is table:
-            reading.ledger.leave(key, otherwise.replace("{}", str(value)))
-        elif found is None:
-            reading.ledger.default(key)
-        else:
-            choose(reading, key, found if isinstance(found, dict) else {setting: found})
-
-    return Row(tuple(keys.split()), setting, differs or "other words are refused", enter)
+def say_word(reading: Reading, key: str, setting: str, table: Mapping[str, Any], otherwise: str) -> None:
+    """Say a word by its value of the setting, or by its settings; ``otherwise`` is the effect of other words."""
+    value = reading.value(key)
+    found = table.get(str(value).lower(), table) if not isinstance(value, list | dict) else table
+    if found is table:
+        reading.ledger.leave(key, otherwise.replace("{}", str(value)))
+    elif found is None:
+        reading.ledger.default(key)
+    else:
+        choose(reading, key, found if isinstance(found, dict) else {setting: found})
 
 
-def switch(keys: str, settings: Mapping[str, Any], differs: str = "") -> Row:
-    """Switches that these settings say where they are on; where they are off, the run is the same here."""
-
-    def enter(reading: Reading, key: str) -> None:
-        if reading.flag(key):
-            choose(reading, key, settings)
-        elif reading.ledger.is_open(key):
-            reading.ledger.default(key)
-
-    ours = ", ".join(f"{name}={recipes.literal(value)}" for name, value in settings.items())
-    return Row(tuple(keys.split()), ours, differs, enter)
+def usual(reading: Reading, key: str, values: Iterable[Any], effect: str) -> None:
+    """Enter a key with which the run is the same here at one of these values, and is another at any other."""
+    if _is_one_of(reading.value(key), values):
+        reading.ledger.default(key)
+    else:
+        reading.ledger.leave(key, effect)
 
 
-def positive(keys: str, setting: str, differs: str = "") -> Row:
-    """Whole numbers that a setting takes where they are above 0; else the run is the same here."""
-
-    def enter(reading: Reading, key: str) -> None:
-        if (reading.number(key) or 0) > 0:
-            reading.say_count(key, setting, 1)
-        elif reading.ledger.is_open(key):
-            reading.ledger.default(key)
-
-    return Row(tuple(keys.split()), setting, differs, enter)
+def _is_one_of(value: Any, values: Iterable[Any]) -> bool:
+    """True for one of the values, of its type: 1 is not true here."""
+    return any(value is each or (type(value) is type(each) and value == each) for each in values)
 
 
-def usual(keys: str, values: object, effect: str) -> Row:
-    """Keys with which the run is the same here at one of these values, and is another at any other."""
-    known = values if isinstance(values, tuple) else (values,)
-
-    def enter(reading: Reading, key: str) -> None:
-        value = reading.value(key)
-        if any(value is each or (type(value) is type(each) and value == each) for each in known):
-            reading.ledger.default(key)
-        else:
-            reading.ledger.leave(key, effect)
-
-    return Row(tuple(keys.split()), "", effect, enter)
+def _words(row: JsonObject, reading: Reading, key: str) -> None:
+    if "wrong" in row and str(reading.value(key)).lower() not in row["table"]:
+        reading.wrong(key, row["wrong"])
+    else:
+        say_word(reading, key, row.get("says", ""), row["table"], row.get("otherwise", ""))
 
 
-def off(keys: str, effect: str) -> Row:
-    """Keys that only change the run where they are switched on, and cannot be said."""
-    return usual(keys, OFF, effect)
+def _switch(row: JsonObject, reading: Reading, key: str) -> None:
+    if reading.flag(key):
+        choose(reading, key, row["sets"])
+    elif reading.ledger.is_open(key):
+        reading.ledger.default(key)
 
 
-def idle(keys: str, why: str) -> Row:
-    """Keys that change nothing of the training."""
-
-    def enter(reading: Reading, key: str) -> None:
-        reading.ledger.leave(key, f"no effect: {why}", matters=False)
-
-    return Row(tuple(keys.split()), "", why, enter, tells=False)
+def _other(row: JsonObject, reading: Reading, key: str) -> None:
+    if reading.value(key) in OFF:
+        reading.ledger.default(key)
+    else:
+        reading.ledger.leave(key, row["effect"], matters=False)
 
 
-def other(keys: str, effect: str) -> Row:
-    """Keys that a run here is without, with the same maths, memory and data."""
-    known = tuple(keys.split())
-
-    def enter(reading: Reading, key: str) -> None:
-        if reading.value(key) in OFF:
-            reading.ledger.default(key)
-        else:
-            reading.ledger.leave(key, effect, matters=False)
-
-    return Row(known, "", effect, enter)
+def _revision(_row: JsonObject, reading: Reading, key: str) -> None:
+    if reading.value(key) == "main" or "model" not in reading.choose:
+        reading.ledger.default(key)
+    else:
+        choose(reading, key, {"model": f"{reading.choose['model']}@{reading.value(key)}"})
 
 
-def by(keys: str, ours: str, differs: str, enter: Enter) -> Row:
-    """Keys that a function of their own enters."""
-    return Row(tuple(keys.split()), ours, differs, enter)
+_KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
+    # Numbers, whole numbers, switches, texts and any other values that a setting takes as they are.
+    "number": lambda row, reading, key: reading.say_number(key, row["says"]),
+    "count": lambda row, reading, key: reading.say_count(key, row["says"], row.get("least", 0)),
+    "flag": lambda row, reading, key: reading.say_flag(key, row["says"]),
+    "text": lambda row, reading, key: say_text(reading, key, row["says"]),
+    "value": lambda row, reading, key: reading.say(key, {row["says"]: reading.value(key)}),
+    # Words, each with its value of the setting or with its settings; others are left out, or are wrong.
+    "words": _words,
+    # Switches that some settings say where they are on; where they are off, the run is the same here.
+    "switch": _switch,
+    # Keys with which the run is the same here at one of some values.
+    "usual": lambda row, reading, key: usual(reading, key, row["at"], row["effect"]),
+    # Keys that only change the run where they are switched on, and cannot be said.
+    "refused": lambda row, reading, key: usual(reading, key, OFF, row["effect"]),
+    # Keys that a run here is without, with the same maths, memory and data.
+    "other": _other,
+    # Keys that change nothing of the training.
+    "idle": lambda row, reading, key: reading.ledger.leave(key, f"no effect: {row['why']}", matters=False),
+    # Keys that are said together once all others are.
+    "later": lambda row, reading, key: None,
+    # The revision of the model that a key before it names.
+    "revision": _revision,
+}
+
+_CONDITIONS = frozenset({"same", "auto", "only", "tasks"})
 
 
-def later(keys: str, ours: str, differs: str) -> Row:
-    """Keys that are said together once all others are."""
-    return Row(tuple(keys.split()), ours, differs, lambda reading, key: None)
+def _enter_where(row: JsonObject, enter: Enter, reading: Reading, key: str) -> None:
+    """Enter a key that acts under a condition.
 
-
-def revision(keys: str) -> Row:
-    """The revision of the model that a key before it names."""
-
-    def enter(reading: Reading, key: str) -> None:
-        if reading.value(key) == "main" or "model" not in reading.choose:
-            reading.ledger.default(key)
-        else:
-            choose(reading, key, {"model": f"{reading.choose['model']}@{reading.value(key)}"})
-
-    return Row(tuple(keys.split()), "model", "behind the name: OWNER/NAME@REVISION", enter)
-
-
-def known_keys(rows: Sequence[Row]) -> set[str]:
-    """Every key of a table."""
-    return {key for row in rows for key in row.keys}
+    ``same`` are values with which the run is the same; ``auto`` says that the reader of the file fills that word in;
+    ``only`` is a switch that it takes, with the reason why it is idle without; ``tasks`` are those that read it.
+    """
+    switch = next(iter(row.get("only", {})), None)
+    if _is_one_of(reading.value(key), row.get("same", ())):
+        reading.ledger.default(key)
+    elif row.get("auto") and str(reading.value(key)) == "auto":
+        reading.idle(f"the program that reads the file fills it in: {row['says']} decides here", key)
+    elif switch is not None and not reading.flag(switch):
+        reading.idle(row["only"][switch], key)
+    elif "tasks" in row and reading.choose.get("task", "sft") not in row["tasks"]:
+        reading.idle("another task reads it", key)
+    else:
+        enter(reading, key)

@@ -5,47 +5,18 @@ An evaluation, a save or a warm-up that is a share of the run is one here where 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from launcher.importers import _table
 from launcher.importers._reading import Reading
-from launcher.importers._table import (
-    Row,
-    by,
-    choose,
-    count,
-    flag,
-    idle,
-    later,
-    number,
-    off,
-    other,
-    switch,
-    text,
-    usual,
-    words,
-)  # fmt: skip
+from launcher.importers._table import choose, rows, under
 
-_OPTIMIZERS: Mapping[str, Any] = {
-    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw", "adamw_apex_fused"), "adamw"),
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "ao_adamw_8bit"), "adamw_8bit"),
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    **dict.fromkeys(("paged_adamw_32bit", "paged_adamw"), "adamw"),
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-    **dict.fromkeys(("lion_32bit", "lion"), "lion"),
-    "muon": "muon",
-}
-_OTHER_OPTIMIZER = "{} takes other steps or keeps other states than the optimizers here: set optimizer.name"
+_STAGE = re.compile(r"(?:zero|stage|ds_?z|_z)[_-]?([0-3])", re.IGNORECASE)
+_OFFLOAD = re.compile(r"offload", re.IGNORECASE)
+_PARAMS = re.compile(r"offload_params?\b|offload_parameters", re.IGNORECASE)
 
-_SCHEDULES: Mapping[str, Any] = {
-    **dict.fromkeys(("linear", "polynomial"), "linear"),
-    **dict.fromkeys(("cosine", "cosine_with_min_lr", "cosine_with_restarts"), "cosine"),
-    **dict.fromkeys(("constant", "constant_with_warmup"), "constant"),
-    "inverse_sqrt": "inverse_sqrt",
-    "warmup_stable_decay": "wsd",
-}
 _DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
 DEFAULTS: Mapping[str, Any] = {
@@ -94,8 +65,8 @@ def _steps(reading: Reading, key: str) -> None:
         reading.ledger.default(key)
 
 
-def _epochs(reading: Reading, key: str) -> None:
-    if any((reading.number(other) or 0) > 0 for other in ("max_steps",)):
+def epochs(reading: Reading, key: str) -> None:
+    if (reading.number("max_steps") or 0) > 0:
         reading.idle("max_steps comes before it", key)
     else:
         reading.say_number(key, "train.epochs")
@@ -209,19 +180,6 @@ def tracks(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "no such tracker here: tracking=wandb, tensorboard or mlflow", matters=False)
 
 
-def checkpoints(reading: Reading, key: str) -> None:
-    """``gradient_checkpointing``: whole blocks are recomputed; ``offload`` moves their inputs to the host."""
-    value = str(reading.value(key)).lower()
-    if value in ("false", "none"):
-        reading.ledger.default(key)
-    elif value in ("true", "unsloth"):
-        choose(reading, key, {"checkpointing": "full"})
-    elif value == "offload":
-        choose(reading, key, {"checkpointing": "full", "checkpointing.offload": True})
-    else:
-        reading.ledger.leave(key, "whole blocks are recomputed here: set checkpointing.mode")
-
-
 def schedule_arguments(reading: Reading, key: str) -> None:
     """``lr_scheduler_kwargs``: the lowest rate, and the shape of a decay at the end."""
     name = key.rpartition(".")[2]
@@ -242,92 +200,64 @@ def schedule_arguments(reading: Reading, key: str) -> None:
 
 
 _DAY = 86400  # Seconds; a collective that waits longer is lost.
-LIGER: Mapping[str, Any] = {"train.loss": "fused", "train.kernels": "liger"}
 _AS_HERE: tuple[tuple[str, Any], ...] = (
     ("num_cycles", 0.5), ("num_cycles", 1), ("num_stable_steps", 0), ("warmup_type", "linear"), ("power", 1.0),
     ("lr_end", 0.0), ("num_stable_steps", None),
 )  # fmt: skip
 
-OPTIMIZER: tuple[Row, ...] = (
-    number("learning_rate", "optimizer.lr"),
-    words("optim optimizer", "optimizer", _OPTIMIZERS, _OTHER_OPTIMIZER,
-        "8-bit AdamW is torchao's, Lion bitsandbytes'; paged 32-bit states stay on the GPU"),
-    number("weight_decay", "optimizer.weight_decay", "left out it is 0"),
-    number("adam_beta1", "optimizer.beta1"),
-    number("adam_beta2", "optimizer.beta2", "left out it is 0.999"),
-    number("adam_epsilon", "optimizer.epsilon"),
-    number("max_grad_norm", "optimizer.clip"),
-    words("lr_scheduler_type lr_scheduler", "optimizer.schedule", _SCHEDULES,
-          "{} has learning rates of its own: set optimizer.schedule to take others",
-          "warmup_stable_decay is wsd; restarts and polynomials of higher order are refused"),
-    by("lr_scheduler_kwargs", "optimizer.min_lr, optimizer.wsd_decay_steps, optimizer.wsd_decay",
-       "other arguments are refused", schedule_arguments),
-    by("warmup_steps warmup_ratio", "optimizer.warmup_steps, optimizer.warmup_ratio", "a number below 1 is a ratio",
-        _warmup),
-    off("optim_args optim_target_modules", "the optimizer has no such argument here"),
-)  # fmt: skip
 
-ROWS: tuple[Row, ...] = (
-    *OPTIMIZER,
-    count("per_device_train_batch_size", "train.micro_batch_size", "left out it is 8", least=1),
-    count("gradient_accumulation_steps", "train.gradient_accumulation", least=1),
-    by("max_steps", "train.steps", "comes before epochs", _steps),
-    by("num_train_epochs", "train.epochs", "left out it is 3", _epochs),
-    count("seed", "train.seed"),
-    by("eval_strategy evaluation_strategy", "train.eval_every, train.evals_per_epoch", "", _evaluates),
-    by("eval_steps", "train.eval_every", "a share of the run is said where it is one of an epoch", _eval_steps),
-    by("save_strategy", "save.every, save.per_epoch, save.last", "`best` saves by steps here", saves),
-    by("save_steps", "save.every", "a share of the run is said where it is one of an epoch", _save_steps),
-    count("save_total_limit", "save.keep", least=1),
-    by("gradient_checkpointing activation_checkpointing", "checkpointing=full", "", checkpoints),
-    idle("gradient_checkpointing_kwargs activation_checkpointing_kwargs", "the same tensors are recomputed either way"),
-    by("report_to", "tracking", "other trackers are left out", tracks),
-    text("run_name", "run.name"),
-    count("dataloader_num_workers", "data.workers"),
-    flag("torch_compile", "train.compile", "each block is compiled"),
-    later("bf16 bfloat16 fp16 float16", "precision", "with precision.parameters where weights are loaded in 16 bits"),
-    number("label_smoothing_factor", "train.label_smoothing"),
-    flag("trust_remote_code", "model.trust_remote_code"),
-    by("ddp_timeout", "train.timeout_s", "at most a day", _waits),
-    switch("use_liger_kernel", LIGER),
-    other("liger_kernel_config", "all of Liger's kernels that there are here are taken"),
-    off("neftune_noise_alpha", "embeddings get no noise here (NEFTune)"),
-    usual("train_sampling_strategy", ("random",), "samples come in the order of train.seed here, not by their length"),
-    off("group_by_length", "samples come in the order of train.seed here, not by their length"),
-    off("auto_find_batch_size", "the batch is what the settings say here: set train.micro_batch_size"),
-    off("load_best_model_at_end", "the newest checkpoint is the run's end here; save.load=RUN@best takes the best"),
-    off("deepspeed_plugin galore_target", "there is no such thing here"),
-    usual("average_tokens_across_devices", (True,), "the loss is the mean over the tokens of the whole batch here"),
-    off("resume_from_checkpoint", "a run starts afresh here: set save.load, or launch resume"),
-    off("ignore_data_skip", "a run that goes on takes up its data where it was"),
-    off("parallelism_config", "degrees are those of parallel here: set parallel.tensor"),
-    off("use_cpu no_cuda use_mps_device", "the device is that of hardware here: set hardware.device"),
-    other("save_only_model", "whole checkpoints are written, from which the run goes on"),
-    count("ddp_bucket_cap_mb", "backend.bucket_cap_mb", "of DDP alone"),
-    idle("output_dir overwrite_output_dir", "a run has a directory of its own: run.directory"),
-    idle("logging_steps logging_strategy logging_first_step logging_dir logging_nan_inf_filter log_level"
-         " log_level_replica log_on_each_node disable_tqdm include_num_input_tokens_seen include_tokens_per_second"
-         " project trackio_space_id trackio_bucket_id trackio_static_space_id debug skip_memory_metrics plot_loss",
-         "of logs: every step is a line of metrics.jsonl"),
-    idle("push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision"
-         " push_to_hub_model_id push_to_hub_organization push_to_hub_token hub_license hub_model_id_prefix",
-         "nothing is sent to the Hub: hf upload does it"),
-    idle("tf32 bf16_full_eval fp16_full_eval torch_empty_cache_steps ddp_find_unused_parameters ddp_broadcast_buffers"
-         " ddp_static_graph ddp_backend local_rank full_determinism data_seed jit_mode_eval half_precision_backend"
-         " torch_compile_backend torch_compile_mode torchdynamo fp16_opt_level fp16_backend include_inputs_for_metrics",
-         "of how ranks and kernels do the same"),
-    idle("do_train do_eval do_predict per_device_eval_batch_size eval_delay eval_on_start eval_accumulation_steps"
-         " prediction_loss_only eval_do_concat_batches eval_use_gather_object include_for_metrics batch_eval_metrics"
-         " metric_for_best_model greater_is_better use_legacy_prediction_loop predict_with_generate"
-         " generation_max_length"
-         " generation_num_beams generation_config label_names past_index",
-         "of evaluation and of what is made of it"),
-    idle("save_safetensors save_on_each_node enable_jit_checkpoint restore_callback_states_from_checkpoint"
-         " use_cache accelerator_config length_column_name remove_unused_columns mp_parameters",
-         "of files and of what the Trainer keeps"),
-    idle("dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor dataloader_in_order"
-         " dataloader_multiprocessing_context dataloader_drop_last dispatch_batches split_batches",
-         "of how batches are loaded; every batch is whole here"),
+# What shards the model.
+
+
+def deepspeed(reading: Reading, key: str) -> None:
+    """A DeepSpeed file by its name (``zero3_bf16.json``, ``ds_z2_offload_config.json``): its stage and its offload."""
+    value = reading.value(key)
+    name = str(value).rpartition("/")[2]
+    found = _STAGE.search(name)
+    if not isinstance(value, str) or found is None:
+        effect = f"launch import deepspeed {value} reads it: set zero.stage (with parallel=zero3)"
+        reading.ledger.leave(key, effect)
+        return
+    stage = int(found[1])
+    said: dict[str, object] = {"parallel": f"zero{stage}"}
+    if _OFFLOAD.search(name) and stage:
+        if not _PARAMS.search(name):
+            said["zero.offload_optimizer"] = "cpu"
+        if stage == 3:
+            said["zero.offload_parameters"] = "cpu"
+    choose(reading, key, said)
+    reading.notes.append(f"{value} is taken by its name; launch import deepspeed reads what else it says")
+
+
+def fsdp(reading: Reading, key: str) -> None:
+    """``fsdp``: a list or a line of words."""
+    value = reading.value(key)
+    words_ = [str(each) for each in value] if isinstance(value, list) else re.split(r"[\s,]+", str(value))
+    found = {word for word in words_ if word}
+    if found <= {"", "False", "false"}:
+        reading.ledger.default(key)
+        return
+    shard = {"shard_grad_op": {"parallel": "fsdp", "zero": "2"}, "hybrid_shard": {"parallel": "hsdp"},
+             "no_shard": {"parallel": "ddp"}}  # fmt: skip
+    said: dict[str, object] = {"parallel": "fsdp"}
+    for word in found:
+        said |= shard.get(word, {})
+    if "offload" in found:
+        said |= {"zero.offload_optimizer": "cpu", "zero.offload_parameters": "cpu"}
+    choose(reading, key, said)
+
+
+def shard(reading: Reading) -> None:
+    """Choose what shards the model, where the keys so far did not: FSDP beside a block of it, else whole copies."""
+    beside = any(key.startswith("fsdp_config.") for key in reading.ledger.values)
+    reading.choose.setdefault("parallel", "fsdp" if beside else "ddp")
+
+
+FSDP = under(rows("fsdp"), "fsdp_config.", "fsdp_config.fsdp_", "fsdp_")
+SHARDING = rows("sharding", deepspeed, fsdp, fsdp=FSDP)
+ROWS = rows(
+    "trainer", epochs, saves, schedule_arguments, tracks, _eval_steps, _evaluates, _save_steps, _steps,
+    _waits, _warmup,
 )  # fmt: skip
 
 

@@ -14,24 +14,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _python
 from launcher.importers._reading import Reading
-from launcher.importers._table import (
-    Row,
-    apply,
-    by,
-    choose,
-    count,
-    defaults,
-    flag,
-    idle,
-    imported,
-    number,
-    off,
-    revision,
-    say_text,
-    text,
-    usual,
-    words,
-)  # fmt: skip
+from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
 from launcher.importers.megatron.tables import DEFAULTS, MEANINGS
 
 HAS_VARIABLES = True
@@ -152,10 +135,6 @@ def _model(reading: Reading, key: str) -> None:
     reading.ledger.default("model.load_weights")
 
 
-def _sequence(reading: Reading, key: str) -> None:
-    reading.say_count(key, "train.sequence_length", 1)
-
-
 def _mixed(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
     if word in ("get_mixed_precision_config", "MixedPrecisionConfig") and reading.has("mixed_precision.value"):
@@ -202,14 +181,6 @@ def _data(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, "one prefix is read here: set data.path")
 
 
-def _recomputes(reading: Reading, key: str) -> None:
-    word = str(reading.value(key))
-    if word in ("full", "selective"):
-        choose(reading, key, {"checkpointing": word})
-    else:
-        reading.wrong(key, "is full or selective")
-
-
 def _modules(reading: Reading, key: str) -> None:
     if reading.choose.get("checkpointing") == "selective" and isinstance(reading.value(key), list):
         reading.say(key, {"checkpointing.modules": reading.value(key)})
@@ -224,22 +195,11 @@ def _shards(reading: Reading, key: str) -> None:
         choose(reading, key, {"zero": "0"})
 
 
-def _fuses(reading: Reading, key: str) -> None:
-    if reading.flag(key):
-        reading.say(key, {"train.loss": "fused"})
-    else:
-        reading.ledger.default(key)
-
-
 def _loss_kernel(reading: Reading, key: str) -> None:
     if reading.flag("model.cross_entropy_loss_fusion") and str(reading.value(key)) == "te":
         reading.ledger.leave(key, "Megatron-LM's own kernel takes its place, whose memory is counted", matters=False)
     else:
         reading.ledger.default(key)
-
-
-def _trains_anew(reading: Reading, key: str) -> None:
-    reading.ledger.leave(key, "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name")
 
 
 def _base(reading: Reading, key: str) -> None:
@@ -252,126 +212,32 @@ def _base(reading: Reading, key: str) -> None:
         reading.ledger.leave(key, f"what {word} sets is not known here")
 
 
-_DTYPES = ("float32", "fp32")
-TABLE: tuple[Row, ...] = (
-    by("recipe", "", "of the common recipes _pretrain_common is known", _base),
-    by("model.value model.hf_model_id model.hf_path", "model", "a name on the Hub", _model),
-    revision("model.revision model.hf_model_revision"),
-    idle("model.class model.load_weights model.trust_remote_code model.torch_dtype", "of how the model is loaded"),
-    count("model.tensor_model_parallel_size", "parallel.tensor", least=1),
-    count("model.pipeline_model_parallel_size", "parallel.pipeline", least=1),
-    count("model.virtual_pipeline_model_parallel_size", "parallel.virtual_pipeline", least=1),
-    count("model.context_parallel_size", "parallel.context", least=1),
-    count("model.expert_model_parallel_size", "parallel.expert", least=1),
-    count("model.expert_tensor_parallel_size", "parallel.expert_tensor", least=1),
-    flag("model.sequence_parallel", "parallel.sequence"),
-    count("model.num_layers_in_first_pipeline_stage", "parallel.first_stage_layers", least=1),
-    count("model.num_layers_in_last_pipeline_stage", "parallel.last_stage_layers", least=1),
-    by("model.pipeline_model_parallel_layout", "parallel.layout", "in one word", _layout),
-    count("model.kv_channels", "model.head_dim", least=1),
-    number("model.hidden_dropout model.attention_dropout", "model.dropout"),
-    usual("model.gradient_accumulation_fusion model.bias_activation_fusion model.bias_dropout_fusion"
-          " model.apply_rope_fusion model.persist_layer_norm model.masked_softmax_fusion"
-          " model.deallocate_pipeline_outputs"
-          " model.use_transformer_engine_full_layer_spec", (True, False), ""),
-    off("model.position_embedding_type model.yarn_rotary_scaling_factor model.yarn_mscale model.yarn_mscale_all_dim"
-        " model.layernorm_zero_centered_gamma model.freeze_vision_model model.freeze_language_model"
-        " model.freeze_vision_projection ddp.use_megatron_fsdp",
-        "there is no such thing here"),
-    idle("model.pipeline_dtype", "of what stages send, which is what they compute"),
-    by("model.seq_length dataset.seq_length dataset.sequence_length", "train.sequence_length", "", _sequence),
-    by("model.recompute_granularity", "checkpointing", "", _recomputes),
-    by("model.recompute_modules", "checkpointing.modules", "", _modules),
-    by("model.recompute_method", "checkpointing.method", "", lambda reading, key: say_text(reading, key,
-        "checkpointing.method")
-       if reading.choose.get("checkpointing") == "full" else reading.idle("blocks are not recomputed whole", key)),
-    by("model.recompute_num_layers", "checkpointing.layers", "", lambda reading, key: reading.say_count(key,
-        "checkpointing.layers", 1)
-       if reading.choose.get("checkpointing") == "full" else reading.idle("blocks are not recomputed whole", key)),
-    count("model.mtp_num_layers", "model.mtp_layers"),
-    number("model.init_method_std", "model.initializer_range"),
-    number("model.moe_aux_loss_coeff", "model.router_aux_loss_coef"),
-    number("model.rotary_base", "model.rope_theta"),
-    count("model.num_layers", "model.num_hidden_layers", least=1),
-    count("model.hidden_size", "model.hidden_size", least=1),
-    count("model.ffn_hidden_size", "model.intermediate_size", least=1),
-    count("model.num_attention_heads", "model.num_attention_heads", least=1),
-    count("model.num_query_groups", "model.num_key_value_heads", least=1),
-    count("model.vocab_size", "model.vocab_size", least=1),
-    by("model.cross_entropy_loss_fusion", "train.loss=fused", "", _fuses),
-    by("model.cross_entropy_fusion_impl", "train.loss=fused", "Megatron-LM's own kernel", _loss_kernel),
-    words("model.attention_backend", "model.attention", {"auto": None, "flash": "flash", "fused": None, "none": None,
-        "unfused": "eager"},
-          "{}: set model.attention"),
-    usual("model.params_dtype", ("bfloat16",), "set precision.parameters"),
-    idle("model.cuda_graph_scope model.cuda_graph_warmup_steps model.cuda_graph_modules"
-        " model.moe_flex_dispatcher_backend"
-         " model.moe_hybridep_num_sms model.moe_deepep_num_sms model.moe_flex_dispatcher_num_sms"
-         " model.use_te_rng_tracker"
-         " rng.te_rng_tracker model.offload_modules model.high_priority_a2a_comm_stream model.hf_config",
-         "it belongs to what another key switches on"),
-    by("mixed_precision.grad_reduce_in_fp32", "precision.gradients, precision.accumulate, precision.reduce", "",
-        _reduces),
-    idle("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "of how buffers are shared"),
-    usual("mixed_precision.fp8_param_gather mixed_precision.fp8_dot_product_attention", (False,),
-        "parameters are gathered in 16 bits here"),
-    by("mixed_precision.class mixed_precision.value mixed_precision", "precision", "mixtures by layers are refused",
-        _mixed),
-    count("train.train_iters", "train.steps", least=1),
-    count("train.global_batch_size", "train.global_batch_size", least=1),
-    count("train.micro_batch_size", "train.micro_batch_size", least=1),
-    by("train.eval_interval validation.eval_interval train.eval_iters validation.eval_iters",
-       "train.eval_every, train.eval_steps", "", _evaluates),
-    idle("train.manual_gc train.manual_gc_interval train.manual_gc_eval train.empty_unused_memory_level"
-         " train.exit_signal_handler train.check_for_nan_in_grad", "of how ranks do the same"),
-    number("optimizer.lr scheduler.max_lr", "optimizer.lr"),
-    number("optimizer.min_lr scheduler.min_lr", "optimizer.min_lr"),
-    number("optimizer.weight_decay", "optimizer.weight_decay"),
-    number("optimizer.adam_beta1", "optimizer.beta1"),
-    number("optimizer.adam_beta2", "optimizer.beta2"),
-    number("optimizer.adam_eps", "optimizer.epsilon"),
-    number("optimizer.clip_grad", "optimizer.clip"),
-    words("optimizer.optimizer", "optimizer", {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"},
-        "{}: set optimizer.name"),
-    usual("optimizer.main_grads_dtype optimizer.main_params_dtype optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype",
-          _DTYPES, "states are in fp32 here: set precision.optimizer_states"),
-    usual("optimizer.bf16 optimizer.fp16 optimizer.class scheduler.class", (True, False), ""),
-    by("optimizer.use_distributed_optimizer ddp.use_distributed_optimizer", "zero=1", "", _shards),
-    idle("ddp.grad_reduce_in_fp32", "mixed_precision decides it"),
-    usual("ddp.data_parallel_sharding_strategy", ("no_shard", "optim_grads_params"),
-        "Megatron-FSDP alone reads it: set zero.stage"),
-    idle("ddp.check_for_nan_in_grad ddp.check_for_large_grads ddp.average_in_collective",
-        "of how gradients are averaged"),
-    count("scheduler.lr_warmup_iters", "optimizer.warmup_steps"),
-    number("scheduler.lr_warmup_init", "optimizer.warmup_lr"),
-    by("scheduler.lr_decay_iters", "optimizer.decay_steps", "", lambda reading, key: reading.say_count(key,
-        "optimizer.decay_steps", 1)
-       if reading.value(key) != reading.value("train.train_iters") else reading.ledger.default(key)),
-    words("scheduler.lr_decay_style", "optimizer.schedule", {"cosine": "cosine", "linear": "linear",
-        "constant": "constant",
-          "wsd": "wsd", "inverse-square-root": "inverse_sqrt"}, "{}: set optimizer.schedule"),
-    words("scheduler.weight_decay_incr_style", "", {"constant": None},
-        "weights decay alike all the time here, not {}: set optimizer.weight_decay"),
-    idle("scheduler.start_weight_decay scheduler.end_weight_decay", "the decay of weights does not change"),
-    by("dataset.blend dataset.data_path dataset.blend_per_split", "data=tokens, data.path",
-        "one prefix; a blend is refused", _data),
-    count("dataset.num_workers", "data.workers"),
-    count("dataset.random_seed dataset.seed rng.seed", "train.seed"),
-    words("dataset.split", "data.eval_fraction", {"9999,8,2": None}, "set data.eval_fraction"),
-    words("dataset.dataloader_type", "", {"single": None, "cyclic": None, "batch": None}, "{}: set data.shuffle"),
-    usual("dataset.reset_attention_mask dataset.reset_position_ids dataset.eod_mask_loss", (False,),
-        "set data.packing"),
-    text("tokenizer.tokenizer_model", "data.tokenizer", "of data that are not made up"),
-    idle("tokenizer", "the vocabulary is the model's"),
-    idle("dataset", "of how the data are prepared"),
-    count("checkpoint.save_interval", "save.every", least=1),
-    flag("checkpoint.async_save", "save.async"),
-    off("checkpoint.pretrained_checkpoint", "its form of checkpoint is not read here: set model.weights"),
-    idle("checkpoint", "of the files of a checkpoint"),
-    by("peft", "adapter", "Megatron-LM has no adapters here", _trains_anew),
-    by("dist.distributed_timeout_minutes", "train.timeout_s", "", lambda reading, key: reading.say(
-        key, {"train.timeout_s": 60 * (reading.number(key) or 30)})),
-    idle("env_vars logger profiling rerun_state_machine ft straggler nvrx_straggler inprocess_restart"
-        " tensor_inspect rng dist"
-         " comm_overlap perf_recipe_name", "of logs, machines and how ranks overlap"),
+def _of_whole_blocks(reading: Reading, key: str) -> None:
+    """How, or how many, blocks are recomputed."""
+    if reading.choose.get("checkpointing") != "full":
+        reading.idle("blocks are not recomputed whole", key)
+    elif key.endswith("method"):
+        say_text(reading, key, "checkpointing.method")
+    else:
+        reading.say_count(key, "checkpointing.layers", 1)
+
+
+def _decays(reading: Reading, key: str) -> None:
+    if reading.value(key) == reading.value("train.train_iters"):
+        reading.ledger.default(key)
+    else:
+        reading.say_count(key, "optimizer.decay_steps", 1)
+
+
+def _waits(reading: Reading, key: str) -> None:
+    reading.say(key, {"train.timeout_s": 60 * (reading.number(key) or 30)})
+
+
+def _adapts(reading: Reading, key: str) -> None:
+    reading.ledger.leave(key, "Megatron-LM has no adapters here: adapter=lora with parallel=fsdp: set adapter.name")
+
+
+TABLE = rows(
+    "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
+    _of_whole_blocks, _reduces, _shards, _waits,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from launcher.base import registry
-from launcher.importers import _sharding, _trainer
+from launcher.importers import _trainer
 from launcher.importers._table import Row
 
 NAMES = {
@@ -19,7 +19,7 @@ NAMES = {
     "megatron_bridge": "Megatron Bridge",
 }
 _HEAD = ("| there | here | what differs |", "|---|---|---|")
-_SHARED = {*map(id, _trainer.ROWS), *map(id, _sharding.FSDP), id(_sharding.DEEPSPEED), id(_sharding.FSDP_WORDS)}
+_SHARED = {*map(id, _trainer.ROWS), *map(id, _trainer.SHARDING)}
 
 
 INTRODUCTION = """\
@@ -56,8 +56,7 @@ def page() -> str:
 
 def tables() -> str:
     """Every table with its heading: keys that several programs have once, then those of each program."""
-    sharding = (_sharding.DEEPSPEED, _sharding.FSDP_WORDS, *_sharding.FSDP)
-    parts = ["## Keys of the Trainer (axolotl, LLaMA-Factory, TRL)", table((*_trainer.ROWS, *sharding))]
+    parts = ["## Keys of the Trainer (axolotl, LLaMA-Factory, TRL)", table((*_trainer.ROWS, *_trainer.SHARDING))]
     for kind, name in NAMES.items():
         rows: Sequence[Row] = registry.load("importers", kind).TABLE
         parts += [f"## {name}", table(row for row in rows if id(row) not in _SHARED)]
