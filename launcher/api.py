@@ -18,14 +18,13 @@ from typing import Literal
 from launcher.actions import check as _check
 from launcher.actions import importing as _importing
 from launcher.actions import plan as _plan
+from launcher.actions import recipes as _recipes
 from launcher.actions import rehearse as _rehearse
 from launcher.actions import run as _run
-from launcher.actions import save_layout as _save_layout
 from launcher.actions import show as _show
 from launcher.actions import sweep as _sweep
 from launcher.actions.handles import Run, Sweep
-from launcher.actions.plan_requests import MeasureRequest
-from launcher.actions.requests import JudgeRequest
+from launcher.actions.requests import JudgeRequest, MeasureRequest
 from launcher.actions.show import Shown
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
@@ -131,11 +130,11 @@ def plan(
         rule = "it is no group that is varied"
         raise ConfigErrors(ConfigError("vary", group, rule, list(VARIED)) for group in unknown)
     began = _plan.clock()
-    name = None if save is None else _save_layout.free_name(save)
+    name = None if save is None else _recipes.free_name(save)
     request = MeasureRequest(overrides=_words(overrides), vary=tuple(vary), unmeasured=unmeasured, save=name)
     with _heard(quiet=quiet):
         answer = _plan.Search(request, _plan.question_of(request), began=began, quiet=quiet).answer()
-        _save_layout.save(request, answer.question, answer.plan)
+        _recipes.save_layout(request, answer.question, answer.plan)
     return Plan.of(answer.plan)
 
 

@@ -20,7 +20,7 @@ from launcher.data import token_folder
 from launcher.job import versions
 from launcher.preflight import job_python
 from launcher.rundir import provenance
-from launcher.slurm import client, survey
+from launcher.slurm import jobs, survey
 from launcher.slurm.survey import Survey
 from launcher.views import doctor as view
 
@@ -38,7 +38,7 @@ class DoctorRequest(JudgeRequest):
 def examine(options: DoctorRequest) -> Output:
     """Survey the machine and its Slurm, and write the profile where that is asked for; SubmitError where it is none."""
     document, status = {"machine": _machine(machine.facts()), **_cluster(options)}, 0
-    if document["slurm"] is None and client.installed():
+    if document["slurm"] is None and jobs.installed():
         status = SubmitError.exit_status
     if options.write is not None:
         document["written"] = str(_write_profile(options.write, document))
@@ -51,7 +51,7 @@ def _cluster(options: DoctorRequest) -> JsonObject:
     What a node says of its Python is kept, and later checks of runs with the same profile know its packages.
     """
     nothing, own = {"slurm": None, "profile": None}, list(job_python.findings(versions.every()))
-    if not client.installed():
+    if not jobs.installed():
         return {**nothing, "lacks": [*own, "this machine has no Slurm: runs start here (cluster=local)"]}
     line = options.command_line()
     require_trust(line, trusted=options.trust)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launcher.actions import recipes, sweep
 from launcher.actions.find_runs import resolve_names, sweep_of
-from launcher.actions.plan_requests import MeasureRequest
-from launcher.actions.requests import Output, folder
+from launcher.actions.requests import MeasureRequest, Output, folder
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject

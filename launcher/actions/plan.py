@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.actions import layout_search
 from launcher.actions.measurements import measurements
-from launcher.actions.plan_requests import MeasureRequest, PlanRequest
+from launcher.actions.requests import MeasureRequest, PlanRequest
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass

@@ -5,22 +5,35 @@ Whether a file is the user's own or from elsewhere is recorded before it appears
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher import backends
 from launcher.actions.find_runs import find
-from launcher.actions.requests import JudgeRequest, Output, compose_run, folder, judge_run, own_measurements, write_new
+from launcher.actions.requests import (
+    JudgeRequest,
+    Output,
+    PlanRequest,
+    compose_run,
+    folder,
+    judge_run,
+    own_measurements,
+    write_new,
+)
 from launcher.base import machine
-from launcher.base.errors import ConfigError, ConfigErrors
+from launcher.base.errors import ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
+from launcher.base.package import __version__
 from launcher.base.terminal import pasteable, say, width
-from launcher.base.units import gib
+from launcher.base.units import gib, rounded
 from launcher.config import recipe_file, recipes, safe_yaml
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import read
@@ -30,10 +43,12 @@ from launcher.config.trust import privileged_settings
 from launcher.config.trust import sources as trust
 from launcher.config.trust.privileged_settings import PrivilegedSetting
 from launcher.config.trust.sources import Source
+from launcher.planner.layouts import Layout, Plan
+from launcher.planner.question import Question
 from launcher.preflight import assess
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import plan
-from launcher.rundir import contents, lock, losses, run_names, signature
+from launcher.rundir import contents, lock, results, run_names, signature
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
@@ -179,7 +194,7 @@ def lock_of(words: Sequence[str], script_args: Sequence[str]) -> Output:
     """The lock of a run with its first losses, or of a command line that was not started yet."""
     if len(words) == 1 and "=" not in words[0]:
         [directory, *_] = find([words[0]])
-        losses.add_losses(directory)
+        results.add_losses(directory)
         content = lock.read(directory).content
     else:
         line = JudgeRequest(overrides=tuple(words), script_args=tuple(script_args)).command_line()
@@ -238,3 +253,60 @@ def strategy(spec: RunSpec) -> str:
     adapter = [spec.adapter.name] if spec.adapter.name != "none" else []
     engine = spec.parallel.name if backends.of(spec).profile.told_by_preset else spec.backend.name
     return " ".join([engine, *adapter, *parts, *([f"dp{spec.data_degree}"] if spec.data_degree > 1 else [])])
+
+
+def free_name(name: str) -> str:
+    """A recipe's name without its suffix; raises ConfigErrors where it is none, SubmitError where it is taken."""
+    name = name.removesuffix(".yaml")
+    require_name("--save", name, "--save my_recipe")
+    path = place(name)
+    if os.path.lexists(path):
+        raise SubmitError(f"{path} exists and is not overwritten: choose another name")
+    return name
+
+
+def save_layout(request: PlanRequest, question: Question, found: Plan) -> dict[str, str] | None:
+    """Write the first layout, and say where; its path and use as ``recipe save --json`` has them; None without one.
+
+    Raises ConfigErrors where the words hold a secret, SubmitError where it cannot be written.
+    """
+    if request.save is None:
+        return None
+    if not (found.layouts and found.finished):
+        why = "no layout fits" if found.finished else "the search was interrupted"
+        say(f"launch: no recipe is written, as {why}")
+        return None
+    layout, typed = found.layouts[0], shlex.join(("launch", "plan", *question.words, *_flags(request)))
+    spec = layout.spec
+    name = f"The best layout of {spec.model.name} on {spec.gpus} x {spec.hardware.title or spec.hardware.name}"
+    path = keep(
+        request.save,
+        (*question.single, *layout.overrides),
+        question.catalog,
+        summary=f"{name}; {_prediction_text(layout)}",
+        source=f"planned on {datetime.now(UTC).date()} by launch {__version__}: {typed}",
+    )
+    use = f"launch recipe={request.save}"
+    say(f"launch: the first layout is in {path}: `{use}` starts it")
+    return {"path": str(path), "use": use}
+
+
+def _flags(request: PlanRequest) -> Iterator[str]:
+    yield from (f"--vary={group}" for group in request.vary)
+    yield from ("--unmeasured",) if request.unmeasured else ()
+    yield from ("--smallest",) if request.smallest else ()
+    for name in ("largest", "days"):
+        if (value := getattr(request, name)) is not None:
+            yield f"--{name}={value}"
+
+
+def _prediction_text(layout: Layout) -> str:
+    speed, verdict = layout.speed, layout.verdict
+    parts = ["speed not predicted"]
+    if speed is not None:
+        band = f" ({rounded(speed.low)} to {rounded(speed.high)})" if speed.constant.rows else ""
+        parts = [f"predicted {rounded(speed.tokens_per_second_per_gpu)} tokens/s a GPU{band}"]
+    if verdict.used_bytes is not None:
+        of = "" if verdict.capacity_bytes is None else f" of {gib(verdict.capacity_bytes)}"
+        parts.append(f"{gib(verdict.used_bytes)}{of} on the fullest rank")
+    return ", ".join(parts)

@@ -33,7 +33,7 @@ from launcher.config.request import CommandLine
 from launcher.planner import planning
 from launcher.planner.judge import Preflight
 from launcher.preflight.plan import plan
-from launcher.rundir import contents, lock, losses, results, run_names, state, status
+from launcher.rundir import contents, lock, results, run_names, state, status
 from launcher.rundir.record import Unwritten, record
 from launcher.spec import RunSpec
 from launcher.submission import interrupts
@@ -246,7 +246,7 @@ def _result_of(directory: Path, point: Point) -> Tried:
         return Tried(overrides=point.proposed, loss=None)
     run = directory / point.id
     now, steps = status.read(run).state, results.steps(run)
-    loss = losses.loss(steps) if now == "finished" and steps else None
+    loss = results.loss(steps) if now == "finished" and steps else None
     return Tried(overrides=point.proposed, loss=loss, pending=now not in state.ENDED)
 
 

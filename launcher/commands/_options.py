@@ -68,12 +68,12 @@ def require_one_run(options: argparse.Namespace, several: str | None) -> None:
         raise ConfigErrors([ConfigError("--explain", options.explain, rule, ["--engine formula"])])
     if options.plot is None:
         return
-    from launcher.charts import figure
+    from launcher.charts.page import check_path
 
     if several is not None:
         rule = f"a figure shows one run, and {several} are many: draw one of them by its overrides"
         raise ConfigErrors([ConfigError("--plot", str(options.plot), rule)])
-    figure.check_path(options.plot)
+    check_path(options.plot)
 
 
 def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> None:

@@ -27,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     from launcher.views import comparison, comparison_text
 
     if options.plot is not None:
-        from launcher.charts import figure
+        from launcher.charts.page import check_path
 
-        figure.check_path(options.plot)
+        check_path(options.plot)
     settle(options)
     directories = list(dict.fromkeys(find(options.runs))) if options.runs else []
     if len(directories) < 2:

@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
 from launcher import backends
-from launcher.actions import layout_search, save_layout
+from launcher.actions import layout_search, recipes
 from launcher.actions import plan as action
 from launcher.actions.plan import Answer, Search, own_runs, question_of
-from launcher.actions.plan_requests import MeasureRequest
+from launcher.actions.requests import MeasureRequest
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, JobFailed
 from launcher.base.terminal import say, width
 from launcher.base.units import rounded
-from launcher.commands import _plan_options
 from launcher.commands._options import add_shared, print_json, print_output, request_from
 from launcher.estimate.speed.estimate import unknown
-from launcher.planner import document
+from launcher.planner import document, largest, shortlist
 from launcher.planner.keys import VARIED
 from launcher.planner.layouts import Plan
 from launcher.planner.question import Question
@@ -45,8 +45,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vary", choices=_Groups(), metavar="GROUPS", action="append", default=[], help=words)
     words = "rank layouts whose mode nothing measured backs like the others, and not behind them"
     parser.add_argument("--unmeasured", action="store_true", help=words)
-    _plan_options.arguments(parser)
-    _plan_options.add_questions(parser)
+    _add_measurement(parser)
+    _add_questions(parser)
     parser.add_argument("--lines", action="store_true", help="the line to paste of each layout, below it")
     words = "draw speed against memory, by a search for each fifth of the card; FILE ends in .png, .svg or .html"
     parser.add_argument("--plot", type=Path, metavar="FILE", help=words)
@@ -75,12 +75,12 @@ def run(options: argparse.Namespace) -> int:
     options.vary = list(dict.fromkeys(group for word in options.vary for group in word.split(",")))
     if options.measurements or options.forget is not None:
         return _measured_runs(options)
-    _plan_options.require_whole(options)
+    _require_whole(options)
     if options.results is not None:
         return _results(options)
     began = action.clock()
     if options.save is not None:
-        options.save = save_layout.free_name(options.save)
+        options.save = recipes.free_name(options.save)
     request = request_from(MeasureRequest, options, ask=_can_ask(options))
     question = question_of(request)
     if options.plot is not None:
@@ -106,7 +106,7 @@ def _can_ask(options: argparse.Namespace) -> bool:
 def _measured_runs(options: argparse.Namespace) -> int:
     from launcher.actions import measured_runs  # Late, as all that starts runs or reads them.
 
-    _plan_options.require_listing_alone(options)
+    _require_listing_alone(options)
     words = options.overrides
     found = measured_runs.list_runs(words) if options.forget is None else measured_runs.forget(words, options.forget)
     return print_output(found, as_json=options.json)
@@ -155,7 +155,7 @@ def _print(options: argparse.Namespace, answer: Answer) -> None:
 def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer) -> int:
     """Save the layout with ``--save``, print the document, and return the exit status."""
     found = answer.plan
-    saved = save_layout.save(request, answer.question, found)
+    saved = recipes.save_layout(request, answer.question, found)
     if options.json:
         whole = document.as_dict(found)
         recipe = {} if saved is None else {"recipe": saved}
@@ -167,9 +167,9 @@ def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer)
 
 def _require_plot(path: Path, question: Question) -> None:
     """Refuse a figure that cannot be made, by its name, the library or the speeds, before anything is searched."""
-    from launcher.charts import figure
+    from launcher.charts.page import check_path
 
-    figure.check_path(path)
+    check_path(path)
     spec = question.openings[0].spec
     why = unknown(spec, backends.of(spec))
     if why is not None:
@@ -185,3 +185,76 @@ def _draw(path: Path, question: Question, found: Plan, measured: Measured | None
         layouts = frontier(question, found, measured=measured, progress=show)
     plot.write(path, layouts)
     say(f"launch: the figure is in {path}")
+
+
+_OF_A_SEARCH = ("vary", "unmeasured", "lines", "plot", "smallest", "largest", "tokens", "days", "price")
+"""Options that only a search reads, beside those of :func:`_given` itself."""
+
+
+def _add_questions(parser: argparse.ArgumentParser) -> None:
+    """Options of the questions beside the layouts."""
+    words = "the fewest GPUs that train it, or that do within --days; a size that is typed is the limit"
+    parser.add_argument("--smallest", action="store_true", help=words)
+    words = "the largest micro-batch, sequence or model preset that fits here"
+    parser.add_argument("--largest", choices=tuple(largest.KEYS), help=words)
+    words = "tokens of the training, 1T or 500B, short for train.tokens: what each layout takes for them"
+    parser.add_argument("--tokens", metavar="N", help=words)
+    parser.add_argument("--days", type=float, metavar="D", help="the limit on the time of the whole training")
+    words = "money of a GPU-hour, short for cluster.price_per_gpu_hour"
+    parser.add_argument("--price", type=float, metavar="P", help=words)
+
+
+def _add_measurement(parser: argparse.ArgumentParser) -> None:
+    """Options of a measurement."""
+    parser.add_argument("--measure", type=int, metavar="N", help="start the N best layouts as short runs")
+    words = f"--measure: steps of each run ({shortlist.STEPS})"
+    parser.add_argument("--steps", type=int, metavar="N", help=words)
+    parser.add_argument("--yes", action="store_true", help="--measure: do not ask about the GPU-hours")
+    words = "--measure: show what would be started, and start nothing"
+    parser.add_argument("--dry-run", action="store_true", help=words)
+    words = "write the first layout as the recipe NAME; --results: the fastest"
+    parser.add_argument("--save", metavar="NAME", help=words)
+    words = "rank the layouts that --measure has started, and write the fastest as a recipe"
+    parser.add_argument("--results", metavar="ID", help=words)
+    add_shared(parser, "--trust")
+
+
+_OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "trust")
+"""Options beside those of a search that a listing of measured runs would drop."""
+
+
+def _require_listing_alone(options: argparse.Namespace) -> None:
+    """Refuse (ConfigErrors) options of a search beside ``--measurements`` and ``--forget``, which search nothing."""
+    flag = "--measurements" if options.forget is None else "--forget"
+    beside = () if options.forget is None else ("measurements",)
+    typed = _given(options, (*_OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
+    if typed:
+        rule = f"{flag} searches nothing, and does not read it"
+        raise ConfigErrors(ConfigError(each, None, rule) for each in typed)
+
+
+def _given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """The flags that are typed, of these options and of those that switch a part of a search off."""
+    values = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+    typed = [flag for flag, value in values.items() if value is not None and value is not False and value != []]
+    off = {"--no-measurements": options.measured, "--no-native": options.native}
+    return [*typed, *(flag for flag, is_on in off.items() if not is_on)]
+
+
+def _require_whole(options: argparse.Namespace) -> None:
+    """Refuse (ConfigErrors) options that nothing would read beside the others."""
+    of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
+    errors = [
+        ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])
+        for name, given in of_measure.items()
+        if given and options.measure is None
+    ]
+    if options.save is not None and options.measure is not None:
+        rule = "the fastest layout is known when its runs have ended: --results writes its recipe"
+        errors.append(ConfigError("--save", options.save, rule, [f"--results ID --save {options.save}"]))
+    if options.results is not None:
+        rule = "--results reads a measurement, which remembers its question"
+        typed = [*(["OVERRIDES"] if options.overrides else []), *_given(options, ("measure", *_OF_A_SEARCH))]
+        errors += [ConfigError(name, None, rule, ["launch plan --results ID"]) for name in typed]
+    if errors:
+        raise ConfigErrors(errors)

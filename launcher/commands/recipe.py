@@ -26,7 +26,7 @@ from pathlib import Path
 from launcher.actions.requests import Output
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.commands._options import add_shared, print_output
-from launcher.rundir import losses
+from launcher.rundir import results
 
 _FEWEST = {"list": 0, "show": 1, "save": 1, "lock": 1, "verify": 1, "diff": 2, "fetch": 1, "trust": 0}
 _MOST = {"list": 0, "show": 1, "diff": 2, "fetch": 1, "trust": 1}
@@ -39,8 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="save: the run whose command line becomes the recipe")
     parser.add_argument("--summary", metavar="TEXT", help="save: what the recipe is for, in one line")
     parser.add_argument("--name", metavar="NAME", help="fetch: the name to keep it under")
-    words = f"verify: steps to compare ({losses.FIRST_LOSSES})"
-    parser.add_argument("--steps", type=int, default=losses.FIRST_LOSSES, metavar="N", help=words)
+    words = f"verify: steps to compare ({results.FIRST_LOSSES})"
+    parser.add_argument("--steps", type=int, default=results.FIRST_LOSSES, metavar="N", help=words)
     words = "trust: all files of the repository that FILE, or else the working folder, lies in"
     parser.add_argument("--origin", action="store_true", help=words)
     add_shared(parser, "--trust", "--json")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> Output:
-    from launcher.actions import recipes, repeat, trust_files
+    from launcher.actions import recipes, repeat, trust_records
 
     trusted = options.trust
     answers: dict[str, Callable[[], Output]] = {
@@ -68,6 +68,6 @@ def _answer(action: str, words: Sequence[str], options: argparse.Namespace) -> O
         "verify": lambda: repeat.verify(Path(words[0]), words[1:], steps=options.steps, trusted=trusted),
         "diff": lambda: repeat.diff(*words),
         "fetch": lambda: recipes.fetch(words[0], options.name),
-        "trust": lambda: trust_files.trust_file(words, origin=options.origin),
+        "trust": lambda: trust_records.trust_file(words, origin=options.origin),
     }
     return answers[action]()

@@ -56,13 +56,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _found(options: argparse.Namespace) -> Rehearsed | Output:
     if options.results is not None:
-        from launcher.actions import rehearse_on_slurm
+        from launcher.actions import rehearse
 
-        return rehearse_on_slurm.read_answer(options.results, options.overrides)
+        return rehearse.read_answer(options.results, options.overrides)
     asked = request_from(RehearseRequest, options)
     question, assessment = question_of(asked), judge_rehearsed(asked)
     if assessment.spec.cluster.kind == "slurm":
-        from launcher.actions import rehearse_on_slurm
+        from launcher.actions import rehearse
 
-        return rehearse_on_slurm.submit(asked, assessment, question, again=options.again)
+        return rehearse.submit(asked, assessment, question, again=options.again)
     return rehearse_here(assessment, question, say)

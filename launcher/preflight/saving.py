@@ -19,7 +19,7 @@ from launcher.base.machine import disk_free
 from launcher.base.units import gib
 from launcher.estimate.memory.result import DiskSpace
 from launcher.preflight import this_machine
-from launcher.slurm import client
+from launcher.slurm import jobs
 from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _measured(own: Storage) -> str:
 
 def _is_here(spec: RunSpec) -> bool:
     if spec.cluster.kind == "slurm":
-        return client.installed()
+        return jobs.installed()
     return spec.cluster.nodes == 1 and this_machine.is_meant(spec, machine.facts())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from launcher.base import files, typed
 from launcher.base.errors import LauncherError
 from launcher.preflight import assess
-from launcher.rehearsing import device, stored
+from launcher.rehearsing import device, result
 from launcher.rehearsing.choice import FILE, Request
 from launcher.rehearsing.rehearse import Stage, rehearse
 from launcher.spec.parse import parse
@@ -30,7 +30,7 @@ def main() -> int:
         spec, request = parse(content["spec"]), typed.read(Request, content["request"])
         folder = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=directory))
         place = Stage(device=device.here(), folder=folder, say=_said)
-        stored.keep(directory, rehearse(spec, assess.estimated(spec), request, place))
+        result.keep(directory, rehearse(spec, assess.estimated(spec), request, place))
     except LauncherError as error:
         _said(f"launch: {error}")
         return error.exit_status

@@ -19,7 +19,7 @@ from launcher.base.errors import ConfigError, SubmitError
 from launcher.base.files import JsonObject
 from launcher.config import open_values
 from launcher.preflight.plan import Plan
-from launcher.rundir import contents, lock, losses, provenance, signature
+from launcher.rundir import contents, lock, provenance, results, signature
 from launcher.rundir.lock import spec_differences
 from launcher.rundir.record import job_as_dict, write_settings
 from launcher.saved.checkpoints import FRESH, obstacles
@@ -47,7 +47,7 @@ def write(run: Path, plan: Plan, changes: Sequence[Change], *, words: Sequence[s
         kept = _keep_settings(run, sorted({*_ALWAYS, *contents.known(run, contents.JOB).get("files", ())}))
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "spec.json"):  # The worker reads this one.
             path.replace(run / path.name)
-        losses.add_losses(run)
+        results.add_losses(run)
         signature.note(run)
         _note(run, changes, words=words, step=step, kept=kept)
     except OSError as error:

@@ -25,7 +25,7 @@ from launcher.config.trust import sources as trust
 from launcher.preflight.plan import Plan
 from launcher.rundir import provenance
 from launcher.rundir.contents import LOCK
-from launcher.rundir.losses import LOSSES, as_line
+from launcher.rundir.results import LOSSES, as_line
 from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
 
@@ -97,7 +97,7 @@ def here(data: DataSpec, *, with_diff: bool = False) -> JsonObject:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a lock, noted as the user's own before; the losses come later (``launcher.rundir.losses``)."""
+    """Write a lock, noted as the user's own before; the losses come later (``launcher.rundir.results``)."""
     text = as_text(content)
     with contextlib.suppress(ConfigErrors):
         trust.note_lock(text)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.base.errors import ConfigError, ConfigErrors, Refused, SubmitError
-from launcher.slurm.client import SlurmRefused, ask
+from launcher.slurm.jobs import SlurmRefused, ask
 from launcher.slurm.survey import NodeKind, Partition, partitions
 from launcher.spec import ClusterSpec
 

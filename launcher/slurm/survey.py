@@ -19,7 +19,7 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import seconds_of
 from launcher.slurm import script
-from launcher.slurm.client import SlurmRefused, ask
+from launcher.slurm.jobs import SlurmRefused, ask
 from launcher.slurm.probe import ANSWER
 from launcher.spec import ClusterSpec
 
@@ -171,7 +171,7 @@ class Partition:
 
 
 def partitions(*, patience_s: float = 0) -> list[Partition]:
-    """All partitions that this user sees; errors are those of ``client.ask``."""
+    """All partitions that this user sees; errors are those of ``jobs.ask``."""
     texts = ask("scontrol", "-o", "show", "partition", patience_s=patience_s).splitlines()
     kinds = _kinds(ask("sinfo", "-h", "-a", "-e", "-o", "%R|%D|%c|%m|%G|%f", patience_s=patience_s))
     return [_partition(dict(re.findall(r"(\w+)=(\S*)", text)), kinds) for text in texts if "PartitionName=" in text]

@@ -14,8 +14,8 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import SubmitError
 from launcher.base.files import JsonObject
-from launcher.rundir import attempts, failure, losses, measured_run, run_names, state
-from launcher.slurm.client import SlurmRefused
+from launcher.rundir import attempts, failure, measured_run, results, run_names, state
+from launcher.slurm.jobs import SlurmRefused
 from launcher.submission.processes import SlurmPlace
 
 _EARLY_S = 60
@@ -31,7 +31,7 @@ _MOST_FAILURES = 2  # Of one node; then the job is put back without it.
 
 def conclude(directory: Path, returncode: int, place: SlurmPlace | None) -> str | None:
     """Write down how the job ended; the reason where it failed."""
-    losses.add_losses(directory)
+    results.add_losses(directory)
     outcome = files.read_json(directory / "logs" / "outcome.json") or {}
     stopped = outcome.get("state") == "interrupted"
     facts = {} if place is None else {"job_id": place.job_id}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
+from launcher.base import files, machine, process
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.process import children, marked
+from launcher.job import beat, host
+from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
+from launcher.rundir import output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +96,132 @@ def end_leftovers(directory: Path) -> None:
     for left in marked(f"LAUNCH_RUN={directory}"):
         with contextlib.suppress(PermissionError):
             left.send(signal.SIGKILL)
+
+
+_LOOK_S = 1.0  # Seconds between two readings of the node's memory.
+_NEARLY_FULL = 0.8  # Of the node's memory; from here on it is worth to know who has it.
+
+_OF_SLURM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
+_RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d+)kB")
+_LOGGED_S = 5  # Seconds for dmesg, which answers at once or, where the log is forbidden, not at all.
+_LONGEST = 1000  # Characters of a message that the record keeps.
+
+
+class Killing:
+    """The kernel's killer on one node, from the start of its ranks on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._looked = directory, 0.0
+        self._sizes = {path: path.stat().st_size for path in _outputs(directory)}
+        self._before = host.kills()
+        self._memory: HostMemory | None = None
+        self._beats: dict[int, beat.Beat] = {}
+        self._biggest: tuple[JsonObject, ...] = ()
+
+    def look(self) -> None:
+        """Read the node's memory, now and then."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
+            found = host.memory()
+            if found is None or found.node_used_bytes is None or found.node_bytes is None:
+                return
+            if self._memory is None or found.node_used_bytes >= (self._memory.node_used_bytes or 0):
+                self._memory = found
+                if found.node_used_bytes > _NEARLY_FULL * found.node_bytes:
+                    self._biggest = self._others()
+
+    def read(self, beats: Path) -> None:
+        """Read what the ranks of this node did last, while the folder of their heartbeats is there."""
+        with contextlib.suppress(OSError):
+            found = (beat.read(path) for path in beats.glob("*.beat"))
+            self._beats = {each.rank: each for each in found if each is not None}
+
+    def tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
+        """Leave ``oom.json`` where a rank of this node was killed for want of memory, unless a rank has written one."""
+        with contextlib.suppress(Exception):  # To say why a job ended is no reason to lose its end.
+            self._tell(report, agent)
+
+    def _tell(self, report: Path, agent: subprocess.Popen[bytes]) -> None:
+        killed: list[tuple[int | None, int | None]] = [*output.killed(report, signal.SIGKILL)]
+        if not killed and agent.returncode == -signal.SIGKILL:
+            killed = [(None, agent.pid)]
+        found = self._killer() if killed else None
+        if found is None:
+            return
+        kind, message = found
+        rank, pid = killed[0]
+        last = None if rank is None else _last(self._directory, rank)
+        logged, doing = _log_line(pid), None if rank is None else self._beats.get(rank)
+        record = OutOfMemory(
+            kind=kind,
+            place="host",
+            time=time.time(),
+            rank=rank,
+            node=machine.node(),
+            host=self._host(logged, last),
+            capacity_bytes=None if self._memory is None else self._memory.node_bytes,
+            others=self._biggest or self._others(),
+            last=last,
+            step=None if doing is None else doing.step,
+            phase=None if doing is None else beat.MEMORY_PHASES.get(doing.phase),
+            message=logged or message,
+        )
+        content = json.dumps(record.as_dict())
+        files.write_new(self._directory / OUT_OF_MEMORY, f"{content}\n".encode())
+
+    def _others(self) -> tuple[JsonObject, ...]:
+        """The largest processes that are none of the job's."""
+        own = {each.pid for each in process.marked(f"LAUNCH_RUN={self._directory}")}
+        return host.biggest(without=own | {os.getpid()})
+
+    def _host(self, logged: str | None, last: MemoryRecord | None) -> HostMemory | None:
+        """The node's memory, with that of the process by the kernel's line about it, or by the rank's own last one."""
+        if self._memory is None:
+            return None
+        resident = sum(1024 * int(part) for part in _RESIDENT.findall(logged or ""))  # KiB
+        if not resident and last is not None and last.host is not None:
+            resident = last.host.rank_bytes
+        return replace(self._memory, rank_bytes=resident)
+
+    def _killer(self) -> tuple[Kind, str] | None:
+        """The killer of a process for want of memory since the start, and a message; None where there is none."""
+        now, before = host.kills(), self._before
+        if (line := self._slurm_line()) is not None:
+            return "slurm", line
+        if now.group > before.group and now.limit > before.limit:
+            return "cgroup", "the cgroup of the job met its limit, and the kernel killed a process in it (oom_kill)"
+        if now.group > before.group or (now.machine > before.machine and not now.known):
+            return "host_killer", "the node was out of memory, and the kernel killed a process (oom_kill)"
+        return None
+
+    def _slurm_line(self) -> str | None:
+        """The new line of Slurm's step daemon in the job's output about a process that was killed."""
+        for path in _outputs(self._directory):
+            with contextlib.suppress(OSError), files.opened(path) as file:
+                file.seek(self._sizes.get(path, 0))
+                if found := _OF_SLURM.search(file.read(files.MOST_OF_A_LOG).decode(errors="replace")):
+                    return found[0].strip()[:_LONGEST]
+        return None
+
+
+def _outputs(directory: Path) -> list[Path]:
+    return sorted((directory / "logs" / "submitit").glob("*_log.err"))
+
+
+def _log_line(pid: int | None) -> str | None:
+    """The kernel's own line about a process that it has killed; None where its log cannot be read."""
+    if pid is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        log = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", timeout=_LOGGED_S)
+        lines = [line for line in log.stdout.splitlines() if f"Killed process {pid} " in line]
+        return lines[-1].strip()[:_LONGEST] if lines else None
+    return None
+
+
+def _last(directory: Path, rank: int) -> MemoryRecord | None:
+    own = [each for each in newest(directory) if each.rank == rank]
+    return own[-1] if own else None

@@ -24,10 +24,10 @@ from launcher.base.errors import SubmitError
 from launcher.base.frozen import dataclass
 from launcher.job import events
 from launcher.rundir import attempts, run_names, state, status
-from launcher.slurm import client, jobs, precheck, script
+from launcher.slurm import jobs, precheck, script
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts
-from launcher.submission.node_task import NodeTask
+from launcher.submission.node import NodeTask
 
 _ARRAY_SIZE = 1000
 """Jobs of one array: Slurm's MaxArraySize is 1001 unless the site has set it, and indices lie below it."""
@@ -144,9 +144,9 @@ def _submit(
             return [str(job.job_id) for job in executor.map_array(NodeTask(), directories)]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             text = " ".join(str(error).split())
-            base = jobs.jobs_by_comment().get(parameters["comment"]) if client.is_away(text) else None
+            base = jobs.jobs_by_comment().get(parameters["comment"]) if jobs.is_away(text) else None
             if base is None:
-                kind = SubmitError if client.is_away(text) else NoJob
+                kind = SubmitError if jobs.is_away(text) else NoJob
                 raise kind(f"{text}; the run is recorded in {directories[0]}") from None
             return [f"{base.partition('_')[0]}_{n}" for n in range(len(directories))] if many else [base]
 
@@ -182,7 +182,7 @@ def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str
 @contextlib.contextmanager
 def _without_job_variables() -> Iterator[None]:
     """Submit as from a login node: a surrounding job's variables would change the new one."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if client.leaks(name)}
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if jobs.leaks(name)}
     try:
         yield
     finally:

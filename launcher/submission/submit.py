@@ -28,7 +28,7 @@ from launcher.rundir import contents, home, keeper, run_names, state, status
 from launcher.saved import checkpoints
 from launcher.spec import ClusterSpec, RunSpec
 from launcher.submission import interrupts, slurm_jobs
-from launcher.submission.node_task import NodeTask
+from launcher.submission.node import NodeTask
 
 _FOREVER_MIN = 60 * 24 * 365  # Submitit ends a local job after its time limit, two minutes unless it is given one.
 

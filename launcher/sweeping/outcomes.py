@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.rundir import contents, losses, results, status
+from launcher.rundir import contents, results, status
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
 
@@ -22,7 +22,7 @@ class Row:
     loss: float | None
     tokens_per_second: float | None
     measured_bytes: int | None
-    trained: losses.Trained | None = None
+    trained: results.Trained | None = None
 
     def as_dict(self) -> JsonObject:
         """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
@@ -56,16 +56,16 @@ def row(directory: Path, point: Point, now: status.RunState | None = None) -> Ro
     return Row(
         point=point,
         run=now or status.read(run),
-        loss=losses.loss(steps) if steps else None,
+        loss=results.loss(steps) if steps else None,
         tokens_per_second=results.speed(steps),
         measured_bytes=max(measured.values(), default=None),
-        trained=losses.trained_on(run, steps) if steps else None,
+        trained=results.trained_on(run, steps) if steps else None,
     )
 
 
-def basis(found: Iterable[Row]) -> losses.Basis:
+def basis(found: Iterable[Row]) -> results.Basis:
     """The loss that ranks points."""
-    return losses.ranking_basis(row.trained for row in found if row.trained is not None)
+    return results.ranking_basis(row.trained for row in found if row.trained is not None)
 
 
 def best(found: Iterable[Row]) -> Row | None:

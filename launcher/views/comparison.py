@@ -16,8 +16,8 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.units import Pair
 from launcher.charts.lines import evenly
-from launcher.rundir import contents, lock, losses, results, status
-from launcher.rundir.losses import Basis, Trained
+from launcher.rundir import contents, lock, results, status
+from launcher.rundir.results import Basis, Trained
 from launcher.rundir.status import RunState
 
 _POINTS = 6  # Steps, and numbers of tokens, at which losses are compared.
@@ -98,7 +98,7 @@ def compare(directories: Sequence[Path]) -> Comparison:
         differences={key: found for key, found in values.items() if any(value != found[0] for value in found)},
         at_steps=_at_steps(sides),
         at_tokens=_at_tokens(sides),
-        by=losses.ranking_basis(side.trained for side in sides),
+        by=results.ranking_basis(side.trained for side in sides),
     )
 
 
@@ -112,10 +112,10 @@ def _side(run: Path, row: RunState) -> Side:
     return Side(
         run=row,
         settings=lock.settings(content),
-        tokens_per_step=losses.tokens_per_step(content),
+        tokens_per_step=results.tokens_per_step(content),
         gpus=ranks,
         curve=tuple(sorted(curve.items())),  # A script that starts again repeats steps.
-        trained=losses.trained_on(run, rows),
+        trained=results.trained_on(run, rows),
         speed=Pair(predicted and predicted.per_gpu, measured and measured / ranks),
         memory=Pair(size if typed.is_whole(size) else None, max(results.measured(run).values(), default=None)),
     )

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.units import gib
-from launcher.charts import figure
 from launcher.charts.html import joined
 from launcher.charts.lines import MOST, curves, thinned
-from launcher.charts.page import Chart, Section, page
-from launcher.rundir.losses import MEAN
+from launcher.charts.page import Chart, Section, page, write_figure
+from launcher.rundir.results import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
 
 type Line = tuple[str, Sequence[str]]
@@ -165,10 +164,10 @@ def _value(value: Any) -> str:
 
 
 def write(path: Path, found: Comparison) -> None:
-    """Draw the losses into a file, as :func:`launcher.charts.figure.write` does."""
+    """Draw the losses into a file, as :func:`~launcher.charts.page.write_figure` does."""
     title, drawn = " and ".join(side.run.id for side in found.sides), charts(found)
     sections = [Section(identity="losses", title="Training loss", parts=drawn)]
-    figure.write(path, [title], drawn, lambda: page(title, joined(), sections))
+    write_figure(path, [title], drawn, lambda: page(title, joined(), sections))
 
 
 def charts(found: Comparison) -> list[Chart]:

@@ -11,7 +11,7 @@ from launcher.base.files import JsonObject
 from launcher.base.units import Pair, gib, rounded
 from launcher.estimate.memory.moments import PHASES
 from launcher.job import events
-from launcher.rundir import contents, losses, results
+from launcher.rundir import contents, results
 from launcher.rundir.results import BETWEEN
 
 _FORM = "{:24} {:>12} {:>12} {:>8}"
@@ -61,7 +61,7 @@ def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[tuple[str, 
 def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
     """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
     if steps:
-        yield f"loss {steps[0]['loss']:.4f} -> {losses.closing_loss(steps)} in {steps[-1]['step']} steps"
+        yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:
         yield f"{speed:,.0f} tokens/s (median of the second half)"
     for line in events.news(directory):

@@ -29,7 +29,7 @@ from launcher.worker.engine import Context, Engine, EngineBuilder
 from launcher.worker.memory import live_bytes
 from launcher.worker.metrics import Metrics
 from launcher.worker.profile import Profile
-from launcher.worker.saving.checkpoints import Checkpoints
+from launcher.worker.saving import Checkpoints
 from launcher.worker.watch import MemoryLog, Pace, probe, tokens_of
 
 MEASURED_STEPS = 2  # Steps whose memory is followed: the second is the first that has optimizer states from its start.

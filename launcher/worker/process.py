@@ -36,7 +36,7 @@ from launcher.data.look import look
 from launcher.job.events import FailureKind
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse
-from launcher.worker import NodeFault, TrainingError, files, out_of_memory, process, shortage
+from launcher.worker import NodeFault, TrainingError, files, out_of_memory, process
 from launcher.worker.engine import Context
 
 _PR_SET_PDEATHSIG = 1  # ``linux/prctl.h``.
@@ -113,7 +113,7 @@ def fail(directory: Path, error: BaseException) -> NoReturn:
 
 
 def _kind_of(error: BaseException) -> FailureKind:
-    full = shortage.kind_of(error)
+    full = out_of_memory.kind_of(error)
     if full is not None and full[1] == "disk":
         return "disk"
     return error.kind if isinstance(error, TrainingError) else "error"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.actions.plan import Answer, Search, clock
-from launcher.actions.plan_requests import MeasureRequest
+from launcher.actions.requests import MeasureRequest
 from launcher.backends.megatron import installed
 from launcher.base import machine
 from launcher.base.errors import ConfigError

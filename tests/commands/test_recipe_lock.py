@@ -18,7 +18,7 @@ from launcher.config.overrides import read
 from launcher.preflight import assess
 from launcher.preflight.measured import file
 from launcher.preflight.plan import Plan, plan
-from launcher.rundir import contents, lock, losses, provenance
+from launcher.rundir import contents, lock, provenance, results
 from launcher.rundir.record import job_as_dict
 from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_comes_back_as_it_was(tmp_path: Path) -> None:
         {"step": 3, "loss": float("nan"), "grad_norm": float("-inf")},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    losses.add_losses(tmp_path)
+    results.add_losses(tmp_path)
     assert repr([dict(row) for row in lock.read(path).losses]) == repr(rows)
 
 

@@ -17,7 +17,7 @@ from launcher.cli import main
 from launcher.commands import doctor
 from launcher.config.trust import fetch
 from launcher.rundir import lock, signature
-from launcher.slurm import client
+from launcher.slurm import jobs
 from tests.support.recorded_runs import recorded
 
 RECIPE = "schema: 1\nsummary: theirs\nchoose: {model: tiny, cluster: slurm}\nset: {cluster.setup: [ls]}\n"
@@ -280,7 +280,7 @@ def test_the_doctor_asks_before_a_node_runs_what_a_foreign_recipe_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "theirs.yaml").write_text(RECIPE)
-    monkeypatch.setattr(client, "installed", lambda: True)
+    monkeypatch.setattr(jobs, "installed", lambda: True)
     parser = argparse.ArgumentParser()
     doctor.arguments(parser)
     with pytest.raises(ConfigErrors) as caught:

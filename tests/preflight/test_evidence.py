@@ -14,7 +14,7 @@ from launcher.base.units import GIB
 from launcher.preflight import assess, evidence
 from launcher.preflight.assess_here import judge_by_rehearsal
 from launcher.preflight.evidence import Evidence, key
-from launcher.rehearsing import stored
+from launcher.rehearsing import result
 from tests.support.helpers import composed_once
 from tests.support.rehearsed_ranks import FOUND
 
@@ -101,7 +101,7 @@ def test_a_check_names_the_rehearsal_of_its_run(capsys: pytest.CaptureFixture[st
 
 def test_the_answer_of_a_job_is_found_where_it_was_submitted(tmp_path: Path) -> None:
     spec = composed_once(*TINY)
-    stored.note_submitted(spec, tmp_path / "runs" / "a")
+    result.note_submitted(spec, tmp_path / "runs" / "a")
     assert evidence.read(spec) is None
     _keep(replace(FOUND, rank=1), folder=tmp_path / "runs" / "a")
     found = evidence.read(spec)

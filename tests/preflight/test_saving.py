@@ -158,9 +158,9 @@ def test_one_checkpoint_is_held_against_this_machine_only_where_the_run_is_for_i
     free(GIB)
     queued = make_spec(*SEVENTY)
     disk = assess.estimated(queued).disk
-    monkeypatch.setattr("launcher.slurm.client.installed", lambda: False)
+    monkeypatch.setattr("launcher.slurm.jobs.installed", lambda: False)
     assert not list(saving.too_large_here(queued, disk))
-    monkeypatch.setattr("launcher.slurm.client.installed", lambda: True)
+    monkeypatch.setattr("launcher.slurm.jobs.installed", lambda: True)
     [warning] = saving.too_large_here(queued, disk)
     assert "770.87 GiB (one), and the file system of runs" in warning.rule
     assert not list(saving.too_large_here(queued, replace(disk, capacity_bytes=GIB))), "the verdict says it"

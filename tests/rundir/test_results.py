@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.job import run_script
-from launcher.rundir import contents, losses, results
+from launcher.rundir import contents, results
 from tests.support.recorded_runs import predicted, recorded
 
 
@@ -39,7 +39,7 @@ def test_a_line_with_a_loss_counts_whatever_else_it_lacks(line: object, row: dic
 def test_a_speed_that_nobody_measured_is_none() -> None:
     assert results.speed([{"step": 1, "loss": 2.0}]) is None
     assert results.speed([{"loss": 2.0, "tokens_per_second": 10.0}, {"loss": 1.0}]) == 10.0
-    assert losses.loss([{"loss": 2.0, "eval_loss": None}]) == 2.0
+    assert results.loss([{"loss": 2.0, "eval_loss": None}]) == 2.0
 
 
 def test_a_speed_is_the_median_of_the_second_half_so_that_neither_warm_up_nor_a_hiccup_counts() -> None:
@@ -68,7 +68,7 @@ def test_a_plan_without_a_whole_prediction_predicts_no_speed(tmp_path: Path, spe
 def test_a_lock_takes_the_losses_of_a_script_that_are_numbers(tmp_path: Path) -> None:
     (tmp_path / contents.LOCK).write_text("losses: []\n")
     (tmp_path / "metrics.jsonl").write_text('3\n{"loss": NaN}\nnonsense\n{"loss": 1, "grad_norm": "?"}\n')
-    losses.add_losses(tmp_path)
+    results.add_losses(tmp_path)
     assert (tmp_path / contents.LOCK).read_text() == (
         'losses:\n- {"step": 1, "loss": .nan, "grad_norm": null}\n- {"step": 2, "loss": 1, "grad_norm": null}\n'
     )
@@ -77,7 +77,7 @@ def test_a_lock_takes_the_losses_of_a_script_that_are_numbers(tmp_path: Path) ->
 def test_a_lock_takes_losses_beside_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / contents.LOCK).write_text("losses: []\n")
     (tmp_path / "metrics.jsonl").write_bytes(b'{"loss": 1, "note": "\xff"}\n\xfe\n{"loss": 2}\n')
-    losses.add_losses(tmp_path)
+    results.add_losses(tmp_path)
     assert (tmp_path / contents.LOCK).read_text() == (
         'losses:\n- {"step": 1, "loss": 1, "grad_norm": null}\n- {"step": 2, "loss": 2, "grad_norm": null}\n'
     )

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.base import files
 from launcher.rundir import attempts, state
-from launcher.slurm.client import SlurmRefused
+from launcher.slurm.jobs import SlurmRefused
 from launcher.submission import ending, node
 from launcher.submission.processes import SlurmPlace
 

@@ -15,7 +15,7 @@ from launcher.job import host
 from launcher.job.host import Kills
 from launcher.job.memory import OutOfMemory, ran_out
 from launcher.rundir import failure
-from launcher.submission import killing, node
+from launcher.submission import node, processes
 from launcher.why.explain import explain
 from tests.support import ended_runs
 from tests.support import out_of_memory as cases
@@ -147,7 +147,7 @@ def test_a_run_whose_rank_has_said_more_is_explained_by_that(tmp_path: Path) -> 
 
 
 def test_a_reading_that_fails_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, asked = killing.Killing(tmp_path), []
+    watched, asked = processes.Killing(tmp_path), []
 
     def fails() -> None:
         asked.append(1)

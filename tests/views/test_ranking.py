@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rundir import live, losses, results, status
-from launcher.rundir.losses import Basis
+from launcher.rundir import live, results, status
+from launcher.rundir.results import Basis
 from launcher.views import page, pairs
 from launcher.views.runs import frame
 from tests.support.recorded_runs import line, recorded
@@ -27,7 +27,7 @@ def basis(folder: Path, *runs: tuple[str, ...], held_out: float | None = None) -
     extra = {} if held_out is None else {"eval_loss": held_out}
     steps = [line(1, 3.0), {**line(2, 2.0), **extra}]
     found = [recorded(folder / "runs" / str(number), *words, steps=steps) for number, words in enumerate(runs)]
-    return losses.ranking_basis(losses.trained_on(run, results.steps(run)) for run in found)
+    return results.ranking_basis(results.trained_on(run, results.steps(run)) for run in found)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.why.messages import phase_of, ran_out
+from launcher.why.out_of_memory import phase_of, told
 
 ERROR = {"rank": "3", "node": "gpu07", "type": "OutOfMemoryError", "traceback": ""}
 MIB, GIB = 2**20, 2**30
@@ -17,7 +17,7 @@ def test_the_words_of_a_gpu_are_read() -> None:
         "in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 4.00 GiB is reserved by PyTorch but "
         "unallocated. If reserved but unallocated memory is large try setting ..."
     )
-    found = ran_out({**ERROR, "message": message})
+    found = told({**ERROR, "message": message})
     assert found is not None
     assert (found.place, found.rank, found.requested_bytes, found.free_bytes) == ("device", 3, 512 * MIB, 0)
     assert (found.capacity_bytes, found.allocated_bytes, found.reserved_bytes) == (79 * GIB, 70 * GIB, 74 * GIB)
@@ -27,16 +27,16 @@ def test_the_words_of_a_gpu_are_read() -> None:
 def test_the_words_of_a_cpu_and_of_an_older_torch_are_read() -> None:
     words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes. Error code 12"
     message = f"[enforce fail at alloc_cpu.cpp:1] {words}"
-    found = ran_out({**ERROR, "type": "RuntimeError", "message": f"RuntimeError: out of memory: {message}"})
+    found = told({**ERROR, "type": "RuntimeError", "message": f"RuntimeError: out of memory: {message}"})
     assert found is not None
     assert (found.place, found.kind, found.requested_bytes) == ("host", "allocator", 99)
-    found = ran_out({**ERROR, "message": "CUDA error: out of memory"})
+    found = told({**ERROR, "message": "CUDA error: out of memory"})
     assert found is not None
     assert found.requested_bytes is None
 
 
 def test_another_error_is_none() -> None:
-    assert ran_out({**ERROR, "type": "ValueError", "message": "ValueError: no"}) is None
+    assert told({**ERROR, "type": "ValueError", "message": "ValueError: no"}) is None
 
 
 @pytest.mark.parametrize(

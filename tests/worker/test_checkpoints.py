@@ -27,8 +27,7 @@ from launcher.saved import headers
 from launcher.saved.checkpoints import STATE, pause_text, worker_checkpoints
 from launcher.spec import edit
 from launcher.spec.parse import parse
-from launcher.worker import CheckpointError, memory
-from launcher.worker.saving import checkpoints
+from launcher.worker import CheckpointError, memory, saving
 from tests.support import hostile, memory_lines, training
 from tests.support.checkpoints import exported, held_out_loss
 from tests.support.slurm_runs import launch
@@ -186,16 +185,16 @@ def test_other_data_are_refused_also_where_planning_did_not_see_the_checkpoint(r
     source = runs.folder / "whole" / "checkpoints" / f"step-{SAVED:08d}"
     content = json.loads((source / STATE).read_text())
     assert content["samples"] == SAVED * spec.global_batch_size
-    checkpoints.fits(spec, content, source, content["corpus"])
+    saving.fits(spec, content, source, content["corpus"])
     with pytest.raises(
         CheckpointError, match=r"was trained on other data \(\d+ samples there and 7 here\): data.path="
     ):
-        checkpoints.fits(spec, content, source, {"samples": 7, "sha256": ""})
+        saving.fits(spec, content, source, {"samples": 7, "sha256": ""})
     with pytest.raises(CheckpointError, match=r"was trained on other data \(\d+ samples here too, but others\)"):
-        checkpoints.fits(spec, content, source, {**content["corpus"], "sha256": ""})
+        saving.fits(spec, content, source, {**content["corpus"], "sha256": ""})
     halved = edit.changed_at(spec, {"train.global_batch_size": None, "cluster.gpus_per_node": 1})
     with pytest.raises(CheckpointError, match=r"a run of 8 sequences a step, .* \(train\.global_batch_size=8\)"):
-        checkpoints.fits(halved, content, source, content["corpus"])
+        saving.fits(halved, content, source, content["corpus"])
 
 
 def begin(directory: Path, *overrides: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
@@ -232,7 +231,7 @@ def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(
     until(lambda: bool(list(folder.glob("step-0000002[2-9].partial"))), process, "save")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    newest = checkpoints.newest(folder)
+    newest = saving.newest(folder)
     assert newest is not None
     assert int(newest.name[-8:]) > STEPS
 
@@ -243,7 +242,7 @@ def test_a_kill_during_a_save_costs_nothing_and_a_signal_ends_with_a_checkpoint(
     assert process.wait(300) == 0
     outcome = json.loads((run / "logs" / "outcome.json").read_text())
     assert outcome["state"] == "interrupted"
-    saved = checkpoints.newest(folder)
+    saved = saving.newest(folder)
     assert saved is not None
     assert saved.name == f"step-{outcome['step']:08d}"
     assert [line["step"] for line in training.lines(run)] == list(range(1, outcome["step"] + 1))
@@ -308,9 +307,9 @@ def make_room(run: Path, what: Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(runs: Runs, tmp_path: Path) -> None:
     load = f"save.load={runs.folder / 'whole'}"
     spec = training.prepare(tmp_path / "run", "parallel=fsdp", load, "model.hidden_size=128", ranks=2)
-    source = checkpoints.find(spec.save.load or "")
+    source = saving.find(spec.save.load or "")
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.fits(spec, json.loads((source / STATE).read_text()), source, {})
+        saving.fits(spec, json.loads((source / STATE).read_text()), source, {})
     assert str(caught.value) == (
         f"{source} is a checkpoint of another model: model.hidden_size is 64 there and 128 here"
     )
@@ -330,7 +329,7 @@ def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"holds no whole checkpoint, neither in .* nor in its folder checkpoints"
     ):
-        checkpoints.find(str(tmp_path))
+        saving.find(str(tmp_path))
 
 
 def test_what_a_kill_left_behind_is_no_checkpoint(tmp_path: Path) -> None:

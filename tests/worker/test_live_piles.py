@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.memory.piles import model_piles
+from launcher.worker.memory.saved_bytes import Layers
 
 VOCABULARY = 640
 

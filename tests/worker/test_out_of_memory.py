@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher.base import files
 from launcher.job.memory import MemoryRecord, OutOfMemory, ran_out, records
 from launcher.why.explain import explain
-from launcher.worker import CheckpointError, TrainingError, out_of_memory, shortage
+from launcher.worker import CheckpointError, TrainingError, out_of_memory
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context
 from launcher.worker.memory import MemoryTracker
@@ -199,7 +199,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_recorded_texts_of_libraries_are_understood(text: str) -> None:
-    found = shortage.kind_of(RuntimeError(text))
+    found = out_of_memory.kind_of(RuntimeError(text))
     assert found is not None
     assert found[:2] == TEXTS[text]
 
@@ -212,20 +212,20 @@ def test_the_error_within_the_errors_of_frameworks_is_found() -> None:
         except RuntimeError as error:
             raise TrainingError("Megatron-LM ended") from error
     except TrainingError as error:
-        found = shortage.kind_of(error)
+        found = out_of_memory.kind_of(error)
     assert found is not None
     assert found[2] is inner
     of_a_save = CheckpointException("writing", {0: (inner, None)})  # type: ignore[dict-item]
-    found = shortage.kind_of(of_a_save)
+    found = out_of_memory.kind_of(of_a_save)
     assert found is not None
     assert found[0] == "device"
 
 
 def test_what_another_rank_has_found_is_not_taken_for_this_ranks_own() -> None:
     heard = CheckpointError("the checkpoint of step 2 could not be written to x: OutOfMemoryError: CUDA out of memory")
-    assert shortage.kind_of(heard) is None
+    assert out_of_memory.kind_of(heard) is None
     full = CheckpointError("the checkpoint of step 2 could not be written to x: no space left on the disk; there was")
-    assert shortage.kind_of(full) is not None
+    assert out_of_memory.kind_of(full) is not None
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_what_another_rank_has_found_is_not_taken_for_this_ranks_own() -> None:
     ],
 )
 def test_errors_of_the_system_are_understood(error: Exception, kind: str) -> None:
-    found = shortage.kind_of(error)
+    found = out_of_memory.kind_of(error)
     assert found is not None
     assert found[0] == kind
 

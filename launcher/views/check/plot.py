@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.base.units import gib
-from launcher.charts import figure
 from launcher.charts.bars import Mark, bars
 from launcher.charts.html import Cell, Html, items, joined, table, tag
-from launcher.charts.page import Chart, Section, page
+from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.estimate.memory.breakdown import Breakdown, Column
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.estimate.memory.terms import PILES
@@ -30,10 +29,10 @@ _NOISE = 1e-9  # Seconds below which hidden time is a rounding error.
 
 
 def write(path: Path, assessment: Assessment, columns: Breakdown) -> None:
-    """Draw the memory of a valid run into a file, as :func:`launcher.charts.figure.write` does."""
+    """Draw the memory of a valid run into a file, as :func:`~launcher.charts.page.write_figure` does."""
     drawn = charts(assessment, columns)
     said = (*heading(assessment), *sentences.speed(assessment))
-    figure.write(path, said, drawn, lambda: _page(assessment, columns, drawn))
+    write_figure(path, said, drawn, lambda: _page(assessment, columns, drawn))
 
 
 def charts(assessment: Assessment, columns: Breakdown) -> list[Chart]:

@@ -10,7 +10,7 @@ from launcher.base.units import duration, gib
 from launcher.charts.html import Html, items, joined, tag
 from launcher.charts.page import Section, page
 from launcher.preflight.verdict import judge
-from launcher.rundir import health, losses, results
+from launcher.rundir import health, results
 from launcher.views.check.sentences import answer, reason
 from launcher.views.page import asked, curves, memory, speed, story
 from launcher.views.page.source import Source, read
@@ -39,7 +39,7 @@ def _lead(source: Source) -> Iterator[Html]:
     word = tag("span", now.state, class_=_STATES.get(now.state, ""))
     steps = "" if now.progress.step is None else f", step {now.progress.step:,}"
     steps += f" of {now.progress.steps:,}" if steps and now.progress.steps is not None else ""
-    loss = f", loss {losses.closing_loss(source.rows)}" if source.rows else ""
+    loss = f", loss {results.closing_loss(source.rows)}" if source.rows else ""
     yield tag("p", word, steps, loss, f"; {now.reason}" if now.reason else "")
     yield tag("p", *_verdict(source))
     left = now.progress.seconds_left

@@ -13,8 +13,8 @@ from launcher.charts.bars import LEAST_WIDTH
 from launcher.charts.html import Html, tag
 from launcher.charts.page import Chart, Section, page
 from launcher.charts.table import Cell, Column, Row
-from launcher.rundir import contents, losses, run_names, status
-from launcher.rundir.losses import Basis
+from launcher.rundir import contents, results, run_names, status
+from launcher.rundir.results import Basis
 from launcher.views import comparison, comparison_text
 from launcher.views.check.piles import unit_for
 from launcher.views.comparison import Comparison, Side
@@ -65,7 +65,7 @@ def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | 
     yield from page_curves.overlaid(curves, by_tokens=bool(found.at_tokens))
 
 
-def loss_rank(by: Basis, trained: losses.Trained | None) -> float:
+def loss_rank(by: Basis, trained: results.Trained | None) -> float:
     """A loss to sort by; one that is unknown or no number comes last."""
     loss = by.loss(trained)
     return float("inf") if loss is None or loss != loss else loss
@@ -110,7 +110,7 @@ def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tupl
 
 def loss_column(by: Basis, *, held_out: bool) -> Column:
     """The column of losses, whose least is marked where they can be ranked."""
-    hint = "the last one on held-out samples" if held_out else losses.MEAN
+    hint = "the last one on held-out samples" if held_out else results.MEAN
     return Column(key="loss", title="loss", form=".4f", best=None if by.kind is None else "least", hint=hint)
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from launcher.base.files import JsonObject
 from launcher.base.units import GIB, gib, rounded
-from launcher.charts import figure
 from launcher.charts.bars import line
 from launcher.charts.html import Cell, Html, joined, table
 from launcher.charts.library import CATEGORIES, nominal, quantitative
-from launcher.charts.page import Chart, Section, page
+from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.planner import wording
 from launcher.planner.frontier import Frontier
 from launcher.planner.layouts import Layout
@@ -25,12 +24,12 @@ _Y = quantitative(_SPEED, title="tokens/s a GPU, predicted")
 
 
 def write(path: Path, found: Frontier) -> None:
-    """Draw layouts with speeds into a file, as :func:`launcher.charts.figure.write` does."""
+    """Draw layouts with speeds into a file, as :func:`~launcher.charts.page.write_figure` does."""
     title, drawn = _title(found), chart(found)
     sections = [Section(identity="layouts", title="Speed against memory", parts=[drawn, _table(found)])]
     named = [f"{number}  {_figures(each)}: {wording.layout(each.spec)}" for number, each in enumerate(found.fastest, 1)]
     said = [title, "The fastest for less memory:", *named]
-    figure.write(path, said, [drawn], lambda: page(title, joined(), sections))
+    write_figure(path, said, [drawn], lambda: page(title, joined(), sections))
 
 
 def chart(found: Frontier) -> Chart:

@@ -21,11 +21,11 @@ from deepspeed.runtime.utils import is_model_parallel_parameter
 
 from launcher.base.files import JsonObject, load_json
 from launcher.worker import TrainingError, marks
-from launcher.worker.deepspeed import checkpoint, model, ulysses
+from launcher.worker.deepspeed import checkpoint, model
 from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.memory import MemoryTracker, live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
-from launcher.worker.model import LanguageModel, export, initial, network, optimizers, shards
+from launcher.worker.model import LanguageModel, export, initial, network, optimizers, shards, ulysses
 from launcher.worker.model.ulysses import connect
 
 _MASTERS = (

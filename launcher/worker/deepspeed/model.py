@@ -29,9 +29,9 @@ from torch import nn
 from launcher.base.files import JsonObject
 from launcher.estimate.rank.stages import stage_layers
 from launcher.spec import RunSpec
-from launcher.worker.deepspeed.ulysses import Grouped
 from launcher.worker.engine import Context
 from launcher.worker.model import LanguageModel, adapters, initial, network, optimizers, weights
+from launcher.worker.model.ulysses import Grouped
 
 _TABLE = "embedding"
 _LINEAR = nn.functional.linear

@@ -26,7 +26,7 @@ def run(spec: RunSpec, directory: Path, arguments: Sequence[str]) -> None:
 
 def _train(context: Context, arguments: Sequence[str]) -> None:
     pretraining.prepare(context)
-    from launcher.worker.megatron import weights
+    from launcher.worker.megatron import layout
     from launcher.worker.megatron.data import Provider
     from launcher.worker.megatron.follow import Follower
 
@@ -41,7 +41,7 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
     follower = Follower(context, batches)
     chunks, interrupted = pretraining.pretrain(context, args, Provider(context, batches), follower)
     context.beat.begin("end")
-    export = None if interrupted else functools.partial(weights.write, chunks, context)
+    export = None if interrupted else functools.partial(layout.write, chunks, context)
     loop.end(context, follower.metrics, follower.restored, follower.step, export)
 
 

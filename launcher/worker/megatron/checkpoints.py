@@ -22,7 +22,6 @@ from launcher.saved.checkpoints import STATE, TRACKER, NoCheckpoint, find, state
 from launcher.worker import CheckpointError, saving
 from launcher.worker.data import Batches
 from launcher.worker.engine import Context
-from launcher.worker.saving import checkpoints
 
 _NAME = re.compile(r"iter_(\d{7,})")
 _BLOCK = 512  # Bytes of ``st_blocks`` (inode(7)).
@@ -82,7 +81,7 @@ class Checkpoints:
         path = found[0] / folder_of(found[1])
         with contextlib.suppress(FileNotFoundError):  # One that Megatron-LM wrote without the launcher.
             there = load_json(path / STATE)
-            checkpoints.fits(self._spec, there, path, self._batches.identity())
+            saving.fits(self._spec, there, path, self._batches.identity())
             if there.get("global_batch_size", self._spec.global_batch_size) != self._spec.global_batch_size:
                 batch = there["global_batch_size"]
                 raise CheckpointError(

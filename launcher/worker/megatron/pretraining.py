@@ -46,13 +46,13 @@ def parse(arguments: Sequence[str]) -> Any:
 
 def pretrain(context: Context, args: Any, provider: Any, follower: Follower) -> tuple[list[nn.Module], bool]:
     """Train to the last step; return this rank's parts of the model, and True if it was asked to stop before."""
-    from launcher.worker.megatron import weights
+    from launcher.worker.megatron import layout
 
     chunks: list[nn.Module] = []
 
     def filled(made: list[nn.Module]) -> list[nn.Module]:
         chunks.extend(made)
-        weights.fill(made, context)
+        layout.fill(made, context)
         return made
 
     with follower.following():

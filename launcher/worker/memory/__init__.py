@@ -21,10 +21,9 @@ from launcher.base.files import JsonObject
 from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
-from launcher.worker.memory.layers import Layers
 from launcher.worker.memory.live_piles import LivePiles
 from launcher.worker.memory.piles import Kept, divided, kept_bytes, storages, with_recomputation
-from launcher.worker.memory.saved_bytes import SavedBytes
+from launcher.worker.memory.saved_bytes import Layers, SavedBytes
 
 CPU_METHOD = (
     "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "

@@ -7,8 +7,12 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.sequence.layer import DistributedAttention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from launcher.spec import RunSpec
+from launcher.worker.engine import Context
 
 
 def connect(device: torch.device) -> None:
@@ -69,3 +73,22 @@ def _local(
     parts = (part.transpose(1, 2) for part in (query, key, value))
     found: torch.Tensor = sdpa_attention_forward(module, *parts, attention_mask=None, **options)[0]
     return found
+
+
+class Grouped(Ulysses):
+    """The ranks that share a sequence; DeepSpeed asks ``mpu`` for their groups and sizes."""
+
+    def __init__(self, context: Context) -> None:
+        """Called by all ranks together, once DeepSpeed has started."""
+        self.mpu: Any = parallel_state_sp
+        parallel_state_sp.initialize_sequence_parallel(context.spec.parallel.ulysses)
+        super().__init__(parallel_state_sp.get_sequence_parallel_group())
+
+
+def excess(spec: RunSpec) -> int:
+    """The factor of gradients of the mean loss that are too large once DeepSpeed 0.19.8 has reduced them.
+
+    Stages 0 to 2 sum over the ranks of a sequence and average over the others (``runtime/zero/stage_1_and_2.py``),
+    stage 3 averages over all (``reduce_scatter_coalesced``).
+    """
+    return spec.parallel.ulysses if spec.zero.stage < 3 else 1

@@ -18,7 +18,7 @@ def observe(content: Mapping[str, Any]) -> JsonObject:
     import torch
     import transformers
 
-    from launcher.worker.observe import logits, passes, structure
+    from launcher.worker.observe import passes, structure
 
     config = structure.configuration(content)
     found = structure.structure(config)
@@ -31,7 +31,7 @@ def observe(content: Mapping[str, Any]) -> JsonObject:
         "sizes": structure.sizes(config),
         "layers": list(found.layers),
         **structure.weights(found),
-        "logits": logits.logits(structure.structure(config).model, network),
+        "logits": structure.logits(structure.structure(config).model, network),
     }
     for attention, whole in itertools.product(structure.attentions(config), (False, True)):
         try:

@@ -20,7 +20,6 @@ from launcher.base.frozen import dataclass
 from launcher.worker import replaced
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model.network import base
-from launcher.worker.observe.routing import evenly
 from launcher.worker.observe.structure import Structure, structure
 from launcher.worker.trace.one_depth import gpu_kernels
 
@@ -201,4 +200,39 @@ def _dropping_gradients(block: nn.Module) -> Iterator[None]:
         for each in (each for each in block.parameters() if each.requires_grad):
             hook = each.register_post_accumulate_grad_hook(drop)  # type: ignore[no-untyped-call]  # torch has no types.
             stack.callback(hook.remove)
+        yield
+
+
+class _Place(int):
+    """A number that is asked as a tensor of one element is."""
+
+    def __getitem__(self, _: object) -> _Place:
+        return self
+
+    def item(self) -> int:
+        """It."""
+        return int(self)
+
+
+@contextlib.contextmanager
+def evenly(*, unused: int = 0) -> Iterator[None]:
+    """Let ``nonzero`` find every expert but the last ``unused``, and ``where`` of one argument one's share of all."""
+    found, where = torch.Tensor.nonzero, torch.where
+    experts = [1]
+
+    def nonzero(mask: torch.Tensor, **options: Any) -> Any:
+        """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
+        if mask.dim() != 1 or options.get("as_tuple"):
+            return found(mask, **options)
+        experts[0] = mask.shape[0] - unused
+        return [_Place(place) for place in range(experts[0])]
+
+    def places(*given: Any, **options: Any) -> Any:
+        """So many places of a mask as its share, and ``where`` as it is otherwise."""
+        if len(given) != 1 or options:
+            return where(*given, **options)
+        count = -(-given[0].numel() // experts[0])
+        return tuple(torch.zeros(count, dtype=torch.int64) for _ in given[0].shape)
+
+    with replaced(torch.Tensor, "nonzero", nonzero), replaced(torch, "where", places):
         yield

@@ -20,7 +20,7 @@ from launcher.base.frozen import dataclass
 from launcher.job import versions
 from launcher.job.memory import Rehearsed, RehearsedPhase
 from launcher.spec import RunSpec
-from launcher.worker import memory, out_of_memory, shortage
+from launcher.worker import memory, out_of_memory
 from launcher.worker.beat import Beat
 from launcher.worker.engine import Context, EngineBuilder
 from launcher.worker.loop import MEASURED_STEPS, vocabulary_sizes
@@ -99,7 +99,7 @@ def measure(rehearsal: Rehearsal, context: Context, train: Callable[[list[float]
     try:
         train(seconds)
     except Exception as error:
-        if shortage.kind_of(error) is None:
+        if out_of_memory.kind_of(error) is None:
             raise
         out_of_memory.write(rehearsal.directory, error)
         return _document(rehearsal, context, seconds, ran_out=True)

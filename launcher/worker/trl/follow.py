@@ -23,7 +23,7 @@ from launcher.worker.memory import live_bytes
 from launcher.worker.memory.piles import Kept, flat, model_piles
 from launcher.worker.metrics import Metrics
 from launcher.worker.model.network import numbered
-from launcher.worker.saving.checkpoints import Checkpoints
+from launcher.worker.saving import Checkpoints
 from launcher.worker.trl.samples import Samples
 from launcher.worker.watch import MemoryLog, Pace
 
