@@ -34,7 +34,7 @@ def with_megatron() -> None:
     from launcher.worker.megatron import cpu
 
     cpu.install()
-    for name in ("weights", "follow", "data"):
+    for name in ("layout", "follow", "data"):
         importlib.import_module(f"launcher.worker.megatron.{name}")
     for name in ("argument_utils", "arguments", "training"):
         importlib.import_module(f"megatron.training.{name}")
