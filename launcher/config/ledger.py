@@ -112,9 +112,9 @@ class Ledger:
         self._enter(key, LeftOut(key=key, value=self.values.get(key), effect=effect, matters=matters))
 
     def adopt(self, prefix: str, inner: Ledger) -> None:
-        """Enter the keys of a part of the file, which has a list of its own, as they are there."""
+        """Enter the keys of a part of the file, which has a list of its own, as they are there, behind a prefix."""
         for key, entry in inner._entries.items():
-            whole = f"{prefix}.{key}"
+            whole = f"{prefix}{key}"
             self._enter(whole, replace(entry, key=whole) if isinstance(entry, LeftOut) else entry)
 
     def is_open(self, key: str) -> bool:

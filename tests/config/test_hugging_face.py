@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.base import registry
+from launcher.config.hub import keys
 from launcher.config.hub import reading as hugging_face
 from launcher.config.hub.keys import table
 from launcher.estimate import families
@@ -83,7 +84,7 @@ _LAYERS = 5
 DEFAULTS = {
     kind: {"model_type": kind}
     for kind in table()["classes"]
-    if kind not in registry.load("families", "transformers").traits.model_types
+    if kind not in (*registry.load("families", "transformers").traits.model_types, *keys.TEXT_MODELS)
 }
 """The types of the families that are described by hand; tests/families/test_decoders.py has those of transformers."""
 

@@ -305,7 +305,7 @@ def test_an_unknown_model_type_is_named_by_what_is_known_of_it_and_not_by_its_sp
     [error] = _message(json.dumps({"model_type": "xlnet", "d_model": 256}))
     assert str(error["rule"]).startswith("no family here reads it, and nothing is known of its memory: transformers 5")
     assert "has XLNetLMHeadModel for it" in str(error["rule"])
-    assert error["way_out"] == ["script=path/to/train.py", BY_HAND]
+    assert error["way_out"] == ["script=path/to/train.py", BY_HAND.replace("hidden_size=...", "hidden_size=256")]
     [error] = _message(json.dumps({"model_type": "lama", "hidden_size": 256}))
     assert "has no language model of this type either" in str(error["rule"])
     assert not [way for way in error["way_out"] if "llama" in way]  # type: ignore[attr-defined]
@@ -345,6 +345,45 @@ def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_ou
     effect = "the language model of text_config alone is trained here, without what encodes images or sound"
     left = {left.key: (left.effect, left.matters) for left in found.imported.left_out}
     assert left["vision_config.hidden_size"] == left["image_id"] == (effect, False)
+
+
+IMAGES = {"vision_config": {"depth": 2}, "image_token_id": 7, "architectures": ["AcmeForConditionalGeneration"]}
+MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"model_type": "qwen2_vl", **IMAGES, **MROPE, "hidden_size": 3584},
+        {"model_type": "qwen2_5_vl", **IMAGES, "text_config": {"model_type": "qwen2_vl_text", **MROPE}},
+        {
+            "model_type": "acme",
+            "thinker_config": {"model_type": "b", **IMAGES, "text_config": {"model_type": "qwen2_5_vl_text"}},
+        },
+        {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "mm_hidden_size": 1024},
+        {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, "hidden_size": 3072},
+    ],
+    ids=lambda document: document["model_type"],
+)
+def test_a_language_model_among_the_keys_of_one_of_images_is_read_as_the_type_whose_layers_it_has(
+    document: dict[str, Any],
+) -> None:
+    found = hugging_face.read(json.dumps(document), "config.json", weights="folder")
+    assert (found.errors, _that_matters(document)) == ((), [])
+    assert found.model["family"] in ("llama", "transformers")
+    assert found.within
+    assert "weights" not in found.model
+    assert "rope_parameters" not in found.model or found.model["family"] == "transformers"
+    if document["model_type"].startswith("qwen"):
+        assert (found.model["attention_bias"], found.model["vocab_size"]) == (True, 152064)
+
+
+def test_a_type_of_a_folders_own_code_is_refused_with_the_sizes_that_its_file_says() -> None:
+    [error] = _message(json.dumps({"model_type": "xverse", "auto_map": {"AutoConfig": "a.B"}, "num_layers": 28}))
+    assert str(error["rule"]).endswith(", and the code in its own folder is not run here")
+    like, _, by_hand = error["way_out"]
+    assert like == 'write "model_type": "llama" into the file, whose layers are the same'
+    assert by_hand.startswith("model=custom model.family=... model.num_hidden_layers=28 model.hidden_size=... ")
 
 
 def test_all_wrong_values_come_at_once() -> None:

@@ -30,7 +30,8 @@ def table() -> dict[str, Any]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as ARCHITECTURES
 
     families: list[Family] = [registry.load("families", name) for name in registry.shipped("families")]
-    kinds = sorted(kind for family in families for kind in family.traits.model_types if kind not in keys.SAME_CLASS)
+    read = [kind for family in families for kind in family.traits.model_types if kind not in keys.SAME_CLASS]
+    kinds = sorted([*read, *keys.TEXT_MODELS])
     return {
         "version": transformers.__version__,
         "architectures": dict(sorted(ARCHITECTURES.items())),
@@ -52,14 +53,19 @@ def _class(kind: str) -> dict[str, Any]:
     if "partial_rotary_factor" in rotary:
         defaults["partial_rotary_factor"] = rotary["partial_rotary_factor"]
     defaults["rope_theta"] = getattr(made, "default_theta", 10000.0)
-    module = made.__module__.replace("configuration_", "modeling_")
-    source = inspect.getsource(importlib.import_module(module)) + inspect.getsource(inspect.getmodule(made) or made)
-    reads = {name for found in _READ.findall(source) for name in found if name} | set(fields) | {*made.attribute_map}
-    assert ARCHITECTURES[kind] in source
     return {
         "defaults": {name: defaults[name] for name in sorted(defaults) if not _OF_NO_SIZE.search(name)},
-        "reads": sorted(name for name in reads if not name.startswith("_") and not _OF_NO_SIZE.search(name)),
+        "reads": [] if kind in keys.TEXT_MODELS else _reads(made, ARCHITECTURES[kind], set(fields)),
     }
+
+
+def _reads(made: Any, architecture: str, fields: set[str]) -> list[str]:
+    """The keys that the code of a class reads; a language model inside another is read by those of its like."""
+    module = made.__module__.replace("configuration_", "modeling_")
+    source = inspect.getsource(importlib.import_module(module)) + inspect.getsource(inspect.getmodule(made) or made)
+    reads = {name for found in _READ.findall(source) for name in found if name} | fields | {*made.attribute_map}
+    assert architecture in source
+    return sorted(name for name in reads if not name.startswith("_") and not _OF_NO_SIZE.search(name))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

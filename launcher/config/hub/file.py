@@ -19,6 +19,9 @@ _ACTIVATIONS = {
 }
 """Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
 
+_UNSCALED = ("default", "mrope")
+"""No scaling; ``mrope`` has positions of images, and those of text are ordinary ones."""
+
 _ROTARY = ("linear", "yarn", "llama3")
 """Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
 
@@ -26,13 +29,14 @@ _ROTARY = ("linear", "yarn", "llama3")
 class Config:
     """A file's content, its ledger, and its errors (``launcher.estimate.rank.family.ConfigFile``)."""
 
-    def __init__(self, content: Mapping[str, Any], path: str) -> None:
+    def __init__(self, content: Mapping[str, Any], path: str, *, defaults_of: str | None = None) -> None:
+        """Take a file's content; ``defaults_of`` is the model type whose defaults it has, where not its own."""
         self.content, self.path = content, path
         self.ledger = Ledger(leaves(content))
         self.errors: list[ConfigError] = []
         # The key that the family reads for a key of ``model``, whether the file has it or not.
         self.sources: dict[str, str] = {}
-        self._defaults: Mapping[str, Any] = keys.class_of(self.model_type)["defaults"]
+        self._defaults: Mapping[str, Any] = keys.class_of(defaults_of or self.model_type)["defaults"]
 
     @property
     def model_type(self) -> str:
@@ -157,7 +161,7 @@ class Config:
         """The entries of one of the two keys, if the class computes them as they are."""
         kind = value.get("rope_type", value.get("type", "default"))
         rest = {name: item for name, item in value.items() if name not in ("type", "rope_type") and item is not None}
-        if kind == "default":
+        if kind in _UNSCALED:
             self.say(key, "rope_parameters", "rope_theta")
             theta = {name: item for name, item in rest.items() if name == "rope_theta"}
             part = rest.get("partial_rotary_factor")
@@ -167,7 +171,8 @@ class Config:
             self.leave(key, effect, matters=False)
         elif kind in _ROTARY:
             self.say(key, "rope_parameters", "rope_theta")
-            return {"rope_type": kind, **rest}
+            self.ledger.leave(f"{key}.finetuned", "no effect: its class does not read it", matters=False)
+            return {"rope_type": kind, **{name: item for name, item in rest.items() if name != "finetuned"}}
         else:
             self.leave(key, "rotary positions are not scaled here")
         self.ledger.say(f"{key}.rope_theta", "model.rope_theta")

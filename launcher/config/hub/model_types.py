@@ -7,15 +7,22 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
 from launcher.config.hub import keys
 
 _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
 
 _BY_HAND = (
-    "model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=... model.num_attention_heads=..."
-    " model.vocab_size=..."
-)
+    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size",
+)  # fmt: skip
+"""Keys of ``model`` that a model of one's own layers is described by."""
+
+_LIKE = {
+    **dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"),
+    "mimo": "qwen2",
+}
+"""Types of a folder's own code whose layers and tensors are those of another, a module for further tokens apart."""
 
 _ENCODERS = frozenset((
     "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
@@ -46,13 +53,15 @@ _IMAGES = frozenset((
 ))  # fmt: skip
 
 _PARTS = {
-    **dict.fromkeys(("vision_config", "vision_tower", "mm_vision_tower"), "images"),
+    **dict.fromkeys(("vision_config", "vision_tower", "mm_vision_tower", "img_processor"), "images"),
     **dict.fromkeys(("audio_config", "speech_config"), "sound"),
 }
 """Keys that only models with an encoder of something else than text have."""
 
+_OF_PARTS = ("mm_", "image_", "video_", "vision_", "embd_layer", "tune_mm_", "freeze_mm_")
+"""First letters of such keys of files that hold them beside those of the language model."""
 
-_TEXT = ("text_config", "llm_config", "language_config")
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of the language model inside a model of other media."""
 
 
@@ -75,8 +84,22 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
         named = ", ".join(_architectures(content))
         rule = f"no family here reads it, but architectures names {named}, the class of another model_type"
         return ConfigError(where, kind, rule, [*relatives, _OWN_SCRIPT])
-    rule = f"no family here reads it, and nothing is known of its memory: {_in_transformers(kind)}"
-    return ConfigError(where, kind, rule, [_OWN_SCRIPT, f"model=custom model.family=... {_BY_HAND}"])
+    code = ", and the code in its own folder is not run here" if content.get("auto_map") else ""
+    rule = f"no family here reads it, and nothing is known of its memory: {_in_transformers(kind)}{code}"
+    like = _LIKE.get(kind.lower())
+    ways = [f'write "model_type": "{like}" into the file, whose layers are the same'] if like else []
+    return ConfigError(where, kind, rule, [*ways, _OWN_SCRIPT, f"model=custom model.family=... {_by_hand(content)}"])
+
+
+def _by_hand(content: Mapping[str, Any]) -> str:
+    """The overrides that describe a model, with the sizes that a file says by a name that means no other."""
+    said = {size: value for key, value in content.items() if type(value) is int for size in _only(keys.sizes_of(key))}
+    wanted = [key for key in _BY_HAND if key in said or key != "num_key_value_heads"]
+    return " ".join(f"model.{key}={said.get(key, '...')}" for key in wanted)
+
+
+def _only(sizes: list[str]) -> list[str]:
+    return sizes if len(sizes) == 1 else []
 
 
 _OF_OTHER_ORDERS = frozenset(("bert-generation", "big_bird", "data2vec-text", "reformer", "xlm", "xlnet"))
@@ -100,9 +123,25 @@ def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None
     for key in _TEXT:
         within = content.get(key)
         inner = within if isinstance(within, Mapping) else {}
-        if isinstance(inner.get("model_type"), str) and (inner["model_type"] in known or is_text_decoder(inner)):
+        kind = inner.get("model_type")
+        if isinstance(kind, str) and (
+            kind in known or kind in keys.TEXT_MODELS or is_text_decoder(inner) or text_model(inner, known)
+        ):
             return key
     return None
+
+
+def inside(content: Mapping[str, Any]) -> str | None:
+    """The type whose layers the language model of one of images has, alone or beside the keys of the encoder."""
+    kind = str(content.get("model_type"))
+    beside = "hidden_size" in content and not any(key in content for key in _TEXT)
+    return keys.TEXT_MODELS.get(kind) or (keys.WITHOUT_A_PART.get(kind) if beside else None)
+
+
+def without_parts(content: Mapping[str, Any]) -> JsonObject:
+    """The keys of a file but those of encoders of something else than text."""
+    parts = ("architectures", *_PARTS)
+    return {key: value for key, value in content.items() if key not in parts and not key.startswith(_OF_PARTS)}
 
 
 def not_observed(content: Mapping[str, Any], path: str, why: str) -> ConfigError:

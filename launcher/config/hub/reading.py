@@ -79,7 +79,8 @@ def other_weights(within: str) -> str:
 
 def _within(config: Config) -> str | None:
     kind = config.content.get("model_type")
-    return types.text_model(config.content, _families(kind if isinstance(kind, str) else ""))
+    known = _families(kind if isinstance(kind, str) else "")
+    return types.text_model(config.content, known) or (types.inside(config.content) and str(kind))
 
 
 def _model(config: Config) -> JsonObject:
@@ -87,7 +88,11 @@ def _model(config: Config) -> JsonObject:
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
     if (key := types.text_model(config.content, known)) is not None:
-        return _text_model(config, key)
+        return _text_model(config, Config(config.content[key], f"{config.path}: {key}"), f"{key}.")
+    if (inside := types.inside(config.content)) is not None:
+        alone = {**types.without_parts(config.content), "model_type": inside}
+        own = str(kind) if kind in keys.TEXT_MODELS else inside
+        return _text_model(config, Config(alone, config.path, defaults_of=own), "")
     if isinstance(kind, str) and kind not in known and types.is_text_decoder(config.content):
         try:
             model = observing.settings(config.content)
@@ -107,16 +112,16 @@ def _model(config: Config) -> JsonObject:
     return found
 
 
-def _text_model(config: Config, key: str) -> JsonObject:
+def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     """The settings of the language model inside a model of images or sound, which is trained alone."""
-    inner = Config(config.content[key], f"{config.path}: {key}")
     model = _model(inner)
     config.errors += inner.errors
-    config.ledger.adopt(key, inner.ledger)
-    config.ledger.say(f"{key}.model_type", "model.family", "model.model_type")
+    config.ledger.adopt(prefix, inner.ledger)
+    config.ledger.say(f"{prefix}model_type", "model.family", "model.model_type")
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
-            effect = f"the language model of {key} alone is trained here, without what encodes images or sound"
+            whose = prefix.rstrip(".") or config.model_type
+            effect = f"the language model of {whose} alone is trained here, without what encodes images or sound"
             config.ledger.leave(leaf, effect, matters=False)
     return model
 

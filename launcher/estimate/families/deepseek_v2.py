@@ -58,6 +58,8 @@ def read_config(config: ConfigFile) -> JsonObject:
     model = deepseek.latent(config) | moe.balanced(config)
     method = config.get("topk_method", "greedy")
     config.say("topk_method", "n_group")
+    if config.get("scoring_func") == "softmax":
+        config.default("scoring_func")
     if method not in ("greedy", "group_limited_greedy"):
         config.error("topk_method", "is greedy or group_limited_greedy")
     if method == "greedy":
