@@ -82,6 +82,11 @@ class ModelSpec(Hashed):
         return self.hidden_act == "silu" if self.gate is None else self.gate
 
     @property
+    def shared_width(self) -> int:
+        """Features of the MLP that every token meets beside its experts: ``extra.shared_width``, or of whole experts."""
+        return int(self.extra.get("shared_width") or self.num_shared_experts * self.moe_intermediate_size)
+
+    @property
     def query_size(self) -> int:
         """Elements of all query heads of one token."""
         return self.num_attention_heads * self.head_size

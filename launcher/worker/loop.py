@@ -81,7 +81,7 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
         *(model.hidden_size, model.head_size, queries, keys, queries + 2 * keys),  # Some families project all at once.
         *(model.intermediate_size, up * model.intermediate_size),
         *(model.moe_intermediate_size, up * model.moe_intermediate_size, model.num_experts),
-        *(model.num_shared_experts * model.moe_intermediate_size, spec.sequence_length),
+        *(model.shared_width, spec.sequence_length),
         *(model.q_lora_rank, model.kv_lora_rank, model.kv_lora_rank + model.qk_rope_head_dim),
         model.num_attention_heads * (model.qk_nope_head_dim + model.qk_rope_head_dim),
         model.num_attention_heads * (model.qk_nope_head_dim + model.v_head_dim),

@@ -119,7 +119,7 @@ def _neither(spec: RunSpec, path: str, value: str, without: str) -> Iterator[Con
 def _is_deepseeks(spec: RunSpec) -> bool:
     """True if the model has a part of DeepSeek's that ``launcher.worker.megatron.layout`` has no names for."""
     model = spec.model
-    parts = model.kv_lora_rank or model.num_shared_experts or model.first_dense_layers
+    parts = model.kv_lora_rank or model.shared_width or model.first_dense_layers
     return bool(parts) or families.of(model).traits.balances_experts
 
 

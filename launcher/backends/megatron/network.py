@@ -127,7 +127,7 @@ def _experts(spec: RunSpec) -> Arguments:
         "num-experts": model.num_experts,
         "moe-ffn-hidden-size": model.moe_intermediate_size,
         "moe-router-topk": model.num_experts_per_tok,
-        "moe-shared-expert-intermediate-size": model.num_shared_experts * model.moe_intermediate_size or None,
+        "moe-shared-expert-intermediate-size": model.shared_width or None,
         "moe-layer-freq": f"([0]*{dense}+[1]*{sparse})" if dense else None,
         "moe-grouped-gemm": grouped_gemm(spec),
         "moe-token-dispatcher-type": "alltoall",

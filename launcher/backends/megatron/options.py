@@ -198,7 +198,7 @@ REFUSED: Mapping[str, str] = {
     """,
     "its products are in other formats than are counted": "te-precision-config-file",
     "experts would take more tokens than an even share": "moe-expert-capacity-factor",
-    "tokens would be gathered over all ranks of experts": "moe-token-dispatcher-type",
+    "tokens would be exchanged in another way than is counted": "moe-token-dispatcher-type",
     "attention would have a weight more for each head": "softmax-type",
     "a part of the optimizer's states would stay on the GPU": "optimizer-offload-fraction",
     "torch's FSDP2 would shard": "use-torch-fsdp2",
@@ -230,7 +230,7 @@ INSTEAD: Mapping[str, str] = {
 """Words for what comes near a refused argument."""
 
 LET_THROUGH: Mapping[str, tuple[object, ...]] = {
-    "moe-token-dispatcher-type": ("alltoall", "flex"),
+    "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
     "optimizer-offload-fraction": (1, 1.0),
     "softmax-type": ("vanilla",),
     "vocab-extra-ids": (0,),

@@ -262,11 +262,15 @@ def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     """Megatron-core's buffer ``mpu``, as large as its largest use: ``max(size h tok, size a/t s^2 b)``.
 
     Its own linears gather the sequence into it (``tensor_parallel/layers.py``; the output projection is one of them in
-    any case), and its own attention starts its scores from it (``transformer/dot_product_attention.py``).
+    any case), its own attention starts its scores from it (``transformer/dot_product_attention.py``), and
+    ``MoEAllGatherTokenDispatcher`` gathers the tokens of all ranks of experts (``use_global_buffer``).
     """
     spec, h, a = rank.spec, 0, 0
+    if rank.elements.expert and spec.backend.argument("moe-token-dispatcher-type") == "allgather":
+        ranks = spec.parallel.expert * (spec.parallel.expert_tensor or spec.parallel.tensor)
+        h = ceil(spec.model.hidden_size * rank.view.residual * ranks) if ranks > 1 else 0
     if spec.parallel.sequence and spec.parallel.tensor > 1 and (rank.view.head or not how.transformer_engine):
-        h = spec.model.hidden_size
+        h = max(h, spec.model.hidden_size)
     if not how.transformer_engine and not spec.model.kv_lora_rank:
         a = ceil(spec.model.num_attention_heads * rank.view.tensor)
     if h or a:
@@ -318,7 +322,7 @@ def exchanged_tokens(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
         return
     exchanged, several = rank.spec.parallel.expert > 1, ceil(model.num_experts * rank.view.experts) > 1
     n = 2 + (exchanged and several) + (exchanged or several)
-    shared = 1 if model.num_shared_experts else 0
+    shared = 1 if model.shared_width else 0
     rows = [
         SavedTensor(name="routed tokens", bytes=n * rank.engine.size * model.hidden_size, share="routed", part="moe"),
         SavedTensor(name="shared", bytes=shared * rank.engine.size * model.hidden_size, share="residual", part="moe"),

@@ -141,4 +141,4 @@ def _dispatcher(backend: BackendSpec) -> Dispatcher:
     """The exchange of tokens: ``flex`` is DeepEP's unless it names HybridEP (``megatron/training/arguments.py``)."""
     if backend.argument("moe-token-dispatcher-type") == "flex" or backend.argument("moe-enable-deepep"):
         return "hybridep" if backend.argument("moe-flex-dispatcher-backend") == "hybridep" else "deepep"
-    return "all_to_all"
+    return "all_gather" if backend.argument("moe-token-dispatcher-type") == "allgather" else "all_to_all"

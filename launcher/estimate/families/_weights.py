@@ -63,8 +63,8 @@ def experts(model: ModelSpec) -> list[Weight]:
         Weight(name="mlp.experts.gate_up_proj", shape=(inner, hidden), split="expert", copies=count),
         Weight(name="mlp.experts.down_proj", shape=(hidden, width), split="expert", copies=count, dimension=1),
     ]
-    if model.num_shared_experts:
-        weights += feed_forward("mlp.shared_experts", model, model.num_shared_experts * width)
+    if model.shared_width:
+        weights += feed_forward("mlp.shared_experts", model, model.shared_width)
     return weights
 
 

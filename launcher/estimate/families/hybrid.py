@@ -171,13 +171,13 @@ def _of_experts(model: ModelSpec) -> list[Weight]:
     """The norm, the router, experts that a token meets at its latent width, and the MLP that every token meets."""
     hidden, latent = model.hidden_size, _count(model, "latent")
     rows = _weights.norm("pre_mlp_layernorm", hidden, model)
-    experts = _weights.experts(replace(model, hidden_size=latent or hidden, num_shared_experts=0))
+    experts = _weights.experts(replace(model, hidden_size=latent or hidden, num_shared_experts=0, extra={}))
     rows += [replace(experts[0], shape=(model.num_experts, hidden)), *experts[1:]]
     if latent:
         rows += _weights.linear("mlp.fc1_latent_proj", latent, hidden, bias=model.mlp_bias, split=False)
         rows += _weights.linear("mlp.fc2_latent_proj", hidden, latent, bias=model.mlp_bias, split=False)
-    if width := _count(model, "shared_width"):
-        rows += _weights.feed_forward("mlp.shared_experts", model, width)
+    if model.shared_width:
+        rows += _weights.feed_forward("mlp.shared_experts", model, model.shared_width)
     return rows
 
 
@@ -222,7 +222,7 @@ def _by_mlp(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
 
 def _by_experts(model: ModelSpec, engine: EngineTraits) -> list[SavedTensor]:
     """As any experts'; narrower tokens are kept as the router's choice sends them, and behind the experts once more."""
-    latent, shared = _count(model, "latent"), _count(model, "shared_width")
+    latent, shared = _count(model, "latent"), model.shared_width
     rows = _megatron.norm(model.hidden_size, engine, moved=("mlp_norm", ""))
     rows += _megatron.routed(replace(model, hidden_size=latent) if latent else model, engine)
     if latent:
@@ -250,7 +250,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
         return [*_inside_attention(model, engine), _stream(model, engine)]
     width = model.intermediate_size
     if letter == "E":
-        width = model.moe_intermediate_size * model.num_experts_per_tok + _count(model, "shared_width")
+        width = model.moe_intermediate_size * model.num_experts_per_tok + model.shared_width
     return _megatron.backward_extra(model, engine, width)
 
 

@@ -86,9 +86,9 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     if engine.library == "transformers":
         if not engine.grouped_experts:
             one = ceil(Fraction(model.moe_intermediate_size * model.num_experts_per_tok, model.num_experts))
-            return llama.mlp_gradients(model, engine, max(one, model.num_shared_experts * model.moe_intermediate_size))
+            return llama.mlp_gradients(model, engine, max(one, model.shared_width))
         engine = replace(engine, size=engine.residual_size)
-    width = model.moe_intermediate_size * (model.num_experts_per_tok + model.num_shared_experts)
+    width = model.moe_intermediate_size * model.num_experts_per_tok + model.shared_width
     rows = llama.mlp_gradients(model, engine, width)
     if engine.library == "megatron":
         return rows
@@ -99,7 +99,7 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 
 def experts(model: ModelSpec, engine: EngineTraits, *, router: _transformers.Router = "narrow") -> list[SavedTensor]:
     """Tensors saved by the norm before the experts, the routed experts that one token meets, and the shared ones."""
-    hidden, shared = model.hidden_size, model.num_shared_experts * model.moe_intermediate_size
+    hidden, shared = model.hidden_size, model.shared_width
     if engine.library == "megatron":
         rows = (
             _megatron.norm(hidden, engine, moved=("mlp_norm", ""))

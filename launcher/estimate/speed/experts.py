@@ -76,7 +76,7 @@ def sorting(model: ModelSpec, shape: Shape) -> Pass:
     (Megatron-Core ``token_dispatcher.py``, ``fused_a2a.py``).
     """
     each = routed(model, shape) * model.hidden_size * shape.size
-    if shape.expert == 1:
+    if shape.expert == 1 or shape.execution.dispatcher == "all_gather":
         passes, kernels = 4.0, 4.0
     elif shape.execution.dispatcher == "all_to_all":
         passes, kernels = 8.0, 8.0
@@ -94,7 +94,9 @@ def exchange(model: ModelSpec, shape: Shape) -> Pass:
     """Tokens to the ranks of their experts, and the results back, as far as nothing hides them."""
     if shape.expert == 1:
         return NOTHING
-    one, size = _copied(model, shape) if shape.execution.dispatcher == "all_to_all" else _forwarded(model, shape)
+    dispatcher = shape.execution.dispatcher
+    ways = {"all_to_all": _copied, "all_gather": _gathered}
+    one, size = ways.get(dispatcher, _forwarded)(model, shape)
     left = 1 - shape.execution.expert_overlap
     return Pass(expert=2 * one * left, expert_bytes=2 * size, launches=8)
 
@@ -103,6 +105,13 @@ def _copied(model: ModelSpec, shape: Shape) -> tuple[float, float]:
     size = routed(model, shape) * model.hidden_size * shape.size
     group = shape.group(shape.expert, shape.expert_tensor)
     return collectives.seconds("all_to_all", size, group, shape.network), size
+
+
+def _gathered(model: ModelSpec, shape: Shape) -> tuple[float, float]:
+    """All tokens to every rank; the way back, a reduce-scatter of as many bytes, takes as long."""
+    group = shape.group(shape.expert, shape.expert_tensor)
+    size = routed(model, shape) / model.num_experts_per_tok * model.hidden_size * shape.size * shape.expert
+    return collectives.seconds("all_gather", size, group, shape.network), size
 
 
 def _forwarded(model: ModelSpec, shape: Shape) -> tuple[float, float]:

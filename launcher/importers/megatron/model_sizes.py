@@ -195,13 +195,13 @@ def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings
         reader.idle("the model has no experts", *_OF_EXPERTS)
         return {}
     if reader.count("expert-model-parallel-size", default=1) > 1 and "moe-token-dispatcher-type" not in reader:
-        reader.note("no --moe-token-dispatcher-type: Megatron-LM gathers tokens then (allgather); here it is alltoall")
+        reader.extra["moe-token-dispatcher-type"] = "allgather"
     width = reader.count("moe-ffn-hidden-size", "model.moe_intermediate_size", default=ffn)
     return {
         "num_experts": experts,
         "num_experts_per_tok": reader.count("moe-router-topk", "model.num_experts_per_tok", default=2),
         "moe_intermediate_size": width,
-        "num_shared_experts": 0 if hybrid else _shared(reader, width),
+        **({"num_shared_experts": 0} if hybrid else _shared(reader, width)),
         "first_dense_layers": 0 if hybrid else _first_dense(reader, layers),
     }
 
@@ -213,14 +213,14 @@ def _split_counts(reader: Reader) -> list[int]:
     return [int(word) for word in words if str(word).isascii() and str(word).isdecimal() and len(str(word)) < 9]
 
 
-def _shared(reader: Reader, width: Any) -> int:
-    name, key = "moe-shared-expert-intermediate-size", "model.num_shared_experts"
-    shared = reader.count(name, key, default=0)
+def _shared(reader: Reader, width: Any) -> Settings:
+    """Whole experts that every token meets, or the width of what is none."""
+    shared = reader.count("moe-shared-expert-intermediate-size", "model.num_shared_experts", default=0)
     if not isinstance(width, int) or width < 1:
-        return 0
+        return {"num_shared_experts": 0}
     if shared % width:
-        reader.leave(name, f"{shared} is no multiple of the experts' {width}: {shared // width} shared experts here")
-    return int(shared // width)
+        return {"num_shared_experts": 0, "extra": {"shared_width": shared}}
+    return {"num_shared_experts": shared // width}
 
 
 def _first_dense(reader: Reader, layers: Any) -> int:

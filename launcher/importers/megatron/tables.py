@@ -14,24 +14,22 @@ from launcher.importers.megatron.arguments import ByName, names_in, names_table
 
 KEPT = names_in("""
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split activation-func-clamp-value
-    apply-layernorm-1p apply-query-key-layer-scaling
-    apply-residual-connection-post-layernorm apply-wd-to-qk-layernorm attention-softmax-in-fp32 batch-invariant-mode
-    calculate-per-token-loss cp-comm-type cpu-offloading-retain-pinned-cpu-buffers create-all-gather-group
-    ddp-average-in-collective ddp-bucket-size ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw decoupled-lr
-    decoupled-min-lr decrease-batch-size-if-needed defer-embedding-wgrad-compute delay-offload-until-cuda-graph
-    deterministic-mode disable-align-grad-reduce
+    apply-layernorm-1p apply-query-key-layer-scaling apply-residual-connection-post-layernorm apply-wd-to-qk-layernorm
+    attention-softmax-in-fp32 batch-invariant-mode calculate-per-token-loss cp-comm-type
+    cpu-offloading-retain-pinned-cpu-buffers create-all-gather-group ddp-average-in-collective ddp-bucket-size
+    ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw decoupled-lr decoupled-min-lr decrease-batch-size-if-needed
+    defer-embedding-wgrad-compute delay-offload-until-cuda-graph deterministic-mode disable-align-grad-reduce
     disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding disable-fp8-wgrad
     disable-gloo-process-groups disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration
     disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
     disable-tp-comm-split-ag disable-tp-comm-split-rs empty-unused-memory-level enable-experimental end-weight-decay
     fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp4-param-gather
     fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj fp8-param-gather
-    glu-linear-offset hierarchical-context-parallel-sizes
-    high-priority-a2a-comm-stream high-priority-stream-groups hysteresis init-model-with-meta-device
-    kitchen-attention-backend manual-gc
-    manual-gc-interval microbatch-group-size-per-virtual-pipeline-stage min-loss-scale
-    moe-aux-loss-coeff moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms
-    moe-grouped-gemm moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
+    glu-linear-offset hierarchical-context-parallel-sizes high-priority-a2a-comm-stream high-priority-stream-groups
+    hysteresis init-model-with-meta-device kitchen-attention-backend manual-gc manual-gc-interval
+    microbatch-group-size-per-virtual-pipeline-stage min-loss-scale moe-aux-loss-coeff moe-deepep-num-sms
+    moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms moe-grouped-gemm
+    moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
     moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs moe-input-jitter-eps
     moe-mlp-glu-interleave-size moe-ncclep-static-shape moe-ncclep-zero-copy moe-permute-fusion
     moe-permute-fusion-into-hybridep moe-router-bias-update-rate moe-router-enable-expert-bias moe-router-force-biased
@@ -39,23 +37,23 @@ KEPT = names_in("""
     moe-router-num-groups moe-router-padding-for-fp8 moe-router-padding-for-quantization moe-router-pre-softmax
     moe-router-quantile-balancing-ema moe-router-score-function moe-router-topk-scaling-factor
     moe-shared-expert-glu-interleave-size moe-shared-expert-overlap moe-single-grouped-bias moe-single-grouped-weight
-    moe-token-drop-policy moe-z-loss-coeff mscale mscale-all-dim muon-coefficient-type muon-extra-scale-factor
-    muon-fp32-matmul-prec muon-momentum muon-nesterov muon-no-split-qkv muon-num-ns-steps muon-scalar-optimizer
-    muon-scale-mode muon-tp-mode nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
-    no-bias-dropout-fusion no-clone-scatter-output-in-embedding no-create-attention-mask-in-dataloader no-fp8-wgrad
-    no-gradient-accumulation-fusion no-gradient-reduce-div-fusion no-initialization no-manual-gc-eval
-    no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params
-    no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
-    no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout no-weight-decay-cond-type
-    no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
-    outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce overlap-moe-expert-parallel-comm
-    overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
-    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold
-    reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type
-    rotary-interleaved rotary-percent rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group
-    start-weight-decay suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap
-    tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu
-    use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
+    moe-token-dispatcher-type moe-token-drop-policy moe-z-loss-coeff mscale mscale-all-dim muon-coefficient-type
+    muon-extra-scale-factor muon-fp32-matmul-prec muon-momentum muon-nesterov muon-no-split-qkv muon-num-ns-steps
+    muon-scalar-optimizer muon-scale-mode muon-tp-mode nccl-communicator-config-path no-align-grad-reduce
+    no-align-param-gather no-bias-dropout-fusion no-clone-scatter-output-in-embedding
+    no-create-attention-mask-in-dataloader no-fp8-wgrad no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
+    no-initialization no-manual-gc-eval no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm
+    no-pin-cpu-grads no-pin-cpu-params no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
+    no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout
+    no-weight-decay-cond-type no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16
+    num-layers-at-start-in-bf16 outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
+    overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush overlap-param-gather
+    overlap-param-gather-with-optimizer-step pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha
+    qk-clip-threshold reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved
+    rotary-percent rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
+    suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg
+    tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
+    use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
     use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping weight-decay-incr-style wgrad-deferral-limit
     window-attn-skip-freq window-size yarn-beta-fast yarn-beta-slow yarn-correction-range-round-to-int
     yarn-original-max-position-embeddings
@@ -224,9 +222,6 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     "memory: the states of its optimizer are in 8 bits there": "use-bnb-optimizer",
     "memory: a part of the optimizer's states stays on the GPU there": "optimizer-offload-fraction",
     "memory: nothing here counts its layers": "transformer-impl",
-    "memory: tokens are gathered over all ranks of experts there, and sent to those that need them here": """
-        moe-token-dispatcher-type
-    """,
     "memory: experts take more tokens than an even share": "moe-expert-capacity-factor",
     f"{_MODEL}: attention has a weight more for each head": "softmax-type",
 })
@@ -257,7 +252,6 @@ def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
     kept = {
         "transformer-impl": value == "local",
         "moe-router-dtype": True,
-        "moe-token-dispatcher-type": value == "flex" or values.get("expert-model-parallel-size", 1) == 1,
         "moe-expert-capacity-factor": even,
         "moe-pad-expert-input-to-capacity": even,
     }

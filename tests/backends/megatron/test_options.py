@@ -47,6 +47,7 @@ def test_what_changes_memory_uncounted_is_refused_with_its_reason(argument: str,
     [
         "moe-expert-capacity-factor=1.0",
         "moe-token-dispatcher-type=alltoall",
+        "moe-token-dispatcher-type=allgather",
         "attention-dropout=0.1",
         "log-throughput=true",
     ],

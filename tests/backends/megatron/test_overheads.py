@@ -59,6 +59,23 @@ def test_the_output_projection_gathers_the_sequence_into_a_permanent_buffer() ->
     assert megabytes(first, "global buffer", "idle") == 0
 
 
+def test_allgather_keeps_the_tokens_of_all_ranks_of_experts() -> None:
+    words = (*EXPERTS, "parallel.expert=2", "cluster.gpus_per_node=8")
+    assert megabytes(terms_of(*words), "global buffer", "idle") == 0
+    gathered = terms_of(*words, "+backend.extra.moe-token-dispatcher-type=allgather")
+    assert megabytes(gathered, "global buffer", "idle") == 2 * 2 * 512 * 4096 / MIB
+
+
+def test_a_shared_expert_has_a_width_of_its_own_in_megatron_alone() -> None:
+    words = (*EXPERTS, "+model.extra.shared_width=256")
+    assert not findings.errors(make_spec("backend=megatron", *words))
+    width = 3 * 512 * 256
+    more, without = (sum(t.bytes for t in terms_of(*w) if t.pile == "parameters") for w in (words, EXPERTS))
+    assert more - without == 2 * 12 * width
+    (error,) = (e for e in findings.errors(make_spec("parallel=fsdp", *words)) if e.path == "model.extra")
+    assert error.way_out[-1] == "model.extra={}"
+
+
 @pytest.mark.parametrize(("chunks", "printed"), [(1, 8), (3, 24)])
 def test_each_model_chunk_keeps_its_last_input_and_the_gradient_of_it(chunks: int, printed: int) -> None:
     overrides = ("parallel.pipeline=4", f"parallel.virtual_pipeline={chunks}", "train.global_batch_size=64")
