@@ -83,7 +83,7 @@ class ModelSpec(Hashed):
 
     @property
     def shared_width(self) -> int:
-        """Features of the MLP that every token meets beside its experts: ``extra.shared_width``, or of whole experts."""
+        """Features of the MLP that every token meets beside its experts: ``extra.shared_width``, else whole experts."""
         return int(self.extra.get("shared_width") or self.num_shared_experts * self.moe_intermediate_size)
 
     @property

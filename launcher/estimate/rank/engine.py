@@ -126,8 +126,8 @@ type AttentionKernel = Literal["flash", "flash_2", "flash_1", "sdpa", "fused_sof
 ``fused_softmax`` scores in memory with mask and softmax in one kernel (Megatron-LM); ``unfused`` one kernel each."""
 
 type Dispatcher = Literal["all_to_all", "all_gather", "deepep", "hybridep"]
-"""``all_to_all`` sends a token to each of its experts by NCCL, ``all_gather`` to every rank of experts; ``deepep`` once to each rank of these, and once over the
-network; ``hybridep`` does so too, and sorts the tokens on the way."""
+"""``all_to_all`` sends a token to each of its experts by NCCL, ``all_gather`` to every rank of experts; ``deepep`` once
+to each rank of these, and once over the network; ``hybridep`` does so too, and sorts the tokens on the way."""
 
 EXPERT_OVERLAP = 0.75
 """Share of the exchange with experts that another micro-batch hides [inferred: NVIDIA-NeMo/Megatron-Bridge prints that
