@@ -17,9 +17,9 @@ from launcher.base.files import JsonObject
 from launcher.rundir import contents, results, state, status
 from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
-from launcher.sweeping import outcomes, sweep
+from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
-from launcher.views import sweep_table
+from launcher.views import runs
 from launcher.views.why import Explained
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Sweep:
         """A row a point, as in ``launch status SWEEP --json``, or ``launch check -m --json``."""
         if self.directory is None:
             return [point.as_dict() for point in self.points]
-        return [row.as_dict() for row in outcomes.rows(self.directory)]
+        return [row.as_dict() for row in sweep.rows(self.directory)]
 
     def metrics(self) -> pandas.DataFrame:
         """The same as a data frame of pandas, a row a point; raises ConfigErrors where pandas is not installed."""
@@ -130,8 +130,8 @@ class Sweep:
 
     def __str__(self) -> str:
         if self.directory is None:
-            return sweep_table.judged(self.points)
-        return sweep_table.text(outcomes.rows(self.directory))
+            return runs.judged(self.points)
+        return runs.sweep_text(sweep.rows(self.directory))
 
 
 def _frame(rows: list[JsonObject], otherwise: str) -> pandas.DataFrame:

@@ -26,7 +26,7 @@ from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.evidence import not_a_script
 from launcher.preflight.plan import Plan, translate
-from launcher.rehearsing import choice, depth, device, result
+from launcher.rehearsing import choice, device, result
 from launcher.rehearsing.choice import FILE, MINUTES, STEPS, Request
 from launcher.rehearsing.rehearse import Stage, rehearse
 from launcher.rehearsing.result import Rehearsal
@@ -138,7 +138,7 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
         raise AssertionError("a rehearsal of a run that is not valid")
     choice.ranks(spec, assessment.estimate, request)  # Refused here, as the job would be after it has waited.
     if request.layers:
-        depth.asked(spec, request.layers)
+        choice.asked(spec, request.layers)
     with interrupts.held():
         directory, own = _record(run.command_line().words, assessment, request)
         submission.submit(directory, own)

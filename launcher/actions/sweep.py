@@ -39,11 +39,11 @@ from launcher.spec import RunSpec
 from launcher.submission import interrupts
 from launcher.submission.slurm_jobs import NoJob
 from launcher.submission.submit import one_at_a_time, settle, submit, submit_all
-from launcher.sweeping import outcomes, samplers, sweep
+from launcher.sweeping import samplers, sweep
 from launcher.sweeping.point import Point, differences, name_points
 from launcher.sweeping.samplers import Tried
 from launcher.sweeping.sweep import Sweep
-from launcher.views import sweep_table
+from launcher.views import runs
 
 _TO_START = ("prepared", "failed", "cancelled", "lost", "not_visible")
 _UNLUCKY = 200  # Proposals in a row that lead to no new run, after which a sampler's space counts as exhausted.
@@ -114,7 +114,7 @@ def left_out_text(points: Sequence[Point]) -> str:
     left_out = [point for point in points if not point.kept]
     if not left_out:
         return ""
-    return f"{len(left_out)} of {len(points)} points left out:\n{sweep_table.judged(left_out, width())}"
+    return f"{len(left_out)} of {len(points)} points left out:\n{runs.judged(left_out, width())}"
 
 
 def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Path, list[Point], int]:
@@ -157,8 +157,8 @@ def begin_sweep(
 
 def best_line(swept: Sweep, directory: Path) -> str | None:
     """The best point of a sweep that was run here; on Slurm its runs have hardly begun."""
-    rows = outcomes.rows(directory) if swept.settings.cluster.kind == "local" else []
-    return sweep_table.best_line(directory, outcomes.best(rows), rows)
+    rows = sweep.rows(directory) if swept.settings.cluster.kind == "local" else []
+    return runs.best_line(directory, sweep.best(rows), rows)
 
 
 def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
@@ -296,7 +296,7 @@ def _start_all(swept: Sweep, directory: Path, points: Sequence[Point], *, show: 
             raise
         exit_status = max(exit_status, ended)
         if show is not None:
-            show(sweep_table.text([outcomes.row(directory, point)], width(), heading=point == points[0]))
+            show(runs.sweep_text([sweep.row(directory, point)], width(), heading=point == points[0]))
         if ended == INTERRUPTED:
             _report_waiting(directory, points)
             break

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 def _check_sweep(options: argparse.Namespace) -> int:
     """``launch check -m``: the verdict of every point of the grid, with nothing started."""
     from launcher.actions import sweep
-    from launcher.views import sweep_table
+    from launcher.views import runs
 
     request = request_from(sweep.SweepRequest, options)
     if request.trust:
@@ -99,7 +99,7 @@ def _check_sweep(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"schema": 1, "points": [point.as_dict() for point in points]})
     else:
-        print(sweep_table.judged(points, width()))
+        print(runs.judged(points, width()))
     return sweep.status_of(points)
 
 

@@ -24,7 +24,7 @@ from launcher.spec.parse import closest
 from launcher.views.runs import by_place, table
 
 if TYPE_CHECKING:
-    from launcher.sweeping.outcomes import Row
+    from launcher.sweeping.sweep import Row
 
 _NEWEST = 20  # Runs that are shown where none are named: with the heading and the lines behind them they fit 24 lines.
 
@@ -96,20 +96,20 @@ def _count(options: argparse.Namespace) -> int | None:
 
 
 def _sweep(directory: Path, options: argparse.Namespace) -> None:
-    from launcher.sweeping import outcomes
-    from launcher.views import sweep_table
+    from launcher.sweeping import sweep
+    from launcher.views import runs
 
-    points = _in_order(outcomes.rows(directory), options.sort)
-    best = outcomes.best(points)
+    points = _in_order(sweep.rows(directory), options.sort)
+    best = sweep.best(points)
     if options.json:
         found = None
         if best is not None:
-            loss = outcomes.basis(points).loss(best.trained)
-            found = {"point": best.point.id, "loss": loss, "overrides": outcomes.words(directory, best)}
+            loss = sweep.basis(points).loss(best.trained)
+            found = {"point": best.point.id, "loss": loss, "overrides": sweep.words(directory, best)}
         print_json({"schema": 1, "runs": [row.as_dict() for row in points], "best": found})
         return
-    print(sweep_table.text(points, width()))
-    if said := sweep_table.best_line(directory, best, points):
+    print(runs.sweep_text(points, width()))
+    if said := runs.best_line(directory, best, points):
         print(said)
 
 

@@ -116,13 +116,12 @@ class _WatchedSweep:
 
     def lines(self, columns: int) -> list[str]:
         """One frame, made anew as often as Slurm may be asked."""
-        from launcher.sweeping import outcomes
-        from launcher.views import sweep_table
+        from launcher.sweeping import sweep
 
         if not self._at or time.monotonic() - self._at >= _ASK_S["slurm" if self._is_on_slurm else "local"]:
-            points = outcomes.rows(self._directory)
+            points = sweep.rows(self._directory)
             self.ended = all(point.run is None or point.run.state in state.ENDED for point in points)
-            self._frame, self._at = sweep_table.text(points, columns).splitlines(), time.monotonic()
+            self._frame, self._at = view.sweep_text(points, columns).splitlines(), time.monotonic()
         return view.folded(self._frame, columns)
 
     @property

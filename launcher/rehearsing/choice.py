@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from launcher import backends
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
+from launcher.estimate import families
 from launcher.estimate.memory.result import MemoryEstimate
+from launcher.estimate.rank.recomputed import method
+from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
+from launcher.estimate.speed.products import model_flops
+from launcher.preflight import findings
 from launcher.spec import RunSpec
+from launcher.spec.edit import changed_at
 
 STEPS = 3  # The first two are followed, the rest are timed.
 
@@ -74,3 +83,111 @@ def _require_below(option: str, number: int, count: int, noun: str) -> None:
     if not 0 <= number < count:
         rule = f"the run has {count} {noun}, counted from 0"
         raise ConfigErrors([ConfigError(option, number, rule, [f"{option} {count - 1}"])])
+
+
+_FIRST = (4, 8, 16, 32, 3, 2, 1)
+"""Layers of a rank from which on its memory may be linear in them, in the order in which they are tried: from four on
+it is, but for buckets of a fixed size, which take more; fewer are for a device that holds no more."""
+
+_APART = 2  # Layers between the two depths.
+_RECOMPUTED = 4 / 3  # Forward, backward and forward again over forward and backward, whose FLOPs are as 1 to 2.
+
+
+def layers_of(spec: RunSpec, stage: int) -> int:
+    """Layers that a rank of a stage runs."""
+    return len(rank_layers(cut_of(spec), stage))
+
+
+def at(spec: RunSpec, layers: int) -> RunSpec:
+    """The run with so many layers in all, shared out evenly among its stages, and with fresh weights."""
+    if layers == spec.model.num_hidden_layers:
+        return spec
+    even = {"parallel.first_stage_layers": None, "parallel.last_stage_layers": None, "parallel.layout": ()}
+    return changed_at(spec, {"model.num_hidden_layers": layers, "model.weights": None, **even})
+
+
+def candidates(spec: RunSpec, stage: int) -> Iterator[tuple[int, ...]]:
+    """Depths to build, the best first: the whole model, then pairs of depths."""
+    yield (spec.model.num_hidden_layers,)
+    chunks = spec.parallel.pipeline * spec.parallel.virtual_pipeline
+    cut = cut_of(spec)
+    of_a_chunk = layers_of(spec, stage) / spec.parallel.virtual_pipeline
+    kept, step = _kept(spec, stage), _step(spec)
+    seen = set()
+    for first in _FIRST:
+        start = -(-(kept + first) // step) * step
+        sizes = [-(-size // spec.parallel.virtual_pipeline) for size in (start, start + max(min(_APART, first), step))]
+        sizes[1] = max(sizes[1], sizes[0] + 1)
+        depths = tuple(size * chunks - cut.embedding - cut.loss for size in sizes)
+        if sizes[1] < of_a_chunk and depths not in seen:
+            seen.add(depths)
+            yield depths
+
+
+def _kept(spec: RunSpec, stage: int) -> int:
+    """Layers of a rank that are there at every depth, since they are of another kind."""
+    dense = spec.model.first_dense_layers if spec.model.num_experts and stage == 0 else 0
+    recompute = spec.checkpointing
+    alone = recompute.layers if recompute.mode != "none" and _method(spec) == "block" else None
+    return max(dense, alone or 0)
+
+
+def _step(spec: RunSpec) -> int:
+    """Layers that are recomputed together: a depth has a whole number of such groups."""
+    recompute = spec.checkpointing
+    return (recompute.layers or 1) if recompute.mode == "full" and _method(spec) == "uniform" else 1
+
+
+def _method(spec: RunSpec) -> str:
+    return method(spec.checkpointing, backends.of(spec).engine(spec))
+
+
+def asked(spec: RunSpec, layers: tuple[int, ...]) -> tuple[int, ...]:
+    """The depths of ``--layers``, the smaller first. Raises ConfigErrors if the run cannot have so many layers."""
+    whole, depths = spec.model.num_hidden_layers, tuple(sorted(set(layers)))
+    if len(depths) > 2 or not all(0 < depth <= whole for depth in depths):
+        rule = f"one depth or two, each from 1 to the model's {whole} layers"
+        raise ConfigErrors([ConfigError("--layers", _typed(layers), rule, [f"--layers {whole}"])])
+    for depth in depths:
+        if errors := findings.errors(at(spec, depth)):
+            reasons = "; ".join(f"{error.where}: {error.rule}" for error in errors)
+            chunks = spec.parallel.pipeline * spec.parallel.virtual_pipeline
+            ways = [f"--layers {chunks},{2 * chunks}"] if 2 * chunks <= whole else [f"--layers {whole}"]
+            rule = f"the run cannot have {depth} layers: {reasons}"
+            raise ConfigErrors([ConfigError("--layers", _typed(layers), rule, ways)])
+    return depths
+
+
+def _typed(layers: tuple[int, ...]) -> str:
+    return ",".join(map(str, layers))
+
+
+def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
+    """The run with as few micro-batches as hold what its own hold: a first one, and one that adds to its gradients.
+
+    A pipeline keeps as many as leave its stage the same in flight.
+    """
+    own, stages = spec.gradient_accumulation, spec.parallel.pipeline
+    least = min(own, 2)
+    if stages > 1:
+        held = in_flight(flow_of(spec), stage)
+        counts = (
+            number for number in range(stages, own, stages) if in_flight(flow_of(_with(spec, number)), stage) == held
+        )
+        least = next(counts, own)
+    return _with(spec, least)
+
+
+def _with(spec: RunSpec, micro_batches: int) -> RunSpec:
+    batch = micro_batches * spec.micro_batch_size * spec.data_degree
+    train = replace(
+        spec.train, micro_batch_size=spec.micro_batch_size, global_batch_size=batch, gradient_accumulation=None
+    )
+    return replace(spec, train=train)
+
+
+def flops(spec: RunSpec) -> float:
+    """FLOPs of one step on one rank, the work shared out evenly."""
+    family = families.of(spec.model)
+    whole = spec.global_batch_size * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
+    return whole * (_RECOMPUTED if spec.checkpointing.mode == "full" else 1.0) / spec.gpus

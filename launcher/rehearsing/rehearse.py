@@ -15,7 +15,7 @@ from launcher.estimate.memory.host import processes_of
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.memory import Rehearsed
 from launcher.preflight.evidence import Evidence
-from launcher.rehearsing import choice, comparison, depth, device, process
+from launcher.rehearsing import choice, comparison, device, process
 from launcher.rehearsing.choice import Request
 from launcher.rehearsing.comparison import PredictedRank, predict
 from launcher.rehearsing.device import Device
@@ -63,7 +63,7 @@ class _Rank:
         self.spec, self.rank, self.request, self.place = spec, rank, request, place
         self.stage = choice.stage_of(spec, rank)
         self.stands_in = place.device.stands_in(spec)
-        self.ready = depth.fewer_micro_batches(ready, self.stage) if self.stands_in else ready
+        self.ready = choice.fewer_micro_batches(ready, self.stage) if self.stands_in else ready
 
     def rehearsed(self, seconds: float) -> tuple[RankRehearsed, str]:
         """The answer about it, and how it was measured."""
@@ -71,7 +71,7 @@ class _Rank:
         ends = time.monotonic() + seconds
         models, documents, estimates = [], [], []
         for number in layers:
-            spec = depth.at(self.ready, number)
+            spec = choice.at(self.ready, number)
             folder = self.place.folder / f"rank{self.rank}-layers{number}"
             said = predict(spec, self.stage)
             self._say(number, said)
@@ -83,7 +83,7 @@ class _Rank:
                 seconds=ends - time.monotonic(),
                 environment=device.environment(self.spec, self.place.device),
             )
-            of_rank = depth.layers_of(spec, self.stage)
+            of_rank = choice.layers_of(spec, self.stage)
             models.append(comparison.built(found, said, rank_layers=of_rank, folder=folder))
             documents.append(found)
             estimates.append(said)
@@ -93,7 +93,7 @@ class _Rank:
 
     def _depths(self, seconds: float) -> tuple[int, ...]:
         if self.request.layers:
-            return depth.asked(self.ready, self.request.layers)
+            return choice.asked(self.ready, self.request.layers)
         threads = {"OMP_NUM_THREADS": "1", **device.environment(self.spec, self.place.device)}
         return _Depths(self.ready, self.stage, self.place.device, self.request.steps, seconds, threads).best()
 
@@ -109,7 +109,7 @@ class _Rank:
     def _answer(
         self, models: Sequence[Built], documents: Sequence[Rehearsed], estimates: Sequence[PredictedRank]
     ) -> RankRehearsed:
-        whole_layers = depth.layers_of(self.ready, self.stage)
+        whole_layers = choice.layers_of(self.ready, self.stage)
         whole = predict(self.ready, self.stage)
         two = len(models) > 1
         phases = comparison.extrapolated(models, whole, whole_layers) if two else models[-1].phases
@@ -208,7 +208,7 @@ class _Depths:
     def best(self) -> tuple[int, ...]:
         """The first that the device can hold, with estimates on a line to the whole model's; else ConfigErrors."""
         lacks, ways, possible = "", [_QUEUED], []
-        for depths in depth.candidates(self._spec, self._stage):
+        for depths in choice.candidates(self._spec, self._stage):
             lacks, *ways = self._lacks(depths)
             if not lacks:
                 bent = self._bent(depths)
@@ -224,16 +224,16 @@ class _Depths:
         """The miss of the line at the whole model, as a share of it, by the estimate."""
         if len(depths) == 1:
             return 0.0
-        built = [depth.at(self._spec, number) for number in depths]
-        layers = [depth.layers_of(spec, self._stage) for spec in built]
+        built = [choice.at(self._spec, number) for number in depths]
+        layers = [choice.layers_of(spec, self._stage) for spec in built]
         estimates = [predict(spec, self._stage) for spec in built]
-        whole = depth.layers_of(self._spec, self._stage)
+        whole = choice.layers_of(self._spec, self._stage)
         return abs(comparison.bent(layers, estimates, predict(self._spec, self._stage), whole))
 
     def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
         """Why these cannot be rehearsed, empty where they can, and the ways out."""
         smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
-        said = predict(depth.at(self._spec, depths[-1]), self._stage)
+        said = predict(choice.at(self._spec, depths[-1]), self._stage)
         own = said.outside_bytes - said.communicators_bytes
         on_cpu = self._place.kind == "cpu"
         own += processes_of(self._spec.backend.name).rank_bytes if on_cpu else 0
@@ -252,7 +252,7 @@ class _Depths:
 
     def _takes(self, depths: tuple[int, ...]) -> float:
         """Seconds by the processor's products alone; 0 for quick runs."""
-        work = self._steps * sum(depth.flops(depth.at(self._spec, number)) for number in depths)
+        work = self._steps * sum(choice.flops(choice.at(self._spec, number)) for number in depths)
         return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
 
     def _flops_a_second(self) -> float:

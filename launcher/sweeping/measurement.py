@@ -21,7 +21,7 @@ from launcher.planner.shortlist import Shortlist
 from launcher.preflight import job_python
 from launcher.rundir import contents, provenance, results, state
 from launcher.spec import RunSpec
-from launcher.sweeping import outcomes, sweep
+from launcher.sweeping import sweep
 from launcher.sweeping.sweep import MEASUREMENT, Sweep
 
 KIND = "measurement"
@@ -146,7 +146,7 @@ def machine_text(run: RunSpec) -> str:
 class Measured:
     """One layout and the result of its run."""
 
-    row: outcomes.Row  # The point and its run.
+    row: sweep.Row  # The point and its run.
     directory: Path | None  # The run's folder; None where there is none.
     layout: MeasuredLayout  # The layout as it was predicted.
     tokens_per_second_per_gpu: float | None = None  # Measured; None unless its run has finished.
@@ -237,7 +237,7 @@ def read(directory: Path) -> Results:
     if content is None:
         rule = "a sweep, and none of layouts that `launch plan --measure N` has started"
         raise ConfigErrors([ConfigError("--results", directory.name, rule, [f"launch status {directory.name}"])])
-    rows = outcomes.rows(directory)
+    rows = sweep.rows(directory)
     try:
         record = typed.read(Record, content)
     except typed.Unfit:
@@ -249,7 +249,7 @@ def read(directory: Path) -> Results:
     return Results(directory=directory, record=record, rows=tuple(found))
 
 
-def _result_of(directory: Path, row: outcomes.Row, layout: MeasuredLayout, gpus: int) -> Measured:
+def _result_of(directory: Path, row: sweep.Row, layout: MeasuredLayout, gpus: int) -> Measured:
     if row.run is None:
         return Measured(row=row, directory=None, layout=layout)
     run = directory / row.point.id

@@ -7,6 +7,7 @@ that ``launch resume`` reads the same axes again, and every point with its verdi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging, assess_here
 from launcher.preflight.measured.known import Measured
 from launcher.preflight.this_machine import obstacles
-from launcher.rundir import contents, loading, run_names, signature, state
+from launcher.rundir import contents, loading, results, run_names, signature, state, status
 from launcher.rundir.record import Unwritten, directory_for, taken
 from launcher.spec import RunSpec, secrecy
 from launcher.sweeping.point import Point, invalid, read_point
@@ -219,3 +220,72 @@ def points(directory: Path) -> list[Point]:
     """The points of a sweep's folder so far; raises BadRecord where ``sweep.json`` does not hold what it should."""
     rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
     return [read_point(directory, row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A point and its run; bytes are allocated peaks of the worst rank. None where there is no number, or not yet."""
+
+    point: Point
+    run: status.RunState | None
+    loss: float | None
+    tokens_per_second: float | None
+    measured_bytes: int | None
+    trained: results.Trained | None = None
+
+    def as_dict(self) -> JsonObject:
+        """The row of ``launch status SWEEP --json``: that of a run, and the point's own columns."""
+        run: JsonObject = {"id": self.point.id, "directory": None, "state": None, "job_id": None, "step": None}
+        if self.run is not None:
+            run = self.run.as_dict()
+        return {
+            **self.point.as_dict(),
+            **run,
+            "reason": self.point.reason or run.get("reason"),
+            "point": self.point.id,
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "measured_bytes": self.measured_bytes,
+        }
+
+
+def rows(directory: Path) -> list[Row]:
+    """Every point of a sweep, those left out included."""
+    every = list(points(directory))
+    known = iter(status.read_all([directory / point.id for point in every if point.kept]))  # Slurm is asked once.
+    return [row(directory, point, next(known) if point.kept else None) for point in every]
+
+
+def row(directory: Path, point: Point, now: status.RunState | None = None) -> Row:
+    """One point of a sweep that was started; ``now`` where its state is known already."""
+    if not point.kept:
+        return Row(point=point, run=None, loss=None, tokens_per_second=None, measured_bytes=None)
+    run = directory / point.id
+    steps, measured = results.steps(run), results.measured(run)
+    return Row(
+        point=point,
+        run=now or status.read(run),
+        loss=results.loss(steps) if steps else None,
+        tokens_per_second=results.speed(steps),
+        measured_bytes=max(measured.values(), default=None),
+        trained=results.trained_on(run, steps) if steps else None,
+    )
+
+
+def basis(found: Iterable[Row]) -> results.Basis:
+    """The loss that ranks points."""
+    return results.ranking_basis(row.trained for row in found if row.trained is not None)
+
+
+def best(found: Iterable[Row]) -> Row | None:
+    """The point with the lowest loss; None where none has one that is a number, or their losses cannot be ranked."""
+    rows = list(found)
+    by = basis(rows)
+    known = ((loss, row) for row in rows if (loss := by.loss(row.trained)) is not None and math.isfinite(loss))
+    return min(known, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def words(directory: Path, row: Row) -> list[str]:
+    """The overrides that repeat a point as a run of its own: without the name, the folder and the axes of the sweep."""
+    recorded = contents.known(directory / row.point.id, contents.PLAN).get("overrides", [])
+    return [word for word in recorded if not word.startswith(("run.name=", "run.directory=", "sweep=", "sweep."))]

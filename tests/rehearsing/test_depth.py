@@ -11,7 +11,7 @@ from launcher.estimate import families
 from launcher.estimate.rank.counts import kinds_of
 from launcher.estimate.rank.stages import cut_of, flow_of, in_flight, rank_layers
 from launcher.preflight import findings
-from launcher.rehearsing import depth
+from launcher.rehearsing import choice
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed
 from tests.support.helpers import composed_once
@@ -36,20 +36,20 @@ RUNS = {
 def test_every_depth_is_a_valid_run_with_the_same_stages(name: str) -> None:
     spec = composed_once(*RUNS[name])
     assert not findings.errors(spec)
-    whole, *cuts = depth.candidates(spec, 0)
+    whole, *cuts = choice.candidates(spec, 0)
     assert whole == (spec.model.num_hidden_layers,)
     assert len(cuts) >= 3
     for layers in (number for cut in cuts for number in cut):
-        built = depth.at(spec, layers)
+        built = choice.at(spec, layers)
         assert not findings.errors(built), f"{layers} layers"
-        assert 0 < depth.layers_of(built, 0) < depth.layers_of(spec, 0)
+        assert 0 < choice.layers_of(built, 0) < choice.layers_of(spec, 0)
         assert in_flight(flow_of(built), 0) == in_flight(flow_of(spec), 0)
     assert all(first < second for first, second in cuts)
 
 
 def test_both_depths_have_all_dense_layers_of_a_model_with_experts() -> None:
     spec = composed_once(*MOE)
-    kinds = [_kinds(depth.at(spec, layers)) for layers in list(depth.candidates(spec, 0))[-1]]
+    kinds = [_kinds(choice.at(spec, layers)) for layers in list(choice.candidates(spec, 0))[-1]]
     assert [kind["dense"] for kind in kinds] == [3, 3], "the slope is that of a layer with experts"
     assert kinds[1]["moe"] == kinds[0]["moe"] + 1
 
@@ -64,8 +64,11 @@ def _kinds(spec: RunSpec) -> dict[str, int]:
 
 def test_groups_that_are_recomputed_together_stay_whole() -> None:
     spec = composed_once(*RUNS["uniform"])
-    assert list(depth.candidates(spec, 0))[1:] == [(5, 10), (10, 15), (20, 25), (35, 40)]
-    assert [layers for cut in list(depth.candidates(composed_once(*RUNS["block"]), 0))[1:2] for layers in cut] == [7, 9]
+    assert list(choice.candidates(spec, 0))[1:] == [(5, 10), (10, 15), (20, 25), (35, 40)]
+    assert [layers for cut in list(choice.candidates(composed_once(*RUNS["block"]), 0))[1:2] for layers in cut] == [
+        7,
+        9,
+    ]
 
 
 @settings(deadline=None)  # The first one composes the run.
@@ -74,7 +77,7 @@ def test_fewer_micro_batches_leave_a_stage_as_many_in_flight(micro_batches: int,
     words = (*GPUS, "model=llama3_8b", "parallel=fsdp_pp", "parallel.pipeline=4", "train.micro_batch_size=1")
     spec = changed(composed_once(*words), "train.global_batch_size", micro_batches * 16)
     assert spec.gradient_accumulation == micro_batches
-    fewer = depth.fewer_micro_batches(spec, stage)
+    fewer = choice.fewer_micro_batches(spec, stage)
     assert fewer.gradient_accumulation <= spec.gradient_accumulation
     assert in_flight(flow_of(fewer), stage) == in_flight(flow_of(spec), stage)
     assert fewer.micro_batch_size == spec.micro_batch_size
@@ -82,23 +85,23 @@ def test_fewer_micro_batches_leave_a_stage_as_many_in_flight(micro_batches: int,
 
 def test_without_a_pipeline_two_micro_batches_are_left() -> None:
     spec = composed_once(*RUNS["fsdp"], "train.micro_batch_size=1", "train.global_batch_size=1024")
-    assert (spec.gradient_accumulation, depth.fewer_micro_batches(spec, 0).gradient_accumulation) == (16, 2)
+    assert (spec.gradient_accumulation, choice.fewer_micro_batches(spec, 0).gradient_accumulation) == (16, 2)
 
 
 def test_layers_that_the_run_cannot_have_are_refused_with_those_that_it_can() -> None:
     spec = composed_once(*RUNS["pipeline"])
-    assert depth.asked(spec, (16, 8)) == (8, 16)
+    assert choice.asked(spec, (16, 8)) == (8, 16)
     for layers in ((81,), (0,), (1, 2, 3), (4,)):
         with pytest.raises(ConfigErrors) as refused:
-            depth.asked(spec, layers)
+            choice.asked(spec, layers)
         [error] = refused.value.errors
         assert error.path == "--layers"
         [way] = error.way_out
-        assert depth.asked(spec, tuple(map(int, way.removeprefix("--layers ").split(","))))
+        assert choice.asked(spec, tuple(map(int, way.removeprefix("--layers ").split(","))))
 
 
 def test_the_work_of_a_step_is_shared_out_evenly_and_grows_with_recomputation() -> None:
     spec = composed_once(*RUNS["fsdp"])
     full = composed_once(*RUNS["fsdp"], "checkpointing=full")
-    assert depth.flops(full) == pytest.approx(depth.flops(spec) * 4 / 3)
-    assert depth.flops(spec) == pytest.approx(6 * 70e9 * 64 * 4096 / 64, rel=0.15), "6 N D of a rank's tokens"
+    assert choice.flops(full) == pytest.approx(choice.flops(spec) * 4 / 3)
+    assert choice.flops(spec) == pytest.approx(6 * 70e9 * 64 * 4096 / 64, rel=0.15), "6 N D of a rank's tokens"

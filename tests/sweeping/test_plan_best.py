@@ -14,7 +14,7 @@ from launcher.config.catalog import Catalog
 from launcher.planner import best
 from launcher.rundir import contents
 from launcher.rundir.contents import BadRecord
-from launcher.sweeping import outcomes, sweep
+from launcher.sweeping import sweep
 from launcher.sweeping.point import Point, read_point
 from launcher.sweeping.sweep import Sweep
 from tests.support.helpers import CPU_HOST
@@ -105,7 +105,7 @@ def test_the_record_holds_the_layout_so_that_going_on_searches_nothing(
     assert again.words == (*HERE, "plan=best", "train.seed=1,2")
     typed = contents.known(tmp_path / "s" / "000", contents.PLAN)["overrides"]
     assert typed == [*HERE, *points[0].overrides]
-    assert outcomes.words(tmp_path / "s", outcomes.row(tmp_path / "s", points[0])) == typed
+    assert sweep.words(tmp_path / "s", sweep.row(tmp_path / "s", points[0])) == typed
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])

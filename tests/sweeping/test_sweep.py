@@ -20,7 +20,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.rundir import state
 from launcher.submission.submit import one_at_a_time, resubmit
-from launcher.sweeping import outcomes, samplers, sweep
+from launcher.sweeping import samplers, sweep
 from launcher.sweeping.samplers import Tried
 from tests.support import torchrun
 from tests.support.helpers import CPU_HOST, make_spec
@@ -288,7 +288,7 @@ def test_a_sampler_runs_its_budget_and_leaves_out_what_cannot_run(tmp_path: Path
     done = launch(tmp_path, "-m", "--json", *words, "sweep.sampler=tpe", "sweep.budget=5")
     assert done.returncode == 0, done.stderr
     assert "the space has no more to offer" in done.stderr
-    rows = outcomes.rows(tmp_path / "runs" / "s")
+    rows = sweep.rows(tmp_path / "runs" / "s")
     states = {row.point.overrides[0]: row.run and row.run.state for row in rows}
     assert states == {"optimizer.lr=0.1": "finished", "optimizer.lr=0.25": "finished", "optimizer.lr=-1": None}
 

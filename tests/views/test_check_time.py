@@ -12,10 +12,10 @@ from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.terms import PARTS
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
-from launcher.views.check import gantt as plot_gantt
 from launcher.views.check import plot
+from launcher.views.check import time as plot_gantt
 from launcher.views.check import time as plot_time
-from launcher.views.check.gantt import Gantt
+from launcher.views.check.time import Gantt
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
 
@@ -107,13 +107,13 @@ def test_of_many_micro_batches_the_first_and_the_last_are_drawn_and_the_caption_
 
 def test_the_passes_are_drawn_at_their_times_and_behind_the_break_moved_by_what_is_left_out() -> None:
     few, many = drawn("few"), drawn("many")
-    chart = plot_gantt.chart(judged("few").spec, few)
+    chart = plot_gantt.gantt_chart(judged("few").spec, few)
     of, _ = plot_time.unit(few.end)
     pieces = chart.spec["layer"][0]["data"]["values"]
     assert len(pieces) == sum(len(row) for row in few.rows)
     assert max(piece["_to"] for piece in pieces) * of == pytest.approx(few.end)
     assert many.gap is not None
-    x = plot_gantt.chart(judged("many").spec, many).spec["layer"][0]["encoding"]["x"]
+    x = plot_gantt.gantt_chart(judged("many").spec, many).spec["layer"][0]["encoding"]["x"]
     of, _ = plot_time.unit(many.end)
     assert x["scale"]["domain"][1] * of < many.end - 0.9 * (many.gap[1] - many.gap[0])
     assert x["axis"]["labelExpr"].startswith("format(datum.value > ")

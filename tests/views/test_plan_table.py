@@ -132,7 +132,3 @@ def test_layouts_of_several_precisions_name_theirs() -> None:
     assert "bf16 or fp32" in said
     assert "micro-batch 1 · fp32" in said
     assert "· bf16" not in table.text(PLAN)
-
-
-def test_a_layout_in_half_a_line_has_its_speed() -> None:
-    assert re.fullmatch(r"[\d,]+ tokens/s a GPU: Megatron · .*", table.short(FIRST))

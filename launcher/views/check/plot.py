@@ -15,8 +15,8 @@ from launcher.estimate.memory.terms import PILES
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.preflight.assess import Assessment
 from launcher.preflight.verdict import VerdictName
-from launcher.views.check import gantt as plot_gantt
 from launcher.views.check import piles, sentences
+from launcher.views.check import time as plot_gantt
 from launcher.views.check import time as plot_time
 from launcher.views.check.text import heading
 
@@ -43,7 +43,7 @@ def charts(assessment: Assessment, columns: Breakdown) -> list[Chart]:
     if speed is not None:
         found.append(_step(speed))
         passes = plot_gantt.gantt(assessment.spec, speed)
-        found += [] if passes is None else [plot_gantt.chart(assessment.spec, passes)]
+        found += [] if passes is None else [plot_gantt.gantt_chart(assessment.spec, passes)]
     return found
 
 

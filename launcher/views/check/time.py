@@ -1,18 +1,20 @@
-"""The time of a step in the figure of ``--plot``: the seconds of each part, one after the other.
-
-Only what the step waits for has a length: the bars end where the step ends. What runs behind it is named beside them.
-"""
+"""The time of a step in figures: its parts one after the other, and what each stage of a pipeline does when."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from launcher import backends
 from launcher.base.frozen import dataclass
 from launcher.base.units import rounded
 from launcher.charts.bars import Piece, bars
+from launcher.charts.page import Chart
+from launcher.estimate.speed import schedule
 from launcher.estimate.speed.result import SpeedEstimate, name_of
 from launcher.estimate.speed.terms import StepPart
+from launcher.spec import RunSpec
 
 COLOURS: dict[StepPart, str] = {
     "matrix_products": "#27496d", "attention": "#4d7ea8", "memory_bound": "#7fb0d4", "loss": "#b5d3e7",
@@ -73,3 +75,172 @@ def chart(parts: Sequence[Part], step: float, of: float, title: str) -> dict[str
         begun = end
     colours = {name_of(part): colour for part, colour in COLOURS.items()}
     return bars(pieces, colours, title=title, top=1.3 * step / of, ends=ends)
+
+
+_AFTER: tuple[StepPart, ...] = ("data", "optimizer", "offload", "checkpoint")  # Parts that come once a step.
+_BETWEEN: tuple[StepPart, ...] = ("pipeline", "bubble")  # Parts that the order of the passes gives; others lie inside.
+
+_LEGEND: dict[str, str] = {
+    "forward": COLOURS["matrix_products"], "backward": COLOURS["memory_bound"], "weights": COLOURS["loss"],
+    "message": COLOURS["pipeline"], "idle": COLOURS["bubble"], **{part: COLOURS[part] for part in _AFTER},
+}  # fmt: skip
+_NAMES = {
+    "forward": "forward pass", "backward": "backward pass", "weights": "backward pass of the weights",
+    "data": "data parallel",
+}  # fmt: skip
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "zero bubble"}
+
+_ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
+_BREAK_SHARE = 0.04
+_TICKS = 6  # Times at the axis at most, on each side of a break.
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of a stage's time, in seconds from the step's start; ``name`` is a key of the legend."""
+
+    name: str
+    start: float
+    end: float
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """A step of a pipeline."""
+
+    rows: tuple[tuple[Bar, ...], ...]  # The bars of each stage, without gaps from 0 to the end.
+    end: float  # Seconds of the whole.
+    gap: tuple[float, float] | None  # The time that is left out of the drawing; None where all of it is drawn.
+
+
+def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
+    """The bars of a run's step; None without a pipeline, and where its schedule has no order of single passes."""
+    execution = backends.of(spec).execution(spec)
+    if len(speed.stages) < 2 or execution is None:
+        return None
+    overlaps = execution.pipeline_overlap
+    times = schedule.simulated(spec, speed.stages, overlaps=overlaps)
+    if times is None:
+        return None
+    scale = _stretch(spec, speed)
+    passed = schedule.makespan(times) * scale
+    after, end = [], passed
+    for part in _AFTER:
+        if seconds := speed.exposed(part):
+            after.append(Bar(part, end, end + seconds))
+            end += seconds
+    lettered = spec.parallel.virtual_pipeline > 1
+    rows = tuple((*_row(row, passed, scale, overlaps=overlaps, lettered=lettered), *after) for row in times)
+    return Gantt(rows, end, _gap(spec, speed, passed, end, scale))
+
+
+def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
+    """The time of a step's passes, with waiting and sums of gradients shared out, over the stages' own times."""
+    slowest = max(stage.seconds for stage in speed.stages)
+    inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))
+    return inside / (spec.gradient_accumulation * slowest)
+
+
+def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlaps: bool, lettered: bool) -> list[Bar]:
+    """One stage's passes, the messages that it waits for, and the time between in which it idles."""
+    bars: list[Bar] = []
+    free = 0.0
+    for one in row:
+        start, end, sent = one.start * scale, one.end * scale, one.sent * scale
+        if start > free:
+            bars.append(Bar("idle", free, start))
+        chunk = chr(ord("a") + one.what.chunk) if lettered else ""
+        bars.append(Bar(one.what.kind, start, end, f"{one.what.micro_batch + 1}{chunk}"))
+        if sent > end and not overlaps:
+            bars.append(Bar("message", end, sent))
+        free = end if overlaps else sent
+    if until > free:
+        bars.append(Bar("idle", free, until))
+    return bars
+
+
+def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: float) -> tuple[float, float] | None:
+    """The time between the first and the last micro-batches that is left out of a figure that cannot show all."""
+    slowest = max(stage.seconds for stage in speed.stages)
+    beside = (spec.parallel.pipeline + _ROUNDS) * slowest * scale
+    return (beside, passed - beside) if passed > 2.5 * beside else None
+
+
+def gantt_chart(spec: RunSpec, found: Gantt) -> Chart:
+    """A row a stage."""
+    of, name = unit(found.end)
+    left_out = found.gap or (found.end, found.end)
+    space = _BREAK_SHARE * (found.end - (left_out[1] - left_out[0])) if found.gap else 0.0
+    shift = left_out[1] - left_out[0] - space
+    pieces = [
+        piece
+        for stage, row in enumerate(found.rows)
+        for bar in row
+        for piece in _drawn(f"stage {stage}", bar, left_out, shift, of)
+    ]
+    ticks = _ticks(found, left_out, shift, of)
+    cut, moved = left_out[0] / of, shift / of
+    labels = f"format(datum.value > {cut:.9g} ? datum.value + {moved:.9g} : datum.value, '~g')" if found.gap else None
+    words, top = caption(spec, found), (found.end - shift) / of
+    return Chart(
+        title="The passes of a step, by pipeline stage",
+        spec=bars(pieces, legend(found), title=f"one step, {name}", top=top, labels=labels, ticks=ticks),
+        said=words,
+        note=words,
+    )
+
+
+def _drawn(row: str, bar: Bar, gap: tuple[float, float], shift: float, of: float) -> Iterator[Piece]:
+    name = _name(bar.name)
+    hover = {"": name, **({"micro-batch": bar.label} if bar.label else {}), "takes": seconds_text(bar.end - bar.start)}
+    for start, end in _pieces(bar, gap, shift):
+        yield Piece(row=row, name=name, start=start / of, end=end / of, label=bar.label, hover=hover)
+
+
+def _ticks(found: Gantt, gap: tuple[float, float], shift: float, of: float) -> list[float] | None:
+    if found.gap is None:
+        return None
+    before = _round(0, gap[0] / of)
+    return [*before, *(tick - shift / of for tick in _round(gap[1] / of, found.end / of))]
+
+
+def _round(start: float, end: float) -> list[float]:
+    """Some round numbers of a stretch: of the steps 1, 2 and 5 times a power of ten the first with few enough."""
+    power = 10.0 ** math.floor(math.log10((end - start) / _TICKS))
+    step = next(each * power for each in (1, 2, 5, 10) if (end - start) / (each * power) <= _TICKS)
+    first = math.ceil(start / step)
+    return [number * step for number in range(first, math.floor(end / step) + 1)]
+
+
+def caption(spec: RunSpec, found: Gantt) -> str:
+    """The schedule in words, with the time that the figure leaves out."""
+    count, parallel = spec.gradient_accumulation, spec.parallel
+    chunks = f" of {parallel.virtual_pipeline} chunks (a, b, ...)" if parallel.virtual_pipeline > 1 else ""
+    text = (
+        f"{_SCHEDULES[parallel.schedule]}: {count} micro-batch{'es' if count > 1 else ''} on {parallel.pipeline}"
+        f" stages{chunks}. A pass holds its traffic and the waiting for slower GPUs."
+    )
+    if parallel.schedule == "zero_bubble":
+        text += " A backward pass is cut in halves: of the inputs, and of the weights."
+    if found.gap:
+        skipped = seconds_text(found.gap[1] - found.gap[0])
+        text += f" Only the first and the last micro-batches are drawn: {skipped} between are left out."
+    return text
+
+
+def legend(found: Gantt) -> dict[str, str]:
+    """Names and colours of the bars."""
+    seen = {bar.name for row in found.rows for bar in row}
+    return {_name(name): colour for name, colour in _LEGEND.items() if name in seen}
+
+
+def _name(name: str) -> str:
+    return _NAMES.get(name, name.replace("_", " "))
+
+
+def _pieces(bar: Bar, gap: tuple[float, float], shift: float) -> list[tuple[float, float]]:
+    """Start and end of a bar on the axis: before the gap, behind it, or both."""
+    before = [(bar.start, min(bar.end, gap[0]))] if bar.start < gap[0] else []
+    behind = [(max(bar.start, gap[1]) - shift, bar.end - shift)] if bar.end > gap[1] else []
+    return before + behind

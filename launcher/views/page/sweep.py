@@ -16,8 +16,8 @@ from launcher.charts.page import Chart, Section, page
 from launcher.charts.parallel import Axis
 from launcher.charts.table import Cell, Column, Row
 from launcher.rundir import contents, state
-from launcher.sweeping import outcomes, sweep
-from launcher.views import comparison, sweep_table
+from launcher.sweeping import sweep
+from launcher.views import comparison, runs
 from launcher.views.check.piles import unit_for
 from launcher.views.page import curves as page_curves
 from launcher.views.page.many import SPEED_COLUMNS, loss_column, loss_rank, memory_columns
@@ -35,7 +35,7 @@ class Found:
     directory: Path  # Of the sweep.
     words: tuple[str, ...] | None  # Its command line, as typed; None in a record without it.
     measures: bool  # True where the points are layouts whose speed is the question.
-    rows: tuple[outcomes.Row, ...]  # The points.
+    rows: tuple[sweep.Row, ...]  # The points.
     # Settings that differ between points, with the value of each point as typed.
     axes: Mapping[str, tuple[str | None, ...]]
     fixed: Mapping[str, str]  # Settings that points name and that are the same in all.
@@ -44,17 +44,17 @@ class Found:
     unit: str  # GiB, or MiB where all is small: one for all points, so that they are compared by the eye.
 
     @property
-    def best(self) -> outcomes.Row | None:
+    def best(self) -> sweep.Row | None:
         """The point of the lowest loss, of a measurement the fastest one; None where none has a result."""
         if not self.measures:
-            return outcomes.best(self.rows)
+            return sweep.best(self.rows)
         known = [(pair.measured, row) for pair, row in zip(self.speeds, self.rows, strict=True) if pair.measured]
         return max(known, key=lambda found: found[0])[1] if known else None
 
 
 def _read(directory: Path) -> Found:
     content = contents.read(directory, state.SWEEP) or {}
-    rows = tuple(outcomes.rows(directory))
+    rows = tuple(sweep.rows(directory))
     typed = [_typed(row.point.overrides) for row in rows]
     keys = dict.fromkeys(key for each in typed for key in each)
     values = {key: tuple(words.get(key) for words in typed) for key in keys}
@@ -83,7 +83,7 @@ def _typed(overrides: Sequence[str]) -> dict[str, str]:
     return {key.lstrip("+"): value for key, equals, value in parted if equals}
 
 
-def _speed(directory: Path, row: outcomes.Row) -> float | None:
+def _speed(directory: Path, row: sweep.Row) -> float | None:
     if row.tokens_per_second is None:
         return None
     return row.tokens_per_second / comparison.gpus(directory / row.point.id)
@@ -108,7 +108,7 @@ def _lead(found: Found) -> Html:
     parts: list[Html] = [tag("p", f"{len(found.rows):,} points: {counted}.")]
     if found.fixed:
         parts.append(tag("p", f"In all: {' '.join(f'{key}={value}' for key, value in found.fixed.items())}."))
-    said, _, line = sweep_table.best_line(found.directory, found.best, found.rows).strip().partition("\n")
+    said, _, line = runs.best_line(found.directory, found.best, found.rows).strip().partition("\n")
     if said and (found.best is not None or not found.measures):
         parts.append(tag("p", tag("strong", said[:1].upper() + said[1:])))
         parts += [tag("pre", secret.hidden(line), tabindex="0")] if line else []
@@ -156,7 +156,7 @@ def _measured_or_predicted(title: str, pairs: Sequence[Pair[float]]) -> Axis:
 
 
 def _points(found: Found) -> Html:
-    by = outcomes.basis(found.rows)
+    by = sweep.basis(found.rows)
     columns = [
         Column(key="state", title="state"),
         Column(key="verdict", title="verdict"),
@@ -174,12 +174,12 @@ def _points(found: Found) -> Html:
     return table.table(_TABLE, caption, "point", [columns[at] for at in shown], kept)
 
 
-def _row(found: Found, row: outcomes.Row, settings: Sequence[str | None], speed: Pair[float], size: Pair[float]) -> Row:
+def _row(found: Found, row: sweep.Row, settings: Sequence[str | None], speed: Pair[float], size: Pair[float]) -> Row:
     now = "left out" if row.run is None else row.run.state
     reason = row.point.reason or (None if row.run is None else row.run.reason)
     figures = (row.loss, speed.predicted, speed.measured, size.predicted, size.measured)
     cells: list[Cell] = [now, row.point.verdict.replace("_", " "), *settings, *figures]
-    line = None if row.run is None else secret.hidden(shlex.join(["launch", *outcomes.words(found.directory, row)]))
+    line = None if row.run is None else secret.hidden(shlex.join(["launch", *sweep.words(found.directory, row)]))
     return Row(name=row.point.id, cells=cells, line=line, note=f"{now}: {reason}" if reason else now)
 
 
@@ -192,7 +192,7 @@ def _left_out(found: Found) -> Iterator[Html]:
 
 
 def _curves(found: Found) -> Iterator[Chart | Html | str]:
-    best, by = [row for row in found.rows if row.loss is not None], outcomes.basis(found.rows)
+    best, by = [row for row in found.rows if row.loss is not None], sweep.basis(found.rows)
     if not best:
         return
     if by.kind is not None:

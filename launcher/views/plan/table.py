@@ -59,12 +59,6 @@ def pasteable(plan: Plan, layout: Layout, width: int, command: str = "launch") -
     return lines
 
 
-def short(layout: Layout) -> str:
-    """A layout in half a line: its speed, and itself."""
-    speed = "" if layout.speed is None else f"{rounded(layout.speed.tokens_per_second_per_gpu)} tokens/s a GPU: "
-    return f"{speed}{wording.layout(layout.spec)}"
-
-
 def _said(sentences: Iterator[str], width: int) -> list[str]:
     return [line for text in sentences for line in textwrap.wrap(text, width, break_on_hyphens=False)]
 

@@ -2,7 +2,7 @@
 
 Allocations are numbered; events are their numbers as they come and ``-1 - n`` as allocation ``n`` goes; marks say where
 phases begin. The peak of a phase is looked for in the first and in the second half of each visit apart: those grow
-linearly with the number of layers (``launcher.worker.trace.report`` extrapolates them), and the higher of the two need
+linearly with the number of layers (``launcher.worker.trace`` extrapolates them), and the higher of the two need
 not.
 """
 
