@@ -73,7 +73,6 @@ def measure(request: MeasureRequest, question: Question, found: Plan, show: Show
 
 
 def _startable(question: Question, layouts: Sequence[Layout], count: int) -> list[Layout]:
-    """The best layouts that can start; those passed over, and too few of them, are reported."""
     chosen: list[Layout] = []
     errors: list[ConfigError] = []
     for layout in layouts:
@@ -221,7 +220,6 @@ def _number(value: float | None) -> str:
 
 
 def _compared(row: Measured) -> str:
-    """Measured against predicted in words; of a run without a result, the reason."""
     measured, predicted = row.tokens_per_second_per_gpu, row.predicted_per_gpu
     if measured is None:
         return row.reason or ""

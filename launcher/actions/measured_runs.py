@@ -125,7 +125,6 @@ def _row(row: Row) -> Iterator[str]:
 
 
 def _constants(rows: tuple[Row, ...]) -> Iterator[str]:
-    """A line for each key that a run counts for, and the measured peaks beside the predicted ones."""
     own = constants.of_rows(rows)
     layouts: dict[Key, set[str]] = {}
     for row in filter(constants.counts, rows):

@@ -147,7 +147,6 @@ class Search:
         return Answer(question=question, plan=none, sentences=tuple(said), keys=keys, is_enough=False)
 
     def _with_help(self, plan: Plan) -> Answer:
-        """The layouts, and what would help where none fits or none is fast enough."""
         question, days = self._question, self._request.days
         if not plan.finished:
             return Answer(question=question, plan=plan)
@@ -163,7 +162,6 @@ class Search:
         return Answer(question=question, plan=plan, sentences=tuple(late), keys={"smallest": keys}, is_enough=False)
 
     def _refused(self, plan: Plan) -> list[tuple[Layout, ConfigError]]:
-        """The shown layouts that a validator refuses, which the judge takes as invalid from now on."""
         beside = (each for each in (plan.tight, plan.untried) if each is not None)
         shown = (*plan.layouts, *plan.others, *beside)
         named = " and ".join(sorted({f"{name}'s" for each in shown if (name := validator(each.spec))}))

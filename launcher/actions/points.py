@@ -125,7 +125,6 @@ def _submit(
 
 
 def _share_out(batch: _Batch, lines: _Lines, submit: Callable[[_Batch], Future[list[Answer]]]) -> Iterator[Answer]:
-    """Answers by several processes, with no more batches under way than keep them busy, until lines come slowly."""
     waiting = deque([submit(batch)])
     while lines.ready():
         waiting.append(submit(lines.take(_TOGETHER)))
@@ -144,7 +143,6 @@ def _answer_batch(batch: _Batch, facts: machine.Machine, catalog: Catalog, own: 
 
 
 def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Answer:
-    """The answer to one line; whatever is wrong with it is said in it, and no other line's answer depends on it."""
     identity, words = _point(line, number)
     try:
         document = as_json(_judge(words, facts, catalog, own)) if isinstance(words, list) else invalid_as_json([words])
@@ -167,7 +165,6 @@ def _judge(words: list[str], facts: machine.Machine, catalog: Catalog, own: Meas
 
 
 def _point(line: bytes | None, number: int) -> tuple[object, list[str] | ConfigError]:
-    """The id and the words of a line; of one that is no point its id, where it has one, and the error."""
     rule, content = 'a point is {"id": ..., "overrides": ["group=option", ...]}', None
     try:
         if line is None:

@@ -122,7 +122,6 @@ def _note_foreign(path: Path, origin: str, privileged: Sequence[PrivilegedSettin
 
 
 def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted: bool) -> str | None:
-    """The run or recipe from elsewhere that a recipe is made of; None where it is the user's own words alone."""
     if run is not None and not signature.is_own(run):
         if not trusted:
             return str(run)
@@ -137,7 +136,6 @@ def _origin(run: Path | None, texts: Sequence[str], catalog: Catalog, *, trusted
 
 
 def _words_of(run: Path, catalog: Catalog) -> list[str]:
-    """The command line of a run; of one that repeats a lock, the words that mean the same without the lock."""
     words: list[str] | None = (contents.read(run, contents.PLAN) or {}).get("overrides")
     if words is None:
         raise contents.BadRecord(run / contents.PLAN, "it does not say the command line of the run")

@@ -151,7 +151,6 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
 
 
 def _record(words: Sequence[str], assessment: Assessment, request: Request) -> tuple[Path, RunSpec]:
-    """The run directory of the job, and its specification: the run's on one GPU."""
     spec = assessment.spec
     own = _on_one_gpu(spec, request)
     question = json.dumps({"schema": 1, "spec": to_dict(spec), "request": asdict(request)}, indent=1)
@@ -172,7 +171,6 @@ def _record(words: Sequence[str], assessment: Assessment, request: Request) -> t
 
 
 def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
-    """The run on the cluster of its rehearsal: one GPU for some minutes, with its share of the node."""
     cluster, minutes = spec.cluster, math.ceil(request.minutes) + _START_MIN
     share = max(1, (cluster.cpus_per_node or 0) // cluster.gpus_per_node)
     settings: dict[str, object] = {

@@ -62,7 +62,6 @@ def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
 
 
 def _locate(path: Path) -> Path:
-    """A path as typed, or the directory of the run that has this name, here or wherever it was recorded."""
     named = folder() / "runs" / path
     if path.exists() or (named / contents.LOCK).is_file():
         return path if path.exists() else named
@@ -83,7 +82,6 @@ def _respecify(found: Lock, texts: Sequence[str]) -> RunSpec:
 
 
 def _differences_here(found: Lock, spec: RunSpec) -> list[str]:
-    """Differences of the run, this machine and this folder from the lock, a line each."""
     differences = lock.spec_differences(found.spec, spec)
     here = {**lock.here(spec.data), "script": provenance.script_ingredient(spec.script)}
     differences += lock.differences(lock.ingredients(found.content), lock.ingredients(here))

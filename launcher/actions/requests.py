@@ -160,7 +160,6 @@ def _tried(found: Request, spec: RunSpec, errors: tuple[ConfigError, ...], catal
 
 
 def _resolve_load(spec: RunSpec) -> tuple[RunSpec, tuple[ConfigError, ...]]:
-    """A run with the checkpoint that ``save.load`` means, and the reasons why it cannot start from that."""
     if spec.save.load is None and spec.model.weights is None:
         return spec, ()
     from launcher.rundir import loading  # Late, because few runs start from another's checkpoint.

@@ -193,7 +193,6 @@ def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigErro
 
 
 def _names(before: RunSpec, after: RunSpec) -> list[ConfigError]:
-    """A run keeps its name, its folder and its copy of a script, and belongs to no other sweep."""
     rule = "a resumed run stays in its own directory: `launch run --from RUN` makes another of it"
     groups = {"run": asdict(before.run), "sweep": asdict(before.sweep)}
     pairs = [(f"{group}.{key}", was) for group, content in groups.items() for key, was in content.items()]

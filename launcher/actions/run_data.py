@@ -77,7 +77,6 @@ def made_before(spec: RunSpec) -> TokenFolder | None:
 
 @contextlib.contextmanager
 def _bar(quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """A function that shows bytes of text and words beside them, once it has taken longer than a moment."""
     if quiet:
         yield lambda done, words: None
         return

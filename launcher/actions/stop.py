@@ -35,7 +35,6 @@ def stop_all(directories: Sequence[Path], how: signal.Signals) -> list[bool]:
 
 
 def _stop_here(row: RunState, how: signal.Signals) -> None:
-    """Leave the request for the run's keeper; signal it where none reads that, or the run is to be killed."""
     directory = Path(row.directory)
     _request(directory)
     content = contents.known(directory, contents.STATE)
@@ -60,7 +59,6 @@ def _request(directory: Path) -> None:
 
 
 def _stop_jobs(rows: Sequence[RunState]) -> None:
-    """Let jobs that train save and end by themselves; end those that wait, start or were asked before."""
     train = {row for row in rows if row.state == "running" and Path(row.directory, "state.json").exists()}
     save = {row for row in train if not Path(row.directory, state.CANCEL_REQUEST).exists()}
     for row in rows:

@@ -176,7 +176,6 @@ def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
 
 
 def _go(swept: Sweep, directory: Path, points: list[Point], *, show: Show | None) -> int:
-    """Start the recorded runs that have not finished, then the points of a sampler, and add these to ``points``."""
     exit_status = _start(swept, directory, _waiting(directory, points), show=show)
     if swept.settings.sweep.sampler == "grid" or exit_status == INTERRUPTED:
         return exit_status
@@ -189,7 +188,6 @@ def _go(swept: Sweep, directory: Path, points: list[Point], *, show: Show | None
 
 
 def _judge_grid(swept: Sweep, directory: Path, proposals: Iterable[tuple[str, ...]]) -> list[Point]:
-    """Judge points, record those that are kept, and then the sweep; nothing is written where none is."""
     here = cache(lock.here)  # A grid is judged in one go: what its runs are made of is looked at once.
     points = [_record_point(swept, directory, number, overrides, here) for number, overrides in enumerate(proposals)]
     report_remarks(swept)
@@ -251,7 +249,6 @@ def _result_of(directory: Path, point: Point) -> Tried:
 
 
 def _start(swept: Sweep, directory: Path, points: Sequence[Point], *, show: Show | None) -> int:
-    """Start the recorded runs of points, unless another launcher has: one that is at the sweep now is not joined."""
     if not points:
         return 0
     with one_at_a_time(directory, wait=False):
@@ -259,7 +256,6 @@ def _start(swept: Sweep, directory: Path, points: Sequence[Point], *, show: Show
 
 
 def _waiting(directory: Path, points: Sequence[Point]) -> list[Point]:
-    """The kept points whose runs have not started, or ended without finishing; Slurm is asked once."""
     kept = [point for point in points if point.kept]
     states = status.read_all([directory / point.id for point in kept])
     return [point for point, now in zip(kept, states, strict=True) if now.state in _TO_START]
@@ -304,7 +300,6 @@ def _start_all(swept: Sweep, directory: Path, points: Sequence[Point], *, show: 
 
 
 def _report_waiting(directory: Path, points: Sequence[Point]) -> None:
-    """Report the points that an interruption has left without a start, and the command that starts them."""
     waiting = [point for point in points if not (directory / point.id / state.SUBMISSION).exists()]
     if 0 < len(waiting) < len(points):
         name = run_names.name_of(directory, folder())

@@ -130,7 +130,6 @@ def _without_code(spec: RunSpec, typed: Collection[str]) -> RunSpec:
 
 
 def _is_harmless(key: str, value: object) -> bool:
-    """True for a switch or numbers of an argument that loads nothing."""
     items = value if isinstance(value, list | tuple) else (value,)
     plain = all(item is None or isinstance(item, bool | int | float) for item in items)
     return plain and key.lstrip("-").replace("_", "-") not in _LOADS

@@ -70,7 +70,6 @@ def _foreign(directory: Path) -> ConfigError:
 
 
 def _points(directory: Path) -> list[Path]:
-    """The directories of a sweep's points; none of a run."""
     return sorted(path.parent for path in directory.glob("*/spec.json")) if (directory / state.SWEEP).is_file() else []
 
 
@@ -120,7 +119,6 @@ def _of_run(run: Path) -> Iterator[str]:
 
 
 def _texts(content: JsonObject, name: str) -> list[str]:
-    """The texts of a list in a record of somebody else, which is shown also where it is damaged."""
     found = content.get(name)
     return [str(text) for text in found] if isinstance(found, list) else []
 
@@ -158,7 +156,6 @@ def trust_file(words: Sequence[str], *, origin: bool) -> Output:
 
 
 def _sources(word: str) -> list[Source]:
-    """The recipe, lock, run, or files of a folder of groups that a word names, with the settings that act in them."""
     path = folder() / word
     if path.is_dir() and not (path / contents.LOCK).is_file():
         if not any(yaml_files(path)):
@@ -192,7 +189,6 @@ def _trust_origin(place: Path) -> Output:
 
 
 def _acting_here() -> list[_Acts]:
-    """The settings that act in recipes and configuration groups of the working folder; none of a broken recipe."""
     catalog, found = Catalog(folder=folder()), list[_Acts]()
     for path in (path for place in catalog.recipes[:-1] for path in sorted(place.glob("*.yaml"))):
         try:
@@ -204,7 +200,6 @@ def _acting_here() -> list[_Acts]:
 
 
 def _named_settings(privileged: Sequence[_Acts], *, named: bool) -> Iterator[str]:
-    """Privileged settings with their whole values, one a line, behind their files where these are to be named."""
     for path, setting in privileged:
         where = f"{os.path.relpath(path, folder())}: " if named else ""
         yield f"{where}{setting.key}={literal(setting.value)} {setting.does}"

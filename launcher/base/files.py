@@ -313,7 +313,6 @@ def depth(content: object) -> int:
 
 
 def _levels(content: object, deepest: float = math.inf) -> Iterator[list[object]]:
-    """The values of each level, found without recursion; a ``ValueError`` below the deepest."""
     level, number = [content], 0
     while level:
         yield level

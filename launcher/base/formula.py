@@ -53,7 +53,6 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @cache
 def _template(expression: str) -> tuple[str, frozenset[str]]:
-    """The expression as text with each name in braces, and its names."""
     return _printed(_parsed(expression), lambda name: f"{{{name}}}"), names_in(expression)
 
 
@@ -81,7 +80,6 @@ def names_in(expression: str) -> frozenset[str]:
 
 
 def _printed(node: ast.expr, name: Callable[[str], str]) -> str:
-    """An expression as text; brackets only where a reader needs them."""
     match node:
         case ast.Name():
             return name(node.id)

@@ -94,7 +94,6 @@ def _hashed(cls: Any) -> Callable[[object], object]:
 
 
 def _values_of(names: Any) -> Callable[[object], object]:
-    """The function that reads these fields; of one field the value itself, of none a constant."""
     names = tuple(names)
     return attrgetter(*names) if names else lambda _: ()
 
@@ -112,7 +111,6 @@ def _hash(self: Any) -> int:
 
 
 def _text(self: Any) -> str:
-    """The class with its fields, as they are given to make it."""
     shown = (f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
@@ -126,7 +124,6 @@ def _refuse_deletion(self: object, name: str) -> None:
 
 
 def _state(self: Any) -> list[object]:
-    """The values of the fields, for ``pickle``."""
     return [getattr(self, field.name) for field in fields(self)]
 
 

@@ -51,7 +51,6 @@ def facts() -> Machine:
 
 
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:
-    """The GPUs by NVML that ``CUDA_VISIBLE_DEVICES`` leaves; none where there is no driver."""
     if not _driver():
         return ()
     import pynvml  # Late, because it takes 0.08 s, which a machine without a driver need not wait for.
@@ -148,7 +147,6 @@ def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path(
 
 
 def _cgroup_limits(cgroups: Path, membership: Path) -> Iterator[int]:
-    """Every limit on the way from the process's group up to the root, since each of them holds."""
     return (limit for limit, _, _ in _limited_groups(cgroups, membership))
 
 

@@ -167,7 +167,6 @@ def _strings(path: Path) -> list[bytes]:
 
 @contextlib.contextmanager
 def _held(pid: int) -> Iterator[int | None]:
-    """A descriptor of a process; None where there is none, or the system has no such descriptors."""
     descriptor = None
     with contextlib.suppress(AttributeError, OSError):
         descriptor = os.pidfd_open(pid)

@@ -108,7 +108,6 @@ def _owner(entry: EntryPoint) -> str:
 
 @cache
 def _offers() -> Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]:
-    """The entry points by folder and name; nothing is imported."""
     found: dict[str, dict[str, tuple[EntryPoint, ...]]] = {}
     if any(_mentions(path) for path in _metadata()):
         from importlib.metadata import entry_points  # Late, because it looks at every installed package.
@@ -121,7 +120,6 @@ def _offers() -> Mapping[str, Mapping[str, tuple[EntryPoint, ...]]]:
 
 
 def _metadata() -> Iterator[str]:
-    """The files of installed packages that hold their entry points."""
     for folder in dict.fromkeys(sys.path):
         try:
             inside = os.listdir(folder or ".")  # noqa: PTH208 - A Path for each of a thousand names takes longer.

@@ -224,7 +224,6 @@ def shown(value: object, name: str = "") -> object:
 
 
 def _in_parts(items: list[object] | tuple[object, ...]) -> bool:
-    """True for the words of a command that hold a secret together, and none by themselves."""
     texts = [item for item in items if isinstance(item, str)]
     return known(" ".join(texts)) is not None and not any(map(known, texts))
 
@@ -305,7 +304,6 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_trivial(value: str) -> bool:
-    """True for a switch, a short number, a reference to another place, and a value left out already."""
     known = value.lower() in _TRIVIAL or (value.isdigit() and len(value) <= 3)
     return known or bool(_REFERENCE.match(value)) or value == NOT_SHOWN
 
@@ -322,7 +320,6 @@ def _named(name: str) -> Form:
 
 
 def _variable(name: str) -> str:
-    """The variable that may carry a value: the name itself where it is one's."""
     return re.sub(r"[^A-Za-z0-9]", "_", name.rpartition(".")[2]).strip("_").upper() or "TOKEN"
 
 

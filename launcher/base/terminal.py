@@ -63,8 +63,6 @@ def as_json(document: object) -> str:
 
 
 class _Guarded:
-    """A stream that writes acting characters out."""
-
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         if isinstance(stream, io.TextIOWrapper):  # A terminal that is not of UTF-8 shows the others written out, too.

@@ -112,7 +112,6 @@ def _switch() -> Html:
 
 
 def _data(charts: Iterable[Mapping[str, Any]]) -> list[Html]:
-    """Blocks of JSON for the scripts, which a browser does not run."""
     blocks = {"charts": list(charts), "looks": {"light": LIGHT, "dark": DARK}}
     return [tag("script", data(content), type="application/json", id=name) for name, content in blocks.items()]
 

@@ -94,7 +94,6 @@ def number_of(value: Value) -> float | None:
 
 
 def _is_spread(axis: Axis) -> bool:
-    """True for numbers on a scale, false for a place for each value."""
     known = [value for value in axis.values if value is not None]
     if any(number_of(value) is None for value in known):
         return False
@@ -191,7 +190,6 @@ def _drawn(place: int, axis: Axis, count: int) -> JsonObject:
 
 
 def _marks(place: int, axis: Axis) -> list[JsonObject]:
-    """A fade of the lines behind an axis's labels, the strip that takes the pointer, and the marked part."""
     words = [5] if _is_spread(axis) else [len(str(value)) for value in axis.values if value is not None]
     across = {"x": {"scale": "along", "value": place, "offset": -_HALF}, "width": {"value": 2 * _HALF}}
     down = {"y": {"value": 0}, "height": {"signal": "height"}}

@@ -62,7 +62,6 @@ def _filter(identity: str, columns: Sequence[Column], rows: Sequence[Row]) -> Ht
 
 
 def _example(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[object]:
-    """The grammar of a filter, with a number and a word of this table."""
     yield "words that a row holds, or a column and a value: "
     known = ((column, row.cells[at]) for at, column in enumerate(columns) for row in rows)
     found = [(column, cell) for column, cell in known if cell is not None]
@@ -77,7 +76,6 @@ def _head(column: Column, wordy: bool) -> Html:
 
 
 def _best(column: Column, cells: Sequence[Cell]) -> float | None:
-    """The best number of a column; None where none is better than another."""
     numbers = {cell for cell in cells if isinstance(cell, int | float) and math.isfinite(cell)}
     if column.best is None or len(numbers) < 2:
         return None

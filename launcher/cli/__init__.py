@@ -82,7 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(words: list[str]) -> int:
-    """Run the command; the exit status, with the message where there is one."""
     try:
         return _dispatch(words)
     except ConfigErrors as error:
@@ -180,7 +179,6 @@ def _require_a_folder() -> None:
 
 
 def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
-    """The error of a first word that is no verb, with the commands that may have been meant."""
     from pathlib import Path
 
     from launcher.config.catalog import Catalog
@@ -205,8 +203,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """The options of a verb; a wrong one is explained like any other mistake, also as JSON."""
-
     def __init__(self, prog: str, description: str, words: Sequence[str]) -> None:
         self.words = words
         super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)

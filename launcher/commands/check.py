@@ -88,7 +88,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_sweep(options: argparse.Namespace) -> int:
-    """``launch check -m``: the verdict of every point of the grid, with nothing started."""
     from launcher.actions import sweep
     from launcher.views import runs
 
@@ -122,7 +121,6 @@ def _detail_keys(
 
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:
-    """Refuse words that no point would take over, which would else be dropped."""
     given = (("-m", options.multirun), ("--trust", options.trust), ("--partial", options.partial))
     flags = [flag for flag, is_given in given if is_given]
     found = " ".join([*flags, *options.overrides])

@@ -73,7 +73,6 @@ def _refused(imported: Imported | None, errors: Sequence[ConfigError], options: 
 
 
 def _report(imported: Imported, options: argparse.Namespace) -> None:
-    """Count the keys, and name those that are left out, what matters first, but for what the errors name."""
     say(f"launch: {options.file}: {left_out.counted(imported)}")
     lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
     for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:

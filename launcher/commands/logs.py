@@ -83,7 +83,6 @@ def _print(row: RunState, options: argparse.Namespace) -> None:
 
 
 def _print_head(row: RunState, options: argparse.Namespace) -> None:
-    """The run's state, and why it failed as the worker itself says it."""
     print(f"{row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""), flush=True)
     errors = errors_of(row, options.rank)
     for error in errors if options.all else errors[:1]:
@@ -93,7 +92,6 @@ def _print_head(row: RunState, options: argparse.Namespace) -> None:
 
 
 def _print_hang(row: RunState) -> None:
-    """Print the stacks of all ranks of a hang that is not over, or that has ended the run."""
     path = health.stacks(Path(row.directory)) if row.state in ("running", *BAD) else None
     if path is not None:
         _print_file(path, files.last_lines(path))
@@ -106,7 +104,6 @@ def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[
 
 
 def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) -> None:
-    """Count the lines that are not shown, and name the option that shows them."""
     hidden = set(found.every).difference(_shown(row, found, options))
     parts = [
         f"{_many(output.count(paths), 'line')} of {who}"

@@ -128,7 +128,6 @@ def _results(options: argparse.Namespace) -> int:
 
 
 def _searched(options: argparse.Namespace, search: Search, began: float) -> Answer:
-    """The answer, printed before the engines' own validators are asked and again where they refuse a part of it."""
     early = search.answer()
     if not options.json:
         _print(options, early)
@@ -153,7 +152,6 @@ def _print(options: argparse.Namespace, answer: Answer) -> None:
 
 
 def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer) -> int:
-    """Save the layout with ``--save``, print the document, and return the exit status."""
     found = answer.plan
     saved = recipes.save_layout(request, answer.question, found)
     if options.json:
@@ -166,7 +164,6 @@ def _ended(options: argparse.Namespace, request: MeasureRequest, answer: Answer)
 
 
 def _require_plot(path: Path, question: Question) -> None:
-    """Refuse a figure that cannot be made, by its name, the library or the speeds, before anything is searched."""
     from launcher.charts.page import check_path
 
     check_path(path)

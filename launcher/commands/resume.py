@@ -65,7 +65,6 @@ def _is_folder(word: str) -> bool:
 
 
 def _require_one(names: Sequence[str], directories: Sequence[Path], words: Sequence[str]) -> None:
-    """Refuse settings for several runs: each may need others, and a refusal for one would hold up the rest."""
     if len(names) > 1 or sweep_of(names[0]) is not None:
         rule = "settings are changed for one run at a time"
         ways = [f"launch resume {run_names.name_of(run, folder())} {' '.join(words)}" for run in directories[:1]]
@@ -109,7 +108,6 @@ def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
 
 
 def _say_if_edited(directory: Path, spec: RunSpec) -> None:
-    """Say that the run goes on with the copy of its script where the script is another one by now."""
     if spec.script is not None and provenance.is_script_edited(directory, spec, home.working_folder(directory)):
         copy = provenance.script_copy(directory, spec.script)
         say(f"launch: {spec.script} is not the run's own copy any more; the run goes on with that, {copy}")
@@ -117,7 +115,6 @@ def _say_if_edited(directory: Path, spec: RunSpec) -> None:
 
 
 def _warn_of_margin(directory: Path, margin_s: int) -> None:
-    """Say that the time between Slurm's signal and the end is less than the newest checkpoint took."""
     seconds = attempts.checkpoint_seconds(directory)
     if seconds is not None and seconds > margin_s:
         say(

@@ -47,6 +47,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _keys(catalog: Catalog, group: str) -> str:
-    """The keys of a group with defaults and meaning, as YAML; a recipe is a file of its own and has none."""
     base = catalog.conf[-1] / group / "_base.yaml"
     return files.read_text(base).rstrip("\n") if base.is_file() else ""

@@ -89,7 +89,6 @@ def _require_a_number(options: argparse.Namespace) -> None:
 
 
 def _count(options: argparse.Namespace) -> int | None:
-    """The number of newest runs to show; None for all, for a program and where a column is compared."""
     if options.newest is not None:
         return int(options.newest)
     return None if options.runs or options.all or options.json or options.sort else _NEWEST
@@ -131,14 +130,12 @@ def _in_order[R: RunState | Row](rows: Sequence[R], column: str | None) -> list[
 
 
 def _columns(row: JsonObject) -> JsonObject:
-    """The values of a row that have an order, and a point's own overrides by their keys."""
     plain = {key: value for key, value in row.items() if not isinstance(value, list | dict | tuple)}
     typed = (word.partition("=") for word in row.get("overrides", ()))
     return {**plain, **{key: value for key, _, value in typed}}
 
 
 def _rank(value: object) -> tuple[int, float, str]:
-    """Numbers by size, also those that an override spells, before texts by the alphabet."""
     try:
         return 0, float(str(value)), ""
     except ValueError:

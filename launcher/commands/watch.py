@@ -108,8 +108,6 @@ class _Watched:
 
 
 class _WatchedSweep:
-    """A sweep: the table of its points."""
-
     def __init__(self, directory: Path) -> None:
         self._directory, self.name = directory, run_names.name_of(directory, folder())
         self._at, self._frame, self.ended = 0.0, [""], False

@@ -83,7 +83,6 @@ def _name(folder: Path) -> str:
 
 
 def _processes() -> list[int]:
-    """The processes of the node, or of the cgroup whose limit is less than the node has."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limited = [(limit, folder) for folder, limit in _limits() if limit < total]
     if not limited:
@@ -100,7 +99,6 @@ def _inside(path: Path) -> list[int]:
 
 
 def _limits() -> Iterator[tuple[Path, int]]:
-    """Each of this process's cgroups that has a limit, with it."""
     for folder, version in _groups():
         limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
         if limit is not None:
@@ -108,7 +106,6 @@ def _limits() -> Iterator[tuple[Path, int]]:
 
 
 def _groups() -> Iterator[tuple[Path, int]]:
-    """The folders of this process's memory cgroup and of those around it, each with its version."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError):

@@ -125,7 +125,6 @@ def candidates(spec: RunSpec, stage: int) -> Iterator[tuple[int, ...]]:
 
 
 def _kept(spec: RunSpec, stage: int) -> int:
-    """Layers of a rank that are there at every depth, since they are of another kind."""
     dense = spec.model.first_dense_layers if spec.model.num_experts and stage == 0 else 0
     recompute = spec.checkpointing
     alone = recompute.layers if recompute.mode != "none" and _method(spec) == "block" else None

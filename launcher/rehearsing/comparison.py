@@ -63,7 +63,6 @@ def _fullest(rank: RankTerms, phase: StepPhase) -> Moment:
 
 
 def _predicted_counters(rank: RankTerms, moment: Moment) -> Counters:
-    """The four counters at a moment; the allocator loses a share of the allocated bytes, as at the peak."""
     allocated = rank.allocated(moment)
     reserved = allocated + rank.lost(allocated).bytes
     outside = sum(term.bytes for term in rank.at(moment) if term.pile in OUTSIDE_PILES and term.pile != _COMMUNICATORS)
@@ -98,7 +97,6 @@ def built(rehearsed: Rehearsed, estimate: PredictedRank, *, rank_layers: int, fo
 
 
 def _counters(peak: RehearsedPhase | None, *, on_cpu: bool) -> Counters:
-    """Counters of a measured phase; on the CPU, which caches nothing, the allocated bytes are the needed ones."""
     if peak is None:
         return Counters()
     return Counters(

@@ -107,7 +107,6 @@ def environment(spec: RunSpec, device: Device) -> dict[str, str]:
 
 
 def _free(limit: int, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Host memory that nobody uses now, at most what this process may have."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     except OSError:

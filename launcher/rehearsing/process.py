@@ -56,7 +56,6 @@ def rehearse(
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path, seconds: float) -> int:
-    """Run a command and return its exit status; its output goes into the log."""
     own = {"PYTHONPATH": package.python_path()}
     if _OF_THE_RUN in os.environ:  # In a Slurm job, by which its node ends what is left of it.
         own[_OF_THE_RUN] = os.environ[_OF_THE_RUN]

@@ -196,8 +196,6 @@ _QUEUED = "cluster=slurm"  # A GPU of the queue rehearses what this machine cann
 
 
 class _Depths:
-    """The depths that a device can hold, and a processor train in the time that there is."""
-
     def __init__(
         self, spec: RunSpec, stage: int, place: Device, steps: int, seconds: float, threads: Mapping[str, str]
     ) -> None:
@@ -231,7 +229,6 @@ class _Depths:
         return abs(comparison.bent(layers, estimates, predict(self._spec, self._stage), whole))
 
     def _lacks(self, depths: tuple[int, ...]) -> tuple[str, ...]:
-        """Why these cannot be rehearsed, empty where they can, and the ways out."""
         smaller = ["train.micro_batch_size=1"] if self._spec.micro_batch_size > 1 else []
         said = predict(choice.at(self._spec, depths[-1]), self._stage)
         own = said.outside_bytes - said.communicators_bytes

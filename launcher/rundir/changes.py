@@ -129,7 +129,6 @@ def _without_effect(before: RunSpec, after: RunSpec) -> Iterator[ConfigError]:
 
 
 def _reason(path: str) -> str | None:
-    """Why a key cannot change between two attempts; None where it can."""
     group = path.partition(".")[0]
     if path in _ADAPTER:
         return f"{_ADAPTER[path]}; {FRESH}"

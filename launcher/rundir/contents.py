@@ -199,7 +199,6 @@ def job_of(run: Path) -> JsonObject:
 
 
 def _put(content: Any, mark: str, text: str) -> Any:
-    """JSON with a text in place of a mark, in every value."""
     if isinstance(content, str):
         return content.replace(mark, text)
     if isinstance(content, list):
@@ -213,7 +212,6 @@ _NOTHING = object()
 
 
 def _json(path: Path) -> object:
-    """The JSON of a file; ``_NOTHING`` where there is no file."""
     try:
         text = files.read_text(path, files.MOST_OF_A_LOG)
         return json.loads(text)

@@ -156,7 +156,6 @@ def _timed_out(directory: Path, errors: Sequence[JsonObject], hosts: Sequence[st
 
 
 def _node_of(directory: Path, rank: int) -> str | None:
-    """The node on which a rank of ours runs: the rank names it beside the folder of its output."""
     link = directory / "logs" / "ranks" / f"rank{rank}"
     try:
         return files.read_text(files.real(link).parent / f"{files.real(link).name}.node").strip() or None
@@ -220,7 +219,6 @@ def _by_signal(who: str, number: int, directory: Path, node: str | None) -> Fail
 
 
 def _last_words(directory: Path, returncode: int) -> Failure:
-    """The end of the log of the rank that failed first, with the frame that a traceback in it ends in."""
     logs = directory / "logs"
     rank, root = next(((each.rank, each.local) for each in output.exits(logs / "node.err")), ("", None))
     paths = output.rank_logs(directory)

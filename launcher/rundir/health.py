@@ -127,7 +127,6 @@ def suspects(ranks: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _begun(row: JsonObject) -> int:
-    """The number of collectives that a rank has begun, added up over its groups."""
     numbers: dict[str, int] = {}
     for each in row["collectives"] or ():
         numbers[each["group"]] = max(numbers.get(each["group"], 0), int(each["number"] or 0))
@@ -135,7 +134,6 @@ def _begun(row: JsonObject) -> int:
 
 
 def _one(row: JsonObject) -> str:
-    """A rank that is named: its place and phase, its last collective and the innermost frames of its stack."""
     said = [f"rank {row['rank']} on {row['host']} is {row['state'] + ' ' if row['state'] else ''}in {_phase(row)}"]
     if (last := _last(row)) is not None:
         said.append(f"last collective {last}")
@@ -167,7 +165,6 @@ def _short(frame: str) -> str:
 
 
 def _waiting(others: Sequence[JsonObject]) -> str:
-    """The other ranks, counted by phase and last collective."""
     doing = Counter((_phase(row), _last(row)) for row in others).most_common(2)
     return " and ".join(
         f"{count} {'rank waits' if count == 1 else 'ranks wait'} in {phase}"
@@ -177,7 +174,6 @@ def _waiting(others: Sequence[JsonObject]) -> str:
 
 
 def _page(row: JsonObject) -> Iterator[str]:
-    """Lines of the file: everything that is known of a rank."""
     yield f"\n== {_one(row)}"
     for each in row["collectives"] or ():
         done = ", done" if each["done"] else ""

@@ -113,7 +113,6 @@ def _several(word: str, doubt: run_names.Ambiguous, folder: Path) -> ConfigError
 
 
 def _ways(error: checkpoints.NoCheckpoint, folder: Path) -> Iterator[str]:
-    """Words that mean a checkpoint: as the error knows them, else the newest runs that have one, else none at all."""
     if error.ways:
         yield from (f"save.load={way}" for way in error.ways)
         return

@@ -75,7 +75,6 @@ def build(
 
 
 def _require_no_secret(content: Mapping[str, Any]) -> None:
-    """Refuse a lock that would hold a secret; it is made to be shared."""
     state = content["versions"]["git"]
     if state is not None and state["diff"] is not None and (form := secret.held(state["diff"])) is not None:
         rule = f"the difference of tracked files holds {form.title}, and a lock is made to be shared"
@@ -163,7 +162,6 @@ def read(path: Path) -> Lock:
 
 
 def _is_row(row: object) -> bool:
-    """True if an entry of the losses has a step, a loss and, where the engine has one, a norm."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or not isinstance(row.get("loss"), int | float):
         return False
     return "grad_norm" in row and isinstance(row["grad_norm"], int | float | None)

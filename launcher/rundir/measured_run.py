@@ -104,7 +104,6 @@ def layout_of(spec: RunSpec) -> str:
 
 
 def _constant(run: Path) -> JsonObject:
-    """The constant that the recorded prediction was made with."""
     found = (contents.known(run, contents.PLAN).get("speed") or {}).get("constant")
     return found if isinstance(found, dict) else {}
 
@@ -139,7 +138,6 @@ def _measured(run: Path, spec: RunSpec) -> MeasuredRun:
 
 
 def _saved(run: Path) -> dict[str, Any]:
-    """The bytes and the seconds of its checkpoints, medians; nothing where it has told of none."""
     from statistics import median
 
     told = [line for line in events.read(run) if line["kind"] == "save" and all(map(_is_positive, _amounts(line)))]
@@ -160,7 +158,6 @@ def _is_positive(value: object) -> bool:
 
 
 def _left_out(run: Path, card: str, seen: list[str], measured: MeasuredRun) -> str | None:
-    """The reason why the speed of a run says nothing of others."""
     if measured.steps < _FEWEST_STEPS:
         return f"{measured.steps} steps were measured, and {_FEWEST_STEPS} are the fewest"
     others = [name for name in seen if option_of(name) not in (None, card)]

@@ -113,7 +113,6 @@ def _of_the_array(directory: Path) -> Iterator[Path]:
 
 
 def _printed(folder: Path) -> list[Path]:
-    """Log files below a folder with something in them: standard errors first, then by name."""
     found = (path for path in folder.rglob("*") if path.suffix in _SUFFIXES and _holds_something(path))
     return sorted(found, key=lambda path: (not _of_errors(path), path.as_posix()))
 
@@ -127,7 +126,6 @@ def _of_errors(path: Path) -> bool:
 
 
 def _newest_attempt(root: Path) -> str:
-    """The rendezvous id of the ranks that were started last."""
     folders = [path for path in root.glob("*") if path.is_dir() and not path.is_symlink()]
     newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
     return "" if newest is None else newest.name[:-_RANDOM]

@@ -65,7 +65,6 @@ def software() -> dict[str, str | None]:
 
 
 def _cuda() -> str | None:
-    """The CUDA version in torch's own ``version.py``, read as text."""
     spec = find_spec("torch")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / "version.py"
@@ -76,7 +75,6 @@ def _cuda() -> str | None:
 
 
 def _driver() -> str | None:
-    """The version of the NVIDIA kernel module, as Linux shows it."""
     try:
         match = re.search(r"Kernel Module[^0-9]*([0-9.]+)", Path("/proc/driver/nvidia/version").read_text())
     except OSError:
@@ -152,7 +150,6 @@ def data(data: DataSpec) -> JsonObject | None:
 
 @lru_cache(maxsize=4096)  # The runs of a sweep read the same files.
 def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
-    """The hash of a file as it was last changed at that time."""
     digest = hashlib.sha256(str(size).encode())
     with files.opened(path) as file:
         if whole or size <= _BLOCKS * _BLOCK_BYTES:
@@ -165,7 +162,6 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
 
 
 def _revision(name: str) -> str | None:
-    """The commit of a hub data set in the local cache; None where it has not been fetched yet."""
     home = files.expanded(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
     return files.read_text(path).strip() if path.is_file() else None

@@ -122,7 +122,6 @@ def _record(
 
 
 def _make_place(directory: Path) -> None:
-    """Remove a run whose submission failed before there was any job."""
     if not (directory / state.NOT_SUBMITTED).is_file() or status.has_started(directory):
         raise taken(directory)
     aside = directory.with_name(f".{directory.name}.{os.getpid()}.aside")
@@ -134,7 +133,6 @@ def _make_place(directory: Path) -> None:
 
 
 def _remove_earlier_tries(spec: RunSpec, directory: Path) -> None:
-    """Remove the folders of an unnamed run's earlier tries whose submission failed."""
     if spec.run.name is not None or spec.run.directory is not None:
         return
     digest = spec.hash[:6]
@@ -202,7 +200,6 @@ def _dump(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _keep_script(run: Path, spec: RunSpec) -> None:
-    """Copy the script into a run directory; one that only the job's nodes see stays where it is."""
     if spec.script is not None and Path(spec.script).is_file():
         copy = provenance.script_copy(run, spec.script)
         copy.parent.mkdir()

@@ -77,7 +77,6 @@ class _File:
 
 
 def _changed(root: Path) -> dict[bytes, _File] | None:
-    """The tracked files that differ from the index, with what they are now; None where git does not tell."""
     listed = _git(root, "ls-files", "-t", "--stage", "--debug", "-z")
     if listed is None:
         return None
@@ -102,7 +101,6 @@ def _time_of_index(root: Path) -> int:
 
 
 def _differs(root: Path, entry: re.Match[bytes], written: int, *, keeps_modes: bool) -> _File | None:
-    """The file in an entry's place; None where it is the same."""
     path = root / os.fsdecode(entry["path"])
     length, mode = len(entry["name"]), entry["mode"]
     if mode == _MODULE:
@@ -128,7 +126,6 @@ def _differs(root: Path, entry: re.Match[bytes], written: int, *, keeps_modes: b
 
 
 def _bytes_of(path: Path, facts: os.stat_result) -> bytes | None:
-    """The content of a file or link; None for anything else."""
     try:
         if stat.S_ISLNK(facts.st_mode):
             return os.fsencode(path.readlink())
@@ -149,7 +146,6 @@ def _module(path: Path, entry: re.Match[bytes]) -> _File | None:
 
 
 def _staged(root: Path) -> Iterator[bytes]:
-    """The names of files whose entry in the index differs from the commit."""
     listed = _git(root, "diff-index", "--cached", "--no-renames", "--name-only", "-z", "HEAD") or b""
     yield from (path for path in listed.split(b"\0") if path)
 
@@ -196,7 +192,6 @@ def _put(objects: Path, name: str, content: bytes) -> None:
 
 
 def _git(folder: Path, *words: str, asked: bytes = b"", variables: Mapping[str, str] | None = None) -> bytes | None:
-    """The answer of git; None where it fails, or is not there."""
     command, env = ["git", *_NOTHING_ELSE, *words], {**os.environ, **_NO_REMOTE, **(variables or {})}
     try:
         done = subprocess.run(command, cwd=folder, env=env, input=asked, capture_output=True, timeout=_TIMEOUT_S)

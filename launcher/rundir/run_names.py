@@ -130,7 +130,6 @@ def places(name: str, folder: Path) -> list[Path]:
 
 
 def _by_job_id(name: str) -> list[Path]:
-    """Runs of a job, or of an array whose tasks are ``<name>_0``, ``<name>_1``, ..."""
     if re.fullmatch(r"\d+(_\d+)?", name) is None:
         return []
     ids = ((path, contents.known(path, state.SUBMISSION).get("job_id")) for path in remembered())
@@ -139,7 +138,6 @@ def _by_job_id(name: str) -> list[Path]:
 
 
 def _elsewhere(name: str, folder: Path) -> list[Path]:
-    """Runs, sweeps and points of sweeps of that name, below ``runs/`` here and recorded anywhere."""
     here = [path for place, runs in below(folder / "runs") for path in (place, *runs)]
     found: dict[str, Path] = {}
     for path in (*here, *filter(runs_of, map(Path, _noted()))):

@@ -100,7 +100,6 @@ def _add(path: Path, record: Path) -> None:
 
 
 def _last(path: Path, record: Path) -> str | None:
-    """The hash that was noted last; None where none was."""
     place = _place(record)
     return next((line[:_HASH] for line in reversed(read_lines(path)) if line[_HASH + 1 :] == place), None)
 

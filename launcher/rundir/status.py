@@ -35,8 +35,6 @@ _FULL_BYTES = 1 << 16  # Of a disk with less than this left, a file of state or 
 
 
 class _Judged(NamedTuple):
-    """A state, its reason, and the cause of an end where it is known."""
-
     state: State
     reason: str | None
     cause: str | None = None
@@ -136,7 +134,6 @@ def kind(run: Path) -> str | None:
 
 
 def _from_slurm(run: Path, content: JsonObject | None, job: QueuedJob | None) -> _Judged:
-    """State and reason by Slurm of a run that no file says has ended; the file's reason for a stop is kept beside."""
     content = contents.known(run, contents.STATE) or content  # It may have ended while Slurm was asked.
     if content is not None and content["state"] in state.ENDED:
         return _kept(content)

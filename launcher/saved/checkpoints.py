@@ -136,7 +136,6 @@ def _chosen(run: Path, name: str, which: str) -> Path:
 
 
 def _best(run: Path, name: str, found: list[Saved]) -> Path:
-    """The checkpoint of the step whose loss on held-out samples is the lowest of those with a checkpoint."""
     losses = _evaluated(run if (run / "metrics.jsonl").is_file() else run.parent)
     judged = [(losses[each.step], each) for each in found if each.step in losses]
     if judged:
@@ -157,7 +156,6 @@ def _words(name: str, found: list[Saved]) -> tuple[str, ...]:
 
 
 def _evaluated(run: Path) -> dict[int, float]:
-    """The loss on held-out samples by step, from ``metrics.jsonl``."""
     losses = {}
     for row in files.json_objects(files.last_lines(run / "metrics.jsonl")):
         with contextlib.suppress(ValueError, KeyError, TypeError):

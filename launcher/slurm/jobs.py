@@ -152,7 +152,6 @@ def _minute(start: str) -> str:
 
 
 def _accounted(ids: list[str]) -> dict[str, QueuedJob]:
-    """From accounting; nothing where a cluster keeps none. Of a requeued job it shows the last attempt."""
     command = ["sacct", "-n", "-P", "-X", f"--jobs={','.join(ids)}", "-o", "JobID,State,ExitCode,NodeList"]
     try:
         rows = [line.split("|") for line in ask(*command).splitlines()]
@@ -217,7 +216,6 @@ def exclude(job: str, bad: Sequence[str], *, patience_s: float = 0) -> None:
 
 
 def _names(nodes: str) -> list[str]:
-    """Slurm's short form, ``node[1-3]``, as names."""
     return ask("scontrol", "show", "hostnames", nodes).split() if nodes not in _NONE else []
 
 

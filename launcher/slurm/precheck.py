@@ -96,14 +96,12 @@ def _refused(cluster: ClusterSpec, text: str) -> Exception:
 
 
 def _ways_out(cluster: ClusterSpec, key: str) -> list[str]:
-    """The user's own accounts or qualities of service, or the words that leave the choice to Slurm."""
     names = _of_the_user(key) if key in ("account", "qos") else []
     ways = [f"cluster.{key}={name}" for name in names if name != getattr(cluster, key)]
     return ways[:_WAYS] or ([f"cluster.{key}=null"] if key in _LEFT_TO_SLURM else [])
 
 
 def _of_the_user(key: str) -> list[str]:
-    """The names that accounting gives this user, the default first; nothing where it does not answer."""
     user, fields = getpass.getuser(), "defaultaccount,account" if key == "account" else "defaultqos,qos"
     if shutil.which("sacctmgr") is None:
         return []
@@ -152,7 +150,6 @@ def _limits(cluster: ClusterSpec, chosen: list[Partition], names: str) -> Iterat
 
 
 def _margin(cluster: ClusterSpec, chosen: list[Partition]) -> Iterator[ConfigError]:
-    """Refuse a save margin as long as the partition's limit for jobs that name none."""
     limited = [part for part in chosen if part.default_minutes is not None]
     if cluster.time_limit_min is not None or not limited:
         return

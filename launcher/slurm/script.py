@@ -111,7 +111,6 @@ def _srun(directory: str, cluster: ClusterSpec) -> list[str]:
 
 
 def _dependency(cluster: ClusterSpec, wait_for: Sequence[str]) -> dict[str, str]:
-    """The user's dependency and the sweep's in one list: Slurm waits for all of it."""
     own = [] if cluster.dependency is None else [cluster.dependency]
     return {"dependency": ",".join([*own, f"afterany:{':'.join(wait_for)}"])} if wait_for else {}
 

@@ -46,7 +46,6 @@ def survey(cluster: ClusterSpec, folder: Path, *, wait_s: float) -> Survey:
 
 
 def _ask_node(cluster: ClusterSpec, folder: Path, wait_s: float) -> tuple[JsonObject | None, str | None]:
-    """Let one node answer through the shared folder; its answer, or the reason why there is none."""
     try:
         place = Path(tempfile.mkdtemp(prefix=".launch-doctor-", dir=folder))
     except OSError as error:

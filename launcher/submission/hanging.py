@@ -137,7 +137,6 @@ class Watch:
         return None if self._place is None else self._place.attempt
 
     def _ranks(self, process: subprocess.Popen[bytes], now: float) -> list[Rank]:
-        """The ranks of this node: those with a heartbeat, else the agent's processes with that of the run's lines."""
         found = [each for path in self.folder.glob("*.beat") if (each := beat.read(path)) is not None]
         if self._lines is None:
             begun = [Rank(rank=each.rank, pid=each.pid, beat=each) for each in found]
@@ -161,7 +160,6 @@ class Watch:
         return now - now_at.began > long or now - now_at.entered > max(now_at.usual, self._timeout)
 
     def _report(self, ranks: list[Rank], process: subprocess.Popen[bytes], now: float) -> None:
-        """Write down the state of this node's ranks; the first node reports all nodes', and acts on it."""
         known = ranks if self._lines is None else [replace(each, beat=None) for each in ranks]
         found = stacks.take_stacks(self.folder, known, self._program)
         rows = [
@@ -183,7 +181,6 @@ class Watch:
         process.kill()
 
     def _parts(self, step: int) -> list[JsonObject]:
-        """The rows of all nodes' ranks in this hang; none of a node that does not answer."""
         paths = [health.part(self._directory, step, number) for number in range(self._nodes)]
         until = time.monotonic() + _GATHER_S
         while True:

@@ -80,7 +80,6 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
 
 
 def _ranks(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace | None) -> int | None:
-    """Run this node's ranks to their end; the agent's exit status, None where the job has begun again elsewhere."""
     superseded, killing, is_first = False, Killing(directory), place is None or place.number == 0
     for watch in hanging.watches(directory, place):
         with processes.start_agent(directory, job, facts, place, watch.environment) as process:
@@ -105,7 +104,6 @@ def _running(
 
 
 def _told_to_stop(directory: Path, place: SlurmPlace | None) -> bool:
-    """True if the job has been told to save or end, cancelled, or begun again elsewhere."""
     if place is None:
         return ending.asked_to_end(directory)
     told = place.told_to_save.is_set() or place.told_to_end.is_set()
@@ -166,13 +164,11 @@ def _wait(
 
 
 def _has_failed(directory: Path, place: SlurmPlace) -> bool:
-    """True if another node's part has failed, or a rank has written its error."""
     logs = directory / "logs"
     return any(logs.glob(f"node*.{place.attempt}.failed")) or any(logs.glob("error.rank*.json"))
 
 
 def _stuck(directory: Path, limit: int, place: SlurmPlace) -> str | None:
-    """The reason why a job that Slurm has started again should not run once more; None where it should."""
     before = files.read_json(directory / "state.json") or {}
     tried = attempts.begin(directory, place.attempt)
     if tried.fruitless <= limit:

@@ -178,7 +178,6 @@ class Killing:
         return host.biggest(without=own | {os.getpid()})
 
     def _host(self, logged: str | None, last: MemoryRecord | None) -> HostMemory | None:
-        """The node's memory, with that of the process by the kernel's line about it, or by the rank's own last one."""
         if self._memory is None:
             return None
         resident = sum(1024 * int(part) for part in _RESIDENT.findall(logged or ""))  # KiB
@@ -187,7 +186,6 @@ class Killing:
         return replace(self._memory, rank_bytes=resident)
 
     def _killer(self) -> tuple[Kind, str] | None:
-        """The killer of a process for want of memory since the start, and a message; None where there is none."""
         now, before = host.kills(), self._before
         if (line := self._slurm_line()) is not None:
             return "slurm", line
@@ -198,7 +196,6 @@ class Killing:
         return None
 
     def _slurm_line(self) -> str | None:
-        """The new line of Slurm's step daemon in the job's output about a process that was killed."""
         for path in _outputs(self._directory):
             with contextlib.suppress(OSError), files.opened(path) as file:
                 file.seek(self._sizes.get(path, 0))
@@ -212,7 +209,6 @@ def _outputs(directory: Path) -> list[Path]:
 
 
 def _log_line(pid: int | None) -> str | None:
-    """The kernel's own line about a process that it has killed; None where its log cannot be read."""
     if pid is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -181,7 +181,6 @@ def _script(parameters: dict[str, Any], cluster: ClusterSpec, folder: Path | str
 
 @contextlib.contextmanager
 def _without_job_variables() -> Iterator[None]:
-    """Submit as from a login node: a surrounding job's variables would change the new one."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if jobs.leaks(name)}
     try:
         yield

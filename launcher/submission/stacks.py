@@ -101,7 +101,6 @@ def frames(text: str) -> list[str]:
 
 
 def _ask(folder: Path, rank: int) -> int:
-    """Ask a rank for its collectives: the byte that its thread looks at counts on."""
     path = beat.path(folder, rank)
     with contextlib.suppress(OSError, IndexError), path.open("r+b") as file:
         count = (os.pread(file.fileno(), 1, beat.ASKED)[0] + 1) % 256

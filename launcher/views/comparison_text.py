@@ -56,7 +56,6 @@ def sentences(found: Comparison) -> Iterator[str]:
 
 
 def _ranked(found: Comparison) -> Iterator[str]:
-    """The run of the lowest loss, held out or else at the last common step of training; or the reason for none."""
     if found.by.kind is None:
         yield f"not ranked by loss: {found.by.why}"
     elif found.by.kind == "held_out":
@@ -158,7 +157,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A setting as it would be typed, cut where it is long."""
     plain = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 3]}..."
 

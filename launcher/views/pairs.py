@@ -59,7 +59,6 @@ def _speed(directory: Path, steps: Sequence[JsonObject]) -> Iterator[tuple[str, 
 
 
 def _ending(directory: Path, steps: Sequence[JsonObject]) -> Iterator[str]:
-    """The losses and the speed, as far as the metrics hold them, and rows of the data that were left out."""
     if steps:
         yield f"loss {steps[0]['loss']:.4f} -> {results.closing_loss(steps)} in {steps[-1]['step']} steps"
     if (speed := results.speed(steps, results.predicted_speed(directory))) is not None:

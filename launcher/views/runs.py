@@ -160,7 +160,6 @@ def _memory(found: MemoryNow, width: int) -> Iterator[str]:
 
 
 def _is_small(found: MemoryNow, columns: int) -> bool:
-    """True if the peak would not fill a column of the capacity."""
     return found.allocated_bytes * (columns - 2) < (found.capacity_bytes or 0)
 
 
@@ -247,7 +246,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _words(point: Point, width: int) -> list[str]:
-    """The overrides of a point, and on lines of their own those that are its layout."""
     return _below(" ".join(point.proposed), width) + _below(" ".join(point.layout), width, first="layout: ")
 
 

@@ -202,7 +202,6 @@ _OF_A_PASS: Mapping[tuple[str | None, bool], tuple[Sequence[str], str]] = {
 
 
 def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> str | None:
-    """The pile that lacks most, where it lacks as much as the request."""
     pile = max(piles, key=lambda pile: lacks.get(pile, 0), default=None)
     enough = (1 - WITHIN) * max(1, oom.requested_bytes or 1)
     return pile if pile is not None and lacks.get(pile, 0) >= enough else None
@@ -238,7 +237,6 @@ def _rows(predicted: Mapping[str, int], measured: Mapping[str, int]) -> list[Pil
 
 
 def _beside(spec: RunSpec, oom: OutOfMemory) -> list[PileRow]:
-    """The rows beside the rank's own tensors: the allocator's loss, and other processes."""
     rows = []
     if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
         expected = int(device.allocator(spec).needed * oom.allocated_bytes)

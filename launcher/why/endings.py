@@ -85,7 +85,6 @@ def _nan(run: Subject) -> Answer:
 
 
 def _gradient(last: JsonObject) -> str:
-    """The update that a line of metrics is of, as a clause; a norm that is null was not finite."""
     said = []
     norm, rate = results.number(last, "grad_norm"), results.number(last, "learning_rate")
     if norm is not None:
@@ -98,7 +97,6 @@ def _gradient(last: JsonObject) -> str:
 
 
 def _calmer(run: Subject) -> Iterator[Way]:
-    """Settings with which a loss diverges less: those that the run has not got yet."""
     spec = run.settings
     assert spec is not None
     lower = edit.override("optimizer.lr", spec.optimizer.lr / 2)
@@ -158,7 +156,6 @@ def _disk(run: Subject) -> Answer:
 
 
 def _host_memory(run: Subject) -> Answer:
-    """Host memory that ran out, by the kernel's or Slurm's kill or else, of a run that left no ``oom.json``."""
     killed = re.search(r"ended by the kernel|the kernel killed|oom_kill", run.reason)
     kind: Any = "slurm" if "OUT_OF_MEMORY" in run.reason else "host_killer" if killed else "allocator"
     oom = OutOfMemory(

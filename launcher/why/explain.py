@@ -53,7 +53,6 @@ def _at_rest(run: Subject) -> Answer:
 
 
 def _running(run: Subject) -> Answer:
-    """The answer about a run that goes on, with the events that still hold, growing memory among them."""
     now = run.row.progress
     of = "" if now.step is None else f" in step {now.step}" + ("" if now.steps is None else f" of {now.steps}")
     said, found, ways, pile = [f"nothing has gone wrong: it is running{of}"], list[Evidence](), list[Way](), None

@@ -111,7 +111,6 @@ def of_rank(own: Sequence[MemoryRecord]) -> Growth | None:
 
 
 def _piles(record: MemoryRecord) -> Mapping[str, int] | None:
-    """The piles that are compared from record to record: between two steps, else at the highest peak of a step."""
     if record.static is not None:
         return record.static
     of_steps = [peak for name, peak in record.phases.items() if name in ("forward", "backward", "optimizer")]

@@ -89,7 +89,6 @@ def _who(oom: OutOfMemory) -> str:
 
 
 def _killed(oom: OutOfMemory) -> str:
-    """The killer and the killed, with the memory of the node and of the rank's process."""
     has = _capacity(oom)
     size = "" if has is None else f", {gib(has)}," if oom.kind == "cgroup" else f", {gib(has)}"
     first, second = (size, _who(oom)) if oom.kind == "cgroup" else (_who(oom), size)
@@ -98,7 +97,6 @@ def _killed(oom: OutOfMemory) -> str:
 
 
 def _capacity(oom: OutOfMemory) -> int | None:
-    """The capacity of the place, as far as the end itself tells."""
     return oom.capacity_bytes or (None if oom.host is None else oom.host.node_bytes)
 
 
@@ -117,7 +115,6 @@ def _rows(spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> list[Pil
 
 
 def _named(rows: list[PileRow]) -> str | None:
-    """The row that is most above its prediction; where none is, the largest that was predicted."""
     total = sum(row.predicted_bytes or 0 for row in rows if row.pile not in ("ranks", OTHER_PROCESSES))
     above = max(rows, key=lambda row: row.grown_bytes, default=None)
     if above is not None and above.grown_bytes > WITHIN * total:
@@ -154,7 +151,6 @@ def _more(run: Subject, spec: RunSpec) -> Iterator[Way]:
 
 
 def _fitting(run: Subject, spec: RunSpec, oom: OutOfMemory, estimate: MemoryEstimate) -> tuple[Way, ...]:
-    """Changes with which the node would hold it, with all that was beyond the prediction."""
     has = _capacity(oom) or estimate.host.capacity_bytes
     if has is None:
         return ()

@@ -110,7 +110,6 @@ def asked(oom: OutOfMemory) -> str:
 
 
 def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth | None:
-    """The growth over the steps of the rank, where it explains the bytes beyond the prediction."""
     own = [record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)]
     grows = growth.fastest(own)
     if grows is None or grows.longer or found.kind == "as_predicted":
@@ -129,7 +128,6 @@ def _ways(
 
 
 def _not_taken(found: ways_out.WaysOut, *, searched: bool) -> Iterator[str]:
-    """The changes with which a new run would fit, and this one cannot go on; that there are none at all."""
     words = found.untaken
     if searched and not words and not found.ways:
         near = found.nearest
@@ -227,7 +225,6 @@ def _of_the_cpu(message: str) -> int | None:
 
 
 def _others(message: str) -> int | None:
-    """Bytes of the device that are neither free nor this process's."""
     capacity, free, own = (_size(each, message) for each in (_CAPACITY, _FREE, _OWN))
     return None if capacity is None or free is None or own is None else max(0, capacity - free - own)
 

@@ -69,7 +69,6 @@ def _of_a_pile(
 
 
 def _why(spec: RunSpec, oom: OutOfMemory, row: PileRow, foreseen: PredictedPiles) -> str:
-    """The reason why a pile grew: a longer batch, an evaluation's, a load or save, else what the formula counts."""
     checked = checked_tokens(spec)
     if row.pile in _OF_TOKENS and oom.tokens is not None and oom.tokens > checked:
         return f"the micro-batch had {oom.tokens:,} tokens, and {checked:,} were checked"
@@ -124,7 +123,6 @@ def _as_predicted(run: Subject, oom: OutOfMemory, found: Comparison) -> str:
 
 
 def _estimate(run: Subject, oom: OutOfMemory, found: Comparison, foreseen: PredictedPiles) -> Iterator[str]:
-    """Prediction and measurement agree, or nothing was measured, and the prediction was that it fits."""
     spec = run.spec
     if spec is None:
         return

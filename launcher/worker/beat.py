@@ -131,7 +131,6 @@ def _mapped(folder: Path, rank: int) -> memoryview:
 
 
 def _answer(buffer: memoryview, folder: Path, rank: int) -> None:
-    """Write down the newest collectives each time that the node asks."""
     answered = buffer[shared.ASKED]
     while True:
         time.sleep(_LOOK_S)

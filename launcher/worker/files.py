@@ -42,7 +42,6 @@ def cut(path: Path, step: int) -> None:
 
 
 def _end_of(file: BinaryIO, step: int) -> int:
-    """Offset of the end of the newest line that is of this step or an earlier one."""
     end, block = file.seek(0, os.SEEK_END), _BLOCK
     while end:
         start = max(0, end - block)

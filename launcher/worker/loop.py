@@ -117,7 +117,6 @@ class _Training:
         end(self._context, self._metrics, self._restored, step, None if interrupted else self._engine.export)
 
     def _steps(self) -> tuple[int, bool]:
-        """Train as :meth:`_steps_from`, over jumps of the loss."""
         start = self._start
         while True:
             try:
@@ -126,7 +125,6 @@ class _Training:
                 start = self._go_back(spike)
 
     def _go_back(self, spike: spikes.Spike) -> Position:
-        """Take the weights of the newest checkpoint, and go on in the data behind what led to the jump."""
         self._agreement.answer()  # Asked before the step that has jumped.
         self._context.beat.begin("checkpoint")
         start = self._checkpoints.go_back(self._engine, spike)
@@ -138,7 +136,6 @@ class _Training:
         return start
 
     def _steps_from(self, start: Position) -> tuple[int, bool]:
-        """Train until the last step or a request to stop; return the last step done, and True if a request ended it."""
         step, steps, pulse = start.step, self._spec.steps, self._context.beat
         pulse.step(step + 1)
         for step, micro_batches in self._pace.timed(self._batches.training(start, last=steps)):
@@ -194,7 +191,6 @@ class _Training:
             yield tokens
 
     def _save(self, step: int, *, last: bool = False) -> None:
-        """Write a checkpoint; the first one is followed by the memory tracker."""
         tracker = self._context.memory
         self._context.beat.begin("checkpoint")
         if tracker.has("checkpoint_save"):

@@ -100,7 +100,6 @@ class Metrics:
         self._losses.forget()
 
     def _scaled(self, step: int, scale: float, skipped: int) -> float:
-        """Note steps that were skipped since the line before, and return the loss scale."""
         new, self._skipped = skipped - self._skipped, skipped
         if new:
             which = f"step {step} was" if self._steps == 1 else f"of {self._steps} steps up to {step} {new} were"
@@ -135,7 +134,6 @@ class Metrics:
 
 
 def _predicted(directory: Path) -> dict[str, float]:
-    """The speed of all ranks by the run's plan; nothing where it has none, as on a CPU."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         plan = load_json(directory / "plan.json")
         return {"predicted_tokens_per_second": round(float(plan["speed"]["tokens_per_second"]), 1)}
@@ -143,7 +141,6 @@ def _predicted(directory: Path) -> dict[str, float]:
 
 
 def _memory_bytes(context: Context) -> int:
-    """On a GPU the peak of allocated bytes; on the CPU the resident memory of this process now."""
     peak = context.memory.peak_of_line()
     if peak is not None:
         return peak
@@ -161,8 +158,6 @@ def write(context: Context, restored: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tracker:
-    """An experiment tracker: ``log`` takes the numbers of a step, ``close`` ends the tracker's run."""
-
     log: Callable[[dict[str, float], float | None], object] = lambda numbers, step: None
     close: Callable[[], object] = lambda: None
 

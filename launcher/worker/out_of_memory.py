@@ -136,7 +136,6 @@ class _Watch:
         )
 
     def _write_alive(self) -> str | None:
-        """All allocations as JSON, the largest first, on the CPU, where torch has no snapshot."""
         alive = self.context.memory.alive()
         if alive is None:
             return None
@@ -186,7 +185,6 @@ def _observe(watch: _Watch) -> None:
 
 
 def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> OutOfMemory:
-    """Facts that are still known when the error is reported, if nobody has noted its moment."""
     requested = requested_bytes(str(error))
     if _watches:
         known = _watches[-1].now(kind, place, requested, None)
@@ -312,7 +310,6 @@ def _own(error: BaseException) -> tuple[Kind, Place] | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and each that it was raised from or beside, once."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:

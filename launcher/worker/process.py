@@ -127,7 +127,6 @@ def _follow_failures(logs: Path, rank: int, over: threading.Event) -> None:
 
 
 def _errors(logs: Path, rank: int) -> set[tuple[str, int, int]]:
-    """The errors of the other ranks that are on disk: file, inode and time of each."""
     found = set()
     with contextlib.suppress(OSError):
         for path in logs.glob("error.rank*.json"):

@@ -84,7 +84,6 @@ class Completer:
             yield from _files(last)
 
     def _of_recipe(self, given: Sequence[str], last: str) -> Iterator[Candidate]:
-        """Words of ``launch recipe ACTION``, whose kinds follow from the action."""
         action = given[0] if given else ""
         if action in ("show", "diff", "trust"):
             yield from _beginning(last, _plain(_yaml(self.recipes)))
@@ -117,7 +116,6 @@ class Completer:
                 yield f"{name}=", about["help"]
 
     def _groups(self) -> Iterator[Candidate]:
-        """Groups: ``model=`` where there is a choice, and ``model.`` for its keys."""
         for group, text in self.vocabulary["groups"].items():
             if self._options(group) != ["default"]:
                 yield f"{group}=", text
@@ -143,7 +141,6 @@ class Completer:
         return _yaml(folder / group for folder in self.conf)
 
     def _runs(self, begun: str) -> Iterator[Candidate]:
-        """Runs and sweeps below ``runs/``, of a sweep that is named its points; else those recorded anywhere."""
         sweep, slash, name = begun.rpartition("/")
         names = [f"{sweep}{slash}{found}" for found in _records(Path("runs", sweep), name)]
         if not names and not slash:
@@ -151,7 +148,6 @@ class Completer:
         yield from _beginning(begun, _plain(names))
 
     def _checkpoints(self, begun: str) -> Iterator[Candidate]:
-        """Runs to load from, and of a run that is named its checkpoints: ``RUN@best``, ``RUN@STEP``."""
         run, at, _ = begun.partition("@")
         if not at:
             yield from self._runs(begun)
@@ -198,7 +194,6 @@ def _records(folder: Path, begun: str) -> list[str]:
 
 
 def _is_group(folder: Path) -> bool:
-    """True for a folder that is no run and holds one, or a group of them; the first that is found is enough."""
     if folder.name.startswith(".") or folder.is_symlink():  # Links may go round.
         return False
     return any(_written(f"{folder}/{each}") or _is_group(folder / each) for each in _names(folder))
@@ -213,7 +208,6 @@ def _written(folder: str) -> int:
 
 
 def _remembered(path: Path) -> list[str]:
-    """Names of the runs that this user has recorded in other folders and that still exist."""
     lines = files.last_lines(path)[-_NEWEST:]
     known = (run.name for run in map(Path, reversed(lines)) if (run / "spec.json").is_file())
     return list(dict.fromkeys(name for name in known if not name.startswith("-")))

@@ -77,7 +77,6 @@ def _gathered(verbs: Mapping[str, str]) -> JsonObject:
 
 
 def _values(kind: object) -> list[str]:
-    """The values of a key that are few: names, true and false, and null beside them where it is one."""
     while isinstance(kind, TypeAliasType):
         kind = kind.__value__
     if kind is bool:
@@ -92,7 +91,6 @@ def _values(kind: object) -> list[str]:
 
 
 def _described(verb: str) -> JsonObject:
-    """The options and the words of a verb, as its parser has them."""
     from launcher.base import registry
 
     parser = argparse.ArgumentParser(add_help=False)

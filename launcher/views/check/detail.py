@@ -43,7 +43,6 @@ def explanation_text(found: Explanation, width: int = 80) -> str:
 
 
 def _band(band: Band) -> str:
-    """The band's ends and the runs that they are of, and why those where they are not of the framework's own."""
     if band.own:
         whose = f"{band.rows} runs of {band.whose}"
     elif band.lacking:
@@ -73,7 +72,6 @@ def _term(what: str, rows: Iterable[str], width: int) -> Iterator[str]:
 
 
 def _when(moments: Moments) -> str:
-    """The moments of a term in the order of a step, in words where they are all."""
     if moments == ALWAYS:
         return "always"
     if moments == TRAINING:
@@ -142,7 +140,6 @@ def _slowest(stages: Sequence[StageTime]) -> int:
 
 
 def _traffic(speed: SpeedEstimate) -> Iterator[str]:
-    """A row a collective: the bytes that a rank moves in a step, seconds, and those that nothing hides."""
     terms = [term for term in _terms(speed) if term.part in COMMUNICATION]
     if not terms:
         return

@@ -126,7 +126,6 @@ def speed(assessment: Assessment) -> list[str]:
 
 
 def _speed(spec: RunSpec, speed: SpeedEstimate) -> str:
-    """Tokens a second with the band and whose runs it is from, the share of the peak, and seconds of a step."""
     constant = speed.constant
     runs = f"{constant.rows} runs on this cluster" if constant.rows > 1 else f"the run {constant.whose}"
     here = f", from {runs}" if constant.here else ""
@@ -139,7 +138,6 @@ def _speed(spec: RunSpec, speed: SpeedEstimate) -> str:
 
 
 def _shares(speed: SpeedEstimate) -> Iterator[str]:
-    """Parts with their shares of a step, traffic in one with its kinds in brackets."""
     shares = {part: speed.exposed(part) / speed.step_seconds for part in PARTS}
     traffic = {part: shares[part] for part in COMMUNICATION if shares[part] >= _SHOWN}
     for part in PARTS:

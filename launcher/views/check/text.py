@@ -61,7 +61,6 @@ def _paragraph(lines: list[str]) -> list[str]:
 
 
 def _rehearsed(assessment: Assessment) -> str:
-    """The measured rank, and the way to take its verdict where the estimate has another one."""
     found, spec = assessment.rehearsed, assessment.spec
     if found is None:
         return ""
@@ -71,7 +70,6 @@ def _rehearsed(assessment: Assessment) -> str:
 
 
 def _invalid(assessment: Assessment) -> str:
-    """The number of errors; the run only where it is the one that was typed, and no default stands in for it."""
     number = len(assessment.errors)
     text = f"INVALID: {number} error{'' if number == 1 else 's'}"
     return f"{text} in {_headline(assessment.spec)}" if assessment.as_typed else text
@@ -134,7 +132,6 @@ def _batch(spec: RunSpec) -> str:
 
 
 def _formats(spec: RunSpec) -> str:
-    """The meaning of the precision for the engine, as docs/engines.md has it for all of them."""
     formats, name = backends.of(spec).dtypes(spec), spec.precision.name
     parts = [f"parameters {formats.parameters}", f"gradients {formats.gradients}", f"reduce {formats.reduce}"]
     parts.append(f"master {formats.master or 'none'}")
@@ -163,7 +160,6 @@ def _elsewhere(assessment: Assessment, estimate: MemoryEstimate) -> str:
 
 
 def _of_host(host: HostMemory) -> str:
-    """The piles of a node's host memory, where there are several, the largest first."""
     sizes = {name: sum(term.bytes for term in terms) for name, terms in host.piles.items()}
     shown = sorted(((name, size) for name, size in sizes.items() if size >= _SMALLEST), key=lambda item: -item[1])
     named = [f"{name} {gib(size)}" for name, size in shown]
@@ -171,7 +167,6 @@ def _of_host(host: HostMemory) -> str:
 
 
 def _target(spec: RunSpec, width: int) -> list[str]:
-    """Say aloud that a run on CPU ranks was judged, and how to name the GPU that is meant."""
     if spec.hardware.device != "cpu":
         return []
     text = f"judged for {ranks(spec)} of this machine, whose speed is not predicted; to judge GPUs, name them:"
@@ -179,7 +174,6 @@ def _target(spec: RunSpec, width: int) -> list[str]:
 
 
 def _fixes(assessment: Assessment, width: int) -> list[str]:
-    """The ways out, those that take no more GPUs than the run has first, and for a disk another one."""
     verdict, spec = assessment.verdict, assessment.spec
     lines = []
     if assessment.fixes:

@@ -136,14 +136,12 @@ def gantt(spec: RunSpec, speed: SpeedEstimate) -> Gantt | None:
 
 
 def _stretch(spec: RunSpec, speed: SpeedEstimate) -> float:
-    """The time of a step's passes, with waiting and sums of gradients shared out, over the stages' own times."""
     slowest = max(stage.seconds for stage in speed.stages)
     inside = speed.step_seconds - sum(speed.exposed(part) for part in (*_AFTER, *_BETWEEN))
     return inside / (spec.gradient_accumulation * slowest)
 
 
 def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlaps: bool, lettered: bool) -> list[Bar]:
-    """One stage's passes, the messages that it waits for, and the time between in which it idles."""
     bars: list[Bar] = []
     free = 0.0
     for one in row:
@@ -161,7 +159,6 @@ def _row(row: tuple[schedule.Timed, ...], until: float, scale: float, *, overlap
 
 
 def _gap(spec: RunSpec, speed: SpeedEstimate, passed: float, end: float, scale: float) -> tuple[float, float] | None:
-    """The time between the first and the last micro-batches that is left out of a figure that cannot show all."""
     slowest = max(stage.seconds for stage in speed.stages)
     beside = (spec.parallel.pipeline + _ROUNDS) * slowest * scale
     return (beside, passed - beside) if passed > 2.5 * beside else None
@@ -240,7 +237,6 @@ def _name(name: str) -> str:
 
 
 def _pieces(bar: Bar, gap: tuple[float, float], shift: float) -> list[tuple[float, float]]:
-    """Start and end of a bar on the axis: before the gap, behind it, or both."""
     before = [(bar.start, min(bar.end, gap[0]))] if bar.start < gap[0] else []
     behind = [(max(bar.start, gap[1]) - shift, bar.end - shift)] if bar.end > gap[1] else []
     return before + behind

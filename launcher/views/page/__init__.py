@@ -34,7 +34,6 @@ def of_run(folder: Path, takes: Takes | None = None) -> str:
 
 
 def _lead(source: Source) -> Iterator[Html]:
-    """The run in a few lines: its state, the verdict, and what of the record cannot be read."""
     now = source.state
     word = tag("span", now.state, class_=_STATES.get(now.state, ""))
     steps = "" if now.progress.step is None else f", step {now.progress.step:,}"

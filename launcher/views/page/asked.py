@@ -118,7 +118,6 @@ def _node(recorded: JsonObject) -> str:
 
 
 def _otherwise(found: Lock, recorded: JsonObject) -> Iterator[Html | str]:
-    """The differences of the machine that makes the page."""
     here = lock.ingredients({**lock.here(found.spec.data), "script": provenance.script_ingredient(found.spec.script)})
     differing = lock.differences(recorded, here)
     if not differing:

@@ -91,7 +91,6 @@ def _numbers(named: Mapping[str, Points]) -> Html:
 
 
 def _broken(rows: Sequence[JsonObject]) -> Iterator[Html]:
-    """Name the steps whose loss was no number, which no curve shows."""
     found = [row["step"] for row in rows if results.is_number(row["loss"]) and not math.isfinite(row["loss"])]
     if found:
         named = ", ".join(f"{step:,}" for step in found[:8]) + (", ..." if len(found) > 8 else "")
@@ -164,7 +163,6 @@ def _overlay(key: str, x: str, found: Sequence[Curve], names: Sequence[str]) -> 
 
 
 def _note(values: Sequence[object], whole: int) -> str:
-    """The number of points that the chart leaves out, and of values that leave a gap."""
     gaps = sum(value is None for value in values)
     parts = []
     if len(values) < whole:

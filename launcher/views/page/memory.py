@@ -212,7 +212,6 @@ def _rows_of(records: Sequence[MemoryRecord], rank: int, unit: int, most: int) -
 
 
 def _peaks(records: Sequence[MemoryRecord], rank: int) -> dict[int, tuple[str, PhaseMemory]]:
-    """The fullest phase of each step of a rank; a step may have several lines, as where a checkpoint follows it."""
     found: dict[int, tuple[str, PhaseMemory]] = {}
     for record in records:
         for phase, peak in record.phases.items() if record.rank == rank else ():
@@ -243,7 +242,6 @@ def _host(source: Source) -> Iterator[Chart | Html | str]:
 
 
 def _host_rows(records: Sequence[MemoryRecord]) -> Iterator[JsonObject]:
-    """The memory in use on each node, and its largest process of the job."""
     found: dict[tuple[str, int], int] = {}
     for record in records:
         if record.host is None:

@@ -99,7 +99,6 @@ def _with(attempt: Attempt, kind: str, event: JsonObject, when: float) -> Attemp
 
 
 def _with_first_step(attempt: Attempt, rows: Sequence[JsonObject]) -> Attempt:
-    """The attempt with the time at which its first step began, where a line of metrics tells."""
     start = attempt.trained if attempt.trained is not None else attempt.begun
     if start is None:
         return attempt
@@ -132,7 +131,6 @@ def _chart(source: Source, tried: Sequence[Attempt]) -> Chart:
 
 
 def _labels(width: float) -> str:
-    """The format of the times at the axis: with seconds, without, or with the day."""
     form = "%H:%M:%S" if width < 600 else "%H:%M" if width < 86_400 else "%d %b %H:%M"
     return f"timeFormat(datum.value, '{form}')"
 
@@ -206,7 +204,6 @@ def _drawn(points: Sequence[JsonObject]) -> JsonObject:
 
 
 def _chosen(events: Sequence[JsonObject]) -> list[JsonObject]:
-    """All events but saves, and of many saves some with the first and the last."""
     saves = [event for event in events if event["kind"] == "save"]
     step = max(1, -(-len(saves) // _MOST))
     kept = {id(event) for event in (*saves[::step], *saves[-1:])}
@@ -273,6 +270,5 @@ def _own_work(rank: int, seconds: float) -> Piece:
 
 
 def _rank_seconds(source: Source) -> list[list[float]]:
-    """Seconds of each rank by the lines of ``rank_times.jsonl``; none where there is no such file."""
     found = (row.get("seconds") for row in files.json_lines(source.folder / "rank_times.jsonl"))
     return [line for line in found if isinstance(line, list) and all(map(typed.is_number, line))]

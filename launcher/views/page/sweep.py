@@ -149,7 +149,6 @@ def _outcomes(found: Found) -> Iterator[Axis]:
 
 
 def _measured_or_predicted(title: str, pairs: Sequence[Pair[float]]) -> Axis:
-    """The measured figures, where there are none yet the predicted ones."""
     if any(pair.measured is not None for pair in pairs):
         return Axis(title=title, values=[pair.measured for pair in pairs], result=True)
     return Axis(title=f"{title}, predicted", values=[pair.predicted for pair in pairs], result=True)

@@ -47,14 +47,12 @@ def chart(found: Frontier) -> Chart:
 
 
 def _row(layout: Layout, number: str) -> JsonObject:
-    """A point with what the pointer shows."""
     memory, speed = _place(layout)
     figures = {_MEMORY: round(memory, 2), _SPEED: float(f"{speed:.5g}")}
     return {**figures, "engine": wording.engine(layout.spec), "layout": wording.layout(layout.spec), "number": number}
 
 
 def _place(layout: Layout) -> tuple[float, float]:
-    """Memory in GiB, and tokens a second of a GPU."""
     speed = layout.speed
     if speed is None:
         raise AssertionError("a figure of speeds that are not known")

@@ -64,7 +64,6 @@ def _said(sentences: Iterator[str], width: int) -> list[str]:
 
 
 def _question(plan: Plan, first: Layout) -> Iterator[str]:
-    """The model, the machine and the step that are planned for, and the assumptions."""
     spec = first.spec
     nodes = f" on {spec.cluster.nodes} nodes" if spec.cluster.nodes > 1 else ""
     precisions = dict.fromkeys(each.spec.precision.name for each in plan.layouts)
@@ -79,7 +78,6 @@ def _question(plan: Plan, first: Layout) -> Iterator[str]:
 
 
 def _assumed(plan: Plan) -> Iterator[str]:
-    """Assumed words with their reasons; those with the same reason in one sentence."""
     reasons: dict[str, list[str]] = {}
     for each in plan.assumptions:
         reasons.setdefault(each.why, []).append(each.override)
@@ -88,7 +86,6 @@ def _assumed(plan: Plan) -> Iterator[str]:
 
 
 def _basis(plan: Plan) -> Iterator[str]:
-    """The measured runs that the speeds rest on; or why there are no speeds."""
     first = plan.layouts[0]
     if first.speed is None:
         why = unknown(first.spec, backends.of(first.spec)) or "not predicted"
@@ -110,7 +107,6 @@ def _runs(constant: Constant) -> str:
 
 
 def _varied(plan: Plan) -> list[str]:
-    """The names of groups in which the layouts differ, so that they train differently."""
     names = [f"{group}.name" for group in VARIED]
     return [name for name in names if len({value_at(each.spec, name) for each in plan.layouts}) > 1]
 
@@ -156,7 +152,6 @@ def filled(text: str, width: int, indent: str, *, between: str = wording.BETWEEN
 
 
 def _figures(layout: Layout, first: Layout) -> Iterator[str]:
-    """The cells of a row behind its number, with speeds where the first layout has one."""
     speed, best, verdict = layout.speed, first.speed, layout.verdict
     if best is not None:
         yield "-" if speed is None else rounded(speed.tokens_per_second_per_gpu)
@@ -189,7 +184,6 @@ def exposed(layout: Layout) -> float:
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
-    """How sure the first is where it is not, and the layout at the edge of the card with what it would gain."""
     first = plan.layouts[0]
     if first.verdict.name == "tight":
         yield (
@@ -212,7 +206,6 @@ def _remarks(plan: Plan) -> Iterator[str]:
 
 
 def _untried(plan: Plan) -> Iterator[str]:
-    """The layout that promises more than the first, and whose mode nothing measured backs."""
     if (untried := plan.untried) is None:
         return
     gain = slower_because.loss(untried, plan.layouts[0])

@@ -89,7 +89,6 @@ class DeepSpeedTraining:
         return StepResult(loss=self._mean(torch.stack(losses).mean()), grad_norm=norm, learning_rate=rate)
 
     def _begin(self, step: int, micro_batches: Sequence[torch.Tensor]) -> float:
-        """Set trained labels, seed and learning rate of a step; return the rate."""
         if self._spec.data.marked:
             self._part.divisor = marks.share(self._spec, [marks.count(rows) for rows in micro_batches])
         if self._spec.model.dropout or self._spec.adapter.dropout:  # A resumed run then draws what this one would have.
@@ -234,7 +233,6 @@ def _follow_buckets(engine: Any, memory: MemoryTracker) -> None:
 
 
 def _prepare(device: torch.device, config: JsonObject) -> None:
-    """Start DeepSpeed's communication, and look for the headers of its operator for NVMe offload."""
     connect(device)
     if "aio" in config and not AsyncIOBuilder().is_compatible(verbose=False):
         raise TrainingError(

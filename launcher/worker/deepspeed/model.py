@@ -112,7 +112,6 @@ def gathered(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
 def _with_memory(
     made: nn.Module, device: torch.device, partition: Callable[[nn.Parameter], None] | None
 ) -> dict[int, nn.Parameter]:
-    """Put parameters and buffers on a device in place of those without memory; the new ones by the old ones' id."""
     real: dict[int, nn.Parameter] = {}
     for module in made.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -225,7 +224,6 @@ def _hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
 
 
 def _finish(model: Any, cutter: AutoTP) -> None:
-    """Add the hooks of parameters with memory, and tell DeepSpeed that the model is split already."""
     cutter.register_replicated_grad_hooks(model)
     # Universal checkpoints keep the split of all parameters; DeepSpeed from 0.18.9.
     collect: Any = layers.collect_autotp_universal_checkpoint_info
@@ -234,7 +232,6 @@ def _finish(model: Any, cutter: AutoTP) -> None:
 
 
 def _part(parameter: torch.Tensor, tensor: torch.Tensor) -> initial.Local:
-    """A rank's tensor with its place in the whole parameter."""
     layout = _layout(parameter)
     if layout is None:
         return initial.Local(tensor, tuple(tensor.shape), (0,) * tensor.dim())

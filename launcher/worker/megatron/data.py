@@ -90,7 +90,6 @@ def forward_step(batches: Any, model: Any) -> tuple[torch.Tensor, Any]:
 
 
 def _summed(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """The sum, its number of tokens, and both for the log."""
     total = losses.float().sum()
     count = torch.tensor(losses.numel(), dtype=torch.int, device=total.device)
     return total, count, {LOSS: torch.stack([total.detach(), count.to(total)])}

@@ -109,7 +109,6 @@ class Follower:
             return self._followed(call, optimizer)
 
     def _followed(self, call: Call, optimizer: Any) -> Any:
-        """Do a step, its memory followed where it is due."""
         first = self.step < self.restored + loop.MEASURED_STEPS
         if not first and not self._memory.due(self.step + 1):
             return call()

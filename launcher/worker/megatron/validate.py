@@ -116,7 +116,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> JsonObject | None:
-    """One judgement; the process is left as it was found."""
     _TARGET.update(device=question["device"], capability=tuple(question["capability"]))
     for module, name in _FUSED:
         setattr(module, name, object() if question["device"] == "cuda" else None)
@@ -140,7 +139,6 @@ def _answer(question: Mapping[str, Any], parser: argparse.ArgumentParser) -> Jso
 
 
 def _validate() -> None:
-    """Everything of Megatron-LM's start that looks at the arguments alone."""
     from launcher.worker.megatron import versions  # Late, because it imports torch.
 
     arguments = importlib.import_module("megatron.training.arguments")
@@ -240,7 +238,6 @@ _KERNELS = {
 
 
 def _replace(name: str, function: Any) -> None:
-    """Replace a function in every module of Megatron that has imported it under its own name."""
     for key, module in list(sys.modules.items()):
         if key.startswith("megatron.") and vars(module).get(name) is not None:
             setattr(module, name, function)
@@ -262,7 +259,6 @@ def main() -> None:
 
 
 def _ask_again(questions: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Become a process that puts nothing off, with the same questions on stdin."""
     with tempfile.TemporaryFile() as kept:
         kept.write(json.dumps(questions).encode())
         kept.seek(0)

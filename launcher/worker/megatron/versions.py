@@ -81,7 +81,6 @@ def _model(args: Any) -> Any:
 
 
 def _initialized(initialize: Callable[..., Any], args: Any, **options: Any) -> None:
-    """Start Megatron 0.17 with these arguments; it would read its own."""
     initialize(parsed_args=args, **options)
     _listen(args)
 
@@ -104,7 +103,6 @@ def judge(args: Any) -> None:
 
 
 def _transformer(args: Any) -> Any:
-    """The configuration of the layers, which 0.17 and 0.18 judge as they make it."""
     from megatron.training import arguments
 
     for name, flag in _NOT_BUILT.items():
@@ -122,7 +120,6 @@ def _parses_before() -> bool:
 def _gpt(
     args: Any, *, pre_process: bool, post_process: bool, vp_stage: int | None = None, config: Any = None, **groups: Any
 ) -> nn.Module:
-    """One chunk of the model, as ``gpt_builder`` in ``gpt_builders.py`` of Megatron-LM makes it."""
     from megatron.core.models.gpt import GPTModel
 
     if getattr(args, "hybrid_layer_pattern", None) is not None:
@@ -154,7 +151,6 @@ def _gpt(
 
 
 def _layers(args: Any, config: Any, vp_stage: int | None) -> Any:
-    """The modules of a layer, as ``--spec`` names them, of experts, or of a dense model."""
     from megatron.core.models.gpt import gpt_layer_specs as specs
     from megatron.core.transformer.spec_utils import import_module
 

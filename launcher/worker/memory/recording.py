@@ -121,7 +121,6 @@ class Recording:
         return zip(self.marks, [*(mark.event for mark in self.marks[1:]), len(self.events)], strict=True)
 
     def _levels(self) -> Iterator[tuple[Mark, int, int]]:
-        """Mark, event and bytes alive: where a phase begins, and after each event."""
         alive = 0
         for mark, end in self._spans():
             yield mark, mark.event - 1, alive

@@ -83,7 +83,6 @@ class LanguageModel(nn.Module):
         return mean
 
     def _fused_loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The same by Liger's kernel, which makes the gradients with the loss, some tokens after the others."""
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy  # Only where it is asked for.
 
         head = self.network.get_output_embeddings()

@@ -58,7 +58,6 @@ def access(
 
 
 def _quantised() -> Any:
-    """Import QLoRA's module late: bitsandbytes takes seconds."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # On the CPU it recommends kernels for inference.
     from launcher.worker.model import quantised
 

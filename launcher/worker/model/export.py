@@ -63,7 +63,6 @@ def write(
 
 
 def _together(context: Context) -> int:
-    """Ranks that share the tensors of one pipeline stage; they are neighbours."""
     return context.world // context.spec.parallel.pipeline
 
 

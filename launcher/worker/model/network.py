@@ -244,13 +244,11 @@ def recompute(blocks: Mapping[int, nn.Module], spec: RunSpec) -> None:
 
 
 def _saving_on_cpu(forward: Callable[..., Any], pinned: bool, *args: Any, **kwargs: Any) -> Any:
-    """Run a checkpointed block, whose input alone autograd saves: in host memory."""
     with save_on_cpu(pin_memory=pinned):
         return forward(*args, **kwargs)
 
 
 def _parts(block: nn.Module, number: int, spec: RunSpec, parts: Collection[str]) -> list[nn.Module]:
-    """The block itself, or those of its children that the named modules are."""
     if recomputed.BLOCK in parts:
         return [block]
     words = recomputed.children(families.of(spec.model), spec.model, number)

@@ -133,7 +133,6 @@ def _with_own_rule(spec: RunSpec, model: nn.Module, networks: Sequence[nn.Module
 
 
 def _library(spec: RunSpec, groups: Groups) -> Optimizer:
-    """The optimizer that gives ``optimizer.name`` its name."""
     wanted = spec.optimizer
     if wanted.name == "muon":
         # The rate of AdamW serves both: an update has the size of AdamW's (arXiv:2502.16982, section 2.2).

@@ -69,7 +69,6 @@ class Ulysses:
 def _local(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, module: torch.nn.Module, **options: Any
 ) -> torch.Tensor:
-    """All tokens of this rank's heads."""
     parts = (part.transpose(1, 2) for part in (query, key, value))
     found: torch.Tensor = sdpa_attention_forward(module, *parts, attention_mask=None, **options)[0]
     return found

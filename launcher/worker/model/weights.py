@@ -88,7 +88,6 @@ class _Stacked:
         return [len(self._experts), sum(self._rows), *self._experts[0][0].get_shape()[1:]]
 
     def __getitem__(self, region: tuple[slice, ...]) -> torch.Tensor:
-        """Read a region of it, from no other part of the files."""
         numbers, rows, columns = region
         return torch.stack([torch.cat([*self._of_one(one, rows, columns)]) for one in self._experts[numbers]])
 
@@ -146,7 +145,6 @@ class Folder:
         return self._opened[file].get_slice(stored)
 
     def _stored(self, name: str) -> str | None:
-        """The name in the folder."""
         return next((candidate for candidate in self._names(name) if candidate in self._files), None)
 
     def _names(self, name: str) -> Iterator[str]:

@@ -102,7 +102,6 @@ def _seen(
 
 @contextlib.contextmanager
 def _fake(*, autocast: bool) -> Iterator[None]:
-    """Tensors without values on the CPU, since autocast knows no meta device."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         yield
 
@@ -152,14 +151,12 @@ def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, C
 
 
 def _apart(each: Any) -> Any:
-    """A tensor without its graph, or a dictionary of some that layers share, so that none writes into another's."""
     if isinstance(each, UserDict):
         return type(each)(tree_map(_apart, each.data))
     return each.detach() if isinstance(each, torch.Tensor) else each
 
 
 def _layer(block: nn.Module, call: Call) -> Seen:
-    """Run one layer forward and backward."""
     args, kwargs = tree_map(_apart, call)
     inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
     hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()

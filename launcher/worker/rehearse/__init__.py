@@ -177,7 +177,6 @@ def timed(device: torch.device, seconds: list[float]) -> Iterator[None]:
 
 
 def _rows(context: Context) -> Iterator[torch.Tensor]:
-    """A step's micro-batches of any ids, one array as the run's own data are."""
     spec = context.spec
     shape = (spec.gradient_accumulation, spec.micro_batch_size, spec.sequence_length + 1)
     yield from torch.randint(spec.model.vocab_size, shape).to(context.device)

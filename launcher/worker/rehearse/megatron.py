@@ -41,7 +41,6 @@ def rehearse(rehearsal: Rehearsal) -> Rehearsed:
 
 
 def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
-    """All steps, then one batch of the evaluation where the run evaluates."""
     pretraining.prepare(context)
     from launcher.worker.megatron.data import Provider
     from launcher.worker.rehearse import megatron_steps

@@ -88,6 +88,5 @@ def tokens_exchanged() -> Iterator[None]:
 
 
 def _even(tokens: torch.Tensor) -> torch.Tensor:
-    """As many tokens in all, spread evenly; the remainder goes to the first experts."""
     count = tokens.numel()
     return (tokens.sum() + count - 1 - torch.arange(count, device=tokens.device)) // count

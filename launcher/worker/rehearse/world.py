@@ -46,7 +46,6 @@ def only_rank(spec: RunSpec, rank: int, backend: str | None = None) -> Iterator[
 
 
 def _device(spec: RunSpec) -> torch.device:
-    """The CPU, or the first GPU that is visible, whatever the rank's number on its node."""
     if spec.hardware.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -233,7 +232,6 @@ class Alone(_ProcessGroup):  # type: ignore[misc]  # It is Any for the reason ab
 
 
 def _register() -> None:
-    """Let torch make groups of this kind, on all devices; once for a process."""
     if not hasattr(dist.Backend, BACKEND.upper()):
         made: Callable[..., Alone] = lambda store, rank, size, timeout: Alone(rank, size)  # noqa: E731
         dist.Backend.register_backend(BACKEND, made, devices=["cpu", "cuda"])

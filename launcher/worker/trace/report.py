@@ -86,7 +86,6 @@ def report(traced: Traced, *, expandable: bool, cuda: bool) -> JsonObject:
 
 
 def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
-    """Memory that the allocator needs, and reserves, above the allocated bytes, as shares of these."""
     free = allocator.replay(recording, expandable=expandable)
     least = allocator.needed(recording, expandable=expandable)
     return least / free.peak_allocated - 1, free.peak_reserved / free.peak_allocated - 1

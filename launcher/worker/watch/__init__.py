@@ -76,7 +76,6 @@ class MemoryLog:
             self._warn(step, [growth for _, found in gathered for growth in found[:1]])
 
     def _warn(self, step: int, found: list[Growth]) -> None:
-        """Report growth that is news, and its end; of several ranks the one that is full first."""
         worst = min(found, key=fills_first, default=None)
         key = None if worst is None else (worst.where, worst.pile)
         if key == self._reported:

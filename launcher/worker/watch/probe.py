@@ -131,7 +131,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _slow(context: Context, hosts: Sequence[str], tell: Callable[[str], None]) -> NodeFault | None:
-    """The error that names the slowest rank beyond the limit, the same on all ranks; None where there is none."""
     load = _LOADS[context.device.type]
     tell("the matrix products")
     mine = {"a matrix product": _product(context.device, load)}
@@ -159,7 +158,6 @@ def _product(device: torch.device, load: Load) -> float:
 
 
 def _timed(act: Callable[[], object], times: int, device: torch.device) -> float:
-    """Seconds of one act, by the median of batches; a batch before them warms up."""
     seconds = []
     for batch in range(_BATCHES + 1):
         began = time.perf_counter()
@@ -192,7 +190,6 @@ def _exchanges(context: Context, hosts: Sequence[str], load: Load, tell: Callabl
 
 
 def _parts(hosts: Sequence[str]) -> list[list[int]]:
-    """The ranks of each node, or, on one node, each rank."""
     nodes = list(dict.fromkeys(hosts))
     if len(nodes) == 1:
         return [[rank] for rank in range(len(hosts))]
