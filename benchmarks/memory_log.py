@@ -30,7 +30,7 @@ from launcher.spec import RunSpec
 from launcher.worker import loop
 from launcher.worker.engine import Context, Engine
 from launcher.worker.memory import live_bytes
-from launcher.worker.memory.saved_bytes import Layers
+from launcher.worker.memory.piles import Layers
 from launcher.worker.watch import MemoryLog, tokens_of
 
 PAIRS = 12

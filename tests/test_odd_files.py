@@ -206,7 +206,7 @@ ELSEWHERE = {
     "estimate/speed/collectives.py": SHIPPED,
     "estimate/speed/gemm.py": SHIPPED,
     "estimate/speed/grouped.py": SHIPPED,
-    "job/host.py": KERNEL,
+    "job/memory.py": KERNEL,
     "base/machine.py": KERNEL,
     "rehearsing/device.py": KERNEL,
     "rundir/provenance.py": KERNEL,

@@ -1,4 +1,8 @@
-"""Measure one rank of a run alone on this machine, as ``launch rehearse`` does."""
+"""Measure one rank of a run alone, as ``launch rehearse`` does: here, or as a Slurm job of one GPU, read back.
+
+The job has the profile of the run's cluster, on one node with one GPU, its share of the node's processors and memory,
+and a time limit of minutes. It shows in ``launch status`` like any run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The question of a rehearsal, and its ranks: of the stage that needs the most by the estimate, or those asked for."""
+"""The ranks that are rehearsed, and how many layers of a model that is more than the device can hold.
+
+What a rank allocates is linear in the layers that it runs, from four layers on (``launcher.worker.trace``), if
+everything else stays: the stages of the pipeline with the micro-batches that each holds at once, the dense layers of a
+model with experts, the layers that ``checkpointing.layers`` names. So two depths have all of these, and differ in
+layers of the kind that the model has most of.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Results of a run from ``metrics.jsonl`` and ``memory.json``: how far it has come, its speed, its memory."""
+"""Results of a run from ``metrics.jsonl`` and ``memory.json``: how far it has come, its speed, its memory, its losses.
+
+Runs are ranked by held-out losses where the data are the same; by losses of training where a step has as many tokens,
+too, since a larger batch sees more of the data in as many steps.
+"""
 
 from __future__ import annotations
 

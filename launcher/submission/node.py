@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,10 +23,13 @@ from launcher.base import files
 from launcher.base.errors import JobFailed
 from launcher.base.files import JsonObject
 from launcher.base.process import Process
+from launcher.data import epoch, token_folder
 from launcher.job import torchrun
 from launcher.rundir import attempts, contents, failure, keeper, state
 from launcher.slurm import jobs
-from launcher.submission import ending, hanging, preparing, processes
+from launcher.spec import RunSpec
+from launcher.spec.parse import parse
+from launcher.submission import ending, hanging, processes
 from launcher.submission.processes import Killing, SlurmPlace
 
 _POLL_S = 0.1  # Seconds between two looks at the agent.
@@ -66,11 +69,11 @@ def _first_node(directory: Path, job: JsonObject, facts: Mapping[str, str], plac
     if place is None and ending.asked_to_end(directory):  # On several nodes none must stay away from the others.
         return ending.conclude(directory, 0, place)
     attempt = str(os.getpid()) if place is None else place.attempt
-    before = preparing.preparing_job(directory, job, attempt)
+    before = preparing_job(directory, job, attempt)
     if before is not None:
         with processes.start_agent(directory, before, facts, place) as process:
             _running(directory, process, place, reason="making token ids of the data")
-            preparing.wait(process, lambda: _told_to_stop(directory, place))
+            wait_for_preparing(process, lambda: _told_to_stop(directory, place))
         if process.returncode:
             return _not_prepared(directory, process.returncode, attempt, place)
         if place is None and ending.asked_to_end(directory):  # The request came when that process was already ending.
@@ -114,7 +117,7 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
     """The job ends before its ranks began: by an error in the data, or because it was told to."""
     if place is not None and attempts.superseded(directory, place.attempt):
         return None
-    reason = None if ending.asked_to_end(directory) else preparing.failure(directory, attempt, returncode)
+    reason = None if ending.asked_to_end(directory) else preparing_failure(directory, attempt, returncode)
     if reason is None:
         return ending.conclude(directory, returncode, place)
     state.put(directory, "failed", reason=reason, **({} if place is None else {"job_id": place.job_id}))
@@ -124,7 +127,7 @@ def _not_prepared(directory: Path, returncode: int, attempt: str, place: SlurmPl
 def _other_node(directory: Path, job: JsonObject, facts: Mapping[str, str], place: SlurmPlace) -> None:
     """The first node judges the job: this one says that its ranks have failed, and leaves it at that."""
     (directory / "logs" / f"node{place.number}.err").unlink(missing_ok=True)
-    if not preparing.wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
+    if not wait_for_tokens(directory, place.attempt, place.number, lambda: _told_to_stop(directory, place)):
         return
     if returncode := _ranks(directory, job, facts, place):
         name = f"node{place.number}.{place.attempt}.failed"
@@ -247,3 +250,79 @@ class NodeTask:
 def _port(job_id: str, restarts: int) -> int:
     """A port for the rendezvous below the ephemeral range (32768), the same on all nodes, another for each attempt."""
     return 20000 + (int("".join(filter(str.isdigit, job_id)) or 0) + 4999 * restarts) % 10000
+
+
+_SHARED_LOOK_S = 1.0  # Seconds between two looks at a file system that nodes share.
+
+_UNSEEN_S = 60.0
+"""Seconds after which a folder that another node has written is seen on any file system that nodes share."""
+
+
+def preparing_job(directory: Path, ranks: JsonObject, attempt: str) -> JsonObject | None:
+    """The job that makes the token ids, in the ranks' own Python and on all cores; None where the run needs none."""
+    spec = _spec(directory)
+    if spec is None or not token_folder.is_tokenised(spec):
+        return None
+    if (found := token_folder.pointed(directory, spec.data)) is not None:
+        token_folder.point(directory, spec.data, found, attempt, epoch.steps_of(spec, found))
+        return None
+    argv = [ranks["argv"][0], "-P", "-m", "launcher.worker.prepare", f"--run={directory}", f"--attempt={attempt}"]
+    return {**ranks, "argv": argv, "environment": {**ranks["environment"], "TOKENIZERS_PARALLELISM": "true"}}
+
+
+def wait_for_preparing(process: subprocess.Popen[bytes], stopped: Callable[[], bool]) -> None:
+    """Wait for the step; end it when the job is told to stop."""
+    while process.poll() is None:
+        time.sleep(_POLL_S)
+        if stopped():
+            process.terminate()
+            process.wait()
+
+
+def preparing_failure(directory: Path, attempt: str, returncode: int) -> str | None:
+    """Why the step has failed, as it noted itself or as its end shows; None where it was told to stop."""
+    content = files.read_json(directory / token_folder.POINTER) or {}
+    if content.get("attempt") == attempt and "error" in content:
+        return str(content["error"])
+    if returncode == -signal.SIGKILL:
+        return "making token ids was ended by SIGKILL: the kernel may have been out of memory"
+    return None
+
+
+def wait_for_tokens(directory: Path, attempt: str, node: int, stopped: Callable[[], bool]) -> bool:
+    """On another node: wait for what the first one makes, or for its error (JobFailed); False where told to stop."""
+    spec = _spec(directory)
+    if spec is None or not token_folder.is_tokenised(spec):
+        return True
+    while not stopped():
+        content = files.read_json(directory / token_folder.POINTER) or {}
+        if content.get("attempt") == attempt:
+            if "error" in content:
+                raise JobFailed(content["error"])
+            folder, rank = token_folder.folder_of(content, directory), node * spec.cluster.gpus_per_node
+            return _wait_until_seen(folder, directory, rank, stopped)
+        time.sleep(_SHARED_LOOK_S)
+    return False
+
+
+def _wait_until_seen(folder: Path, directory: Path, rank: int, stopped: Callable[[], bool]) -> bool:
+    """Wait until the folder is there; where it never is, leave an error as a rank does, which the first node reads."""
+    until = time.monotonic() + _UNSEEN_S
+    while token_folder.read(folder) is None:
+        if stopped():
+            return False
+        if time.monotonic() > until:
+            message = (
+                f"node {os.uname().nodename} does not see the token ids in {folder}: name a folder that all nodes share"
+                f" by cluster.shared_folder or {token_folder.CACHE}"
+            )
+            content = {"type": "DataError", "message": message, "traceback": ""}
+            files.write_atomically(directory / "logs" / f"error.rank{rank}.json", content)
+            return False
+        time.sleep(_SHARED_LOOK_S)
+    return True
+
+
+def _spec(directory: Path) -> RunSpec | None:
+    content = files.load_json(directory / "spec.json")
+    return parse(content) if "data" in content else None

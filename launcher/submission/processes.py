@@ -1,4 +1,8 @@
-"""The processes of a node's part: torchrun and its ranks, started, asked to save, and killed if left over."""
+"""The processes of a node's part: torchrun and its ranks, started, asked to save, and killed, by us or the kernel.
+
+Ranks that the kernel has killed for want of host memory cannot say so: the node leaves ``oom.json`` (:class:`Killing`).
+Of the node's memory and its largest processes the newest reading before the end is kept.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from launcher.base import files, machine, process
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.process import children, marked
-from launcher.job import beat, host
+from launcher.job import beat, memory
 from launcher.job.memory import OUT_OF_MEMORY, HostMemory, Kind, MemoryRecord, OutOfMemory, newest
 from launcher.job.torchrun import HOST, IS_HOST, PORT, RENDEZVOUS
 from launcher.rundir import output
@@ -113,7 +117,7 @@ class Killing:
     def __init__(self, directory: Path) -> None:
         self._directory, self._looked = directory, 0.0
         self._sizes = {path: path.stat().st_size for path in _outputs(directory)}
-        self._before = host.kills()
+        self._before = memory.kills()
         self._memory: HostMemory | None = None
         self._beats: dict[int, beat.Beat] = {}
         self._biggest: tuple[JsonObject, ...] = ()
@@ -125,7 +129,7 @@ class Killing:
             return
         self._looked = now
         with contextlib.suppress(Exception):  # What is only for an explanation ends no job.
-            found = host.memory()
+            found = memory.host_memory()
             if found is None or found.node_used_bytes is None or found.node_bytes is None:
                 return
             if self._memory is None or found.node_used_bytes >= (self._memory.node_used_bytes or 0):
@@ -175,7 +179,7 @@ class Killing:
     def _others(self) -> tuple[JsonObject, ...]:
         """The largest processes that are none of the job's."""
         own = {each.pid for each in process.marked(f"LAUNCH_RUN={self._directory}")}
-        return host.biggest(without=own | {os.getpid()})
+        return memory.biggest(without=own | {os.getpid()})
 
     def _host(self, logged: str | None, last: MemoryRecord | None) -> HostMemory | None:
         if self._memory is None:
@@ -186,7 +190,7 @@ class Killing:
         return replace(self._memory, rank_bytes=resident)
 
     def _killer(self) -> tuple[Kind, str] | None:
-        now, before = host.kills(), self._before
+        now, before = memory.kills(), self._before
         if (line := self._slurm_line()) is not None:
             return "slurm", line
         if now.group > before.group and now.limit > before.limit:

@@ -1,4 +1,4 @@
-"""Runs on a terminal: the table of ``launch status``, the frame of ``launch watch``, in 80 columns without colour."""
+"""Runs and sweeps on a terminal: the tables of ``launch status``, and the frame of ``launch watch`` in 80 columns."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ from launcher.base import files as whole_files
 from launcher.base import machine, secret
 from launcher.base.errors import LauncherError
 from launcher.base.files import write_atomically
-from launcher.job import host
-from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place
+from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place, biggest, host_memory, name_of
 from launcher.worker.engine import Context
 
 _LARGEST = 16  # Allocations that are kept.
@@ -131,7 +130,7 @@ class _Watch:
             tokens=memory.tokens,
             piles=piles,
             largest=tuple(largest),
-            host=host.memory(),
+            host=host_memory(),
             last=memory.last,
         )
 
@@ -191,7 +190,7 @@ def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> Out
     else:
         rank, node = int(os.environ.get("RANK", "0")), machine.node()
         known = OutOfMemory(kind=kind, place=place, time=time.time(), rank=rank, node=node, phase="load", step=0)
-        known = replace(known, requested_bytes=requested, host=host.memory())
+        known = replace(known, requested_bytes=requested, host=host_memory())
     if place == "disk":
         return _with_disk(known, error, directory)
     return _with_host(known) if place == "host" else known
@@ -207,7 +206,7 @@ def _with_host(known: OutOfMemory) -> OutOfMemory:
     capacity = None if known.host is None else known.host.node_bytes
     used = None if known.host is None else known.host.node_used_bytes
     left = None if capacity is None or used is None else max(0, capacity - used)
-    return replace(known, capacity_bytes=capacity, free_bytes=left, others=host.biggest(without={os.getpid()}))
+    return replace(known, capacity_bytes=capacity, free_bytes=left, others=biggest(without={os.getpid()}))
 
 
 def _with_disk(known: OutOfMemory, error: BaseException, directory: Path) -> OutOfMemory:
@@ -241,7 +240,7 @@ def _others_on(device: int) -> tuple[dict[str, Any], ...] | None:
         pynvml.nvmlShutdown()
     if os.getpid() not in [pid for pid, _ in found]:
         return None
-    rows = [{"pid": pid, "name": host.name_of(pid), "bytes": used} for pid, used in found if pid != os.getpid()]
+    rows = [{"pid": pid, "name": name_of(pid), "bytes": used} for pid, used in found if pid != os.getpid()]
     return tuple(sorted(rows, key=lambda row: -row["bytes"]))
 
 

@@ -1,6 +1,12 @@
-"""The agreement of all ranks about each part of a checkpoint: go on, pause saving while the disk is full, or fail.
+"""Checkpoint folders: written whole or not at all, the newest found again, the oldest removed; all ranks agree on each.
 
-A rank that cannot write must not leave the others in a collective that it will never come to.
+The engine writes into ``step-00000100.partial``; once every rank's part is on disk, rank 0 renames the folder, and only
+then removes those beyond ``save.keep``. With ``save.async`` the rename waits until all ranks have agreed, beside a
+later step, that none is still writing.
+
+A rank that cannot write must not leave the others in a collective that it will never come to: each part of a save ends
+with an agreement to go on, to pause saving while the disk is full, or to fail. Only the last checkpoint of a run must
+succeed.
 """
 
 from __future__ import annotations

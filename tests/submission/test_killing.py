@@ -11,9 +11,8 @@ from unittest import mock
 import pytest
 
 from launcher.base.errors import JobFailed
-from launcher.job import host
-from launcher.job.host import Kills
-from launcher.job.memory import OutOfMemory, ran_out
+from launcher.job import memory
+from launcher.job.memory import Kills, OutOfMemory, ran_out
 from launcher.rundir import failure
 from launcher.submission import node, processes
 from launcher.why.explain import explain
@@ -42,7 +41,7 @@ def killed(run: Path, *, now: Kills, log: str | None = None) -> OutOfMemory | No
     """What a node leaves whose rank 1 was killed, with the kernel's counters before and after."""
     says = "" if log is None else f"open({str(run / 'logs' / 'submitit' / '41_0_log.err')!r}, 'a').write({log!r});"
     recorded(run, f"import sys; {says} sys.stderr.write('{REPORT}'); sys.exit(1)")
-    with mock.patch.object(host, "kills", side_effect=[NOBODY, now]), pytest.raises(JobFailed):
+    with mock.patch.object(memory, "kills", side_effect=[NOBODY, now]), pytest.raises(JobFailed):
         node.run(run)
     return ran_out(run)
 
@@ -96,7 +95,7 @@ def test_the_recorded_words_of_slurms_step_daemon_are_understood(tmp_path: Path)
 def test_the_recorded_words_of_an_earlier_attempt_do_not_count(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", f"import sys; sys.stderr.write('{REPORT}'); sys.exit(1)")
     (run / "logs" / "submitit" / "40_0_log.err").write_text(STEPD)
-    with mock.patch.object(host, "kills", return_value=NOBODY), pytest.raises(JobFailed):
+    with mock.patch.object(memory, "kills", return_value=NOBODY), pytest.raises(JobFailed):
         node.run(run)
     assert ran_out(run) is None
 
@@ -153,6 +152,6 @@ def test_a_reading_that_fails_ends_no_job(tmp_path: Path, monkeypatch: pytest.Mo
         asked.append(1)
         raise FileNotFoundError("a cgroup that is gone")
 
-    monkeypatch.setattr(host, "memory", fails)
+    monkeypatch.setattr(memory, "host_memory", fails)
     watched.look()
     assert asked == [1]

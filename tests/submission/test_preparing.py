@@ -15,7 +15,7 @@ from launcher.base.errors import JobFailed
 from launcher.data import token_folder
 from launcher.rundir import state
 from launcher.spec.parse import to_dict
-from launcher.submission import node, preparing
+from launcher.submission import node
 from launcher.submission.processes import SlurmPlace
 from tests.support.helpers import make_spec
 
@@ -81,7 +81,7 @@ def test_an_error_ends_every_node_with_the_same_words(tmp_path: Path) -> None:
 
 def test_a_node_that_cannot_see_the_ids_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(tmp_path / "a", b"once")
-    monkeypatch.setattr(preparing, "_UNSEEN_S", 0.0)
+    monkeypatch.setattr(node, "_UNSEEN_S", 0.0)
     content = {"folder": "/only/there", "digest": "0", "data": {}, "attempt": "7_0"}
     files.write_atomically(run / token_folder.POINTER, content)
     node.run(run, place=place(1))
@@ -113,7 +113,7 @@ def test_a_request_to_end_while_ids_are_made_is_no_failure(
         return {**ranks, "argv": [sys.executable, "-c", f"import os; open({cancel!r}, 'w').close(); {ending}"]}
 
     cancel = str(run / state.CANCEL_REQUEST)
-    monkeypatch.setattr(preparing, "preparing_job", step)
+    monkeypatch.setattr(node, "preparing_job", step)
     node.run(run)
     ended = files.read_json(run / "state.json") or {}
     assert (ended["state"], ended["reason"]) == ("cancelled", "stopped")
@@ -130,6 +130,6 @@ def test_a_request_that_comes_before_anybody_can_find_the_ranks_ends_them(
     def late(directory: Path, ranks: dict[str, Any], attempt: str) -> None:
         (run / state.CANCEL_REQUEST).touch()
 
-    monkeypatch.setattr(preparing, "preparing_job", late)
+    monkeypatch.setattr(node, "preparing_job", late)
     node.run(run)
     assert (files.read_json(run / "state.json") or {})["state"] == "cancelled"

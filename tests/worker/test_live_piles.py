@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.piles import model_piles
-from launcher.worker.memory.saved_bytes import Layers
+from launcher.worker.memory.piles import Layers, model_piles
 
 VOCABULARY = 640
 

@@ -16,8 +16,7 @@ from torch import nn
 
 from launcher.worker import memory
 from launcher.worker.memory import CudaTracker, MemoryTracker
-from launcher.worker.memory.piles import divided, model_piles
-from launcher.worker.memory.saved_bytes import SavedBytes
+from launcher.worker.memory.piles import SavedBytes, divided, model_piles
 
 WIDTH, VOCABULARY = 32, 640
 

@@ -19,8 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from launcher.worker.memory.piles import model_piles
-from launcher.worker.memory.saved_bytes import SavedBytes
+from launcher.worker.memory.piles import SavedBytes, model_piles
 from launcher.worker.model.network import _selective
 
 ROWS, WIDTH = 8, 32

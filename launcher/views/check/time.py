@@ -1,4 +1,8 @@
-"""The time of a step in figures: its parts one after the other, and what each stage of a pipeline does when."""
+"""The time of a step in figures: its parts one after the other, and what each stage of a pipeline does when.
+
+Only what the step waits for has a length. The passes of a pipeline are those of ``speed.schedule``; what follows them
+is drawn behind the last one. Of many micro-batches the first and the last are drawn, with a break between.
+"""
 
 from __future__ import annotations
 

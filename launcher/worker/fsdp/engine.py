@@ -34,7 +34,7 @@ from launcher.worker.engine import Context, PendingSave, StepResult
 from launcher.worker.fsdp import pipeline, reading, sharding
 from launcher.worker.fsdp.scaling import Scaler
 from launcher.worker.memory.piles import Kept, flat, model_piles
-from launcher.worker.model import LanguageModel, adapters, export, float8, initial, network, optimizers, weights
+from launcher.worker.model import LanguageModel, adapters, export, initial, network, optimizers, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def rank_parts(context: Context) -> RankParts:
     for made in networks:
         adapters.quantise(made, spec, network.DTYPES[dtypes(spec).compute])
         adapters.inject(made, spec)
-        float8.convert(made, spec)
+        network.convert(made, spec)
     blocks = nn.ModuleList(block for made in networks for block in network.blocks(made))
     numbered = {number: block for made in networks for number, block in network.numbered(made).items()}
     network.recompute(numbered, spec)

@@ -1,4 +1,10 @@
-"""The places of a Hugging Face model's tensors in this rank's part of a Megatron model, for loading and export."""
+"""The values of a Megatron model, and the place of each in a Hugging Face model: fresh, a folder's, and back to one.
+
+Megatron-core keeps query, key and value of a group in one matrix, gate and up projection in another, pads the
+vocabulary, and cuts matrices among tensor parallel ranks. Fresh values are drawn by the tensor's name and the element's
+place in it, so that all engines and layouts start alike. On export each whole tensor has one owner, to which the ranks
+send the pieces in one order known to all.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from launcher.estimate.memory.moments import PHASES, Phase
 from launcher.estimate.memory.terms import Pile
 from launcher.job.memory import Held, MemoryRecord, PhaseMemory
 from launcher.worker.memory.live_piles import LivePiles
-from launcher.worker.memory.piles import Kept, divided, kept_bytes, storages, with_recomputation
-from launcher.worker.memory.saved_bytes import Layers, SavedBytes
+from launcher.worker.memory.piles import Kept, Layers, SavedBytes, divided, kept_bytes, storages, with_recomputation
 
 CPU_METHOD = (
     "bytes of live CPU tensors, followed operation by operation while the model is loaded, in the first two steps "

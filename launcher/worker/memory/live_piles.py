@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_iter
 
 from launcher.estimate.memory.terms import Pile
 from launcher.worker.memory.live_bytes import LiveBytes
-from launcher.worker.memory.piles import GATHERED, pile_of_operation, pile_of_tensor, plain
+from launcher.worker.memory.piles import GATHERED, Layers, pile_of_operation, pile_of_tensor, plain, seeing_saved
 from launcher.worker.memory.recording import Allocation, Mark, Recording
-from launcher.worker.memory.saved_bytes import Layers, seeing_saved
 
 _CAST = "aten._to_copy.default"
 

@@ -1,4 +1,9 @@
-"""Fresh values for parameters, the same however they are sharded: blocks of rows, each drawn from a seed of its own."""
+"""Fresh values for parameters, the same however they are sharded: blocks of rows, each drawn from a seed of its own.
+
+What a class of ``transformers`` gives by code of its own is found by its ``_init_weights``, called with a copy of each
+such module, whose small tensors are real and hold no number: what is one afterwards was set. Matrices are drawn as
+those of any other class, except those that the module around them draws.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from launcher.base.files import load_json, read_text
+from launcher.base.files import read_text
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.model import initial
@@ -65,9 +65,3 @@ def model(context: Context) -> None:
         tokenizer(context).save_pretrained(partial)
         files.finish_directory(partial, folder)
     dist.barrier()
-
-
-def architectures(path: Path) -> list[str]:
-    """The classes that a folder's ``config.json`` names."""
-    found = load_json(path / "config.json").get("architectures")
-    return list(found or ())
