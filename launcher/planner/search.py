@@ -2,8 +2,8 @@
 
 The best has the least time to be expected: its time over the probability that it fits. A heap holds what is not decided
 yet, by a bound below that of all layouts in it: first degrees, by the passes of their slowest stage alone; then these
-with the way to share out the states, by what that takes at least beside them; then variants, by their time without
-memory savings, which only add time; then layouts with some savings, by their time; then judged ones, by the time to be
+with the way to share out the states, by what that takes at least beside them; then layouts with some savings, by their
+time, the least savings with which they may fit first, as more only add time; then judged ones, by the time to be
 expected. The smallest is taken and refined, unless what needs least memory of it does not fit. A judged layout that is
 taken is the best of its kind, since all that is left is worse, and its kind is done. The search ends with the last kind
 that is shown. What is unlikely to fit comes last. The fastest that may not fit is kept apart.
@@ -12,31 +12,25 @@ that is shown. What is unlikely to fit comes last. The fastest that may not fit 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from launcher.estimate.speed.estimate import Chunking
 from launcher.planner.candidates import SHOWN, Candidate, Found, effort
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.keys import SEARCHED, Settings
+from launcher.planner.keys import Settings
 from launcher.planner.layouts import Kind
 from launcher.planner.space import Degrees, Space
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at, reader
+from launcher.spec.edit import changed_at
 
 _TRIED = 500  # Variants that are looked at for a first result.
 _ROUNDING = 1 - 1e-9  # A sum of floating-point numbers in another order may be larger by so little.
 
 
-_OF_STATES = ("parallel.replicate", "zero.stage", "zero.hpz", "zero.offload_optimizer", "zero.offload_parameters")
-"""Keys of what is sharded and offloaded, on which the passes do not depend."""
-
-_OF_PASSES = reader(path for path in SEARCHED if path not in (*_OF_STATES, "backend.reshard_after_forward"))
-
-
 class _Node(NamedTuple):
-    """Something undecided; of equal bounds degrees come first, then variants: a layout that is taken is least."""
+    """Something undecided; of equal bounds degrees come first, and a layout that is taken is least."""
 
     bound: float
     depth: int
@@ -51,15 +45,9 @@ class _Sharded(NamedTuple):
 
     settings: Settings
     chunkings: tuple[Chunking, ...]  # Their schedules.
+    mode: int  # With less activation checkpointing, by its place among the space's, none of them fits.
     bounds: tuple[float, ...] = ()  # The bound of each; none while it is that of the degrees.
-
-
-class _Variant(NamedTuple):
-    """A variant."""
-
-    run: RunSpec
-    has_room: bool  # True if it is known to fit with the strongest savings.
-    known: bool = False  # True once its bound is its own seconds without memory savings.
+    known: bool = False  # True once one of them is known to fit with that.
 
 
 class _Saving(NamedTuple):
@@ -68,7 +56,8 @@ class _Saving(NamedTuple):
     variant: RunSpec  # The variant.
     mode: int  # The place of its activation checkpointing among the space's.
     loss: int  # The place of its loss.
-    known: bool = True  # False while the bound is that of its passes.
+    known: bool = False  # True once the bound is their own seconds.
+    has_room: bool = True  # False while the variant with the strongest savings may not fit.
 
 
 type OpenedDegrees = tuple[int, Degrees]
@@ -84,8 +73,8 @@ class Search:
         self._spaces, self._judge = spaces, judge
         self._said = [frozenset(judge.behind(space.base)) for space in spaces]
         self._heap: list[_Node] = []
-        self._passes: dict[tuple[object, ...], float] = {}  # Bounds by the passes, of runs that share them.
-        self._room: dict[tuple[object, ...], bool] = {}  # Whether the least of layouts with some settings fits.
+        # The least activation checkpointing with which the least of layouts with some settings fits; None if none does.
+        self._modes: dict[tuple[object, ...], int | None] = {}
         self._order = 0
 
     def run(self, opened: Sequence[OpenedDegrees]) -> Iterator[Found]:
@@ -152,8 +141,6 @@ class Search:
             self._open_degrees(node, node.content)
         elif isinstance(node.content, _Sharded):
             self._refine_sharded(node, node.content)
-        elif isinstance(node.content, _Variant):
-            self._refine_variant(node, node.content)
         elif isinstance(node.content, _Saving):
             self._refine_saving(node, node.content)
         elif isinstance(node.content, Candidate):
@@ -174,22 +161,53 @@ class Search:
         self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
     def _open_degrees(self, node: _Node, degrees: Degrees) -> None:
+        """Go on with each way to share out the states, by the checkpointing without which not even the best of it fits.
+
+        Of those with the same stage of ZeRO the one with most shards and most in host memory needs least.
+        """
         space, valid = self._spaces[node.opening], 0
-        for settings in space.sharded(degrees, self._judge.errors):
-            sharded = _Sharded(settings, tuple(space.chunkings(settings)))
-            valid += len(sharded.chunkings) * space.savings.size
-            self._push(node.opening, 1, node.bound, sharded)
+        ways = sorted(space.sharded(degrees, self._judge.errors), key=_needs_more)
+        bounds: dict[int, tuple[int | None, float]] = {}
+        for settings in ways:
+            chunkings, stage = tuple(space.chunkings(settings)), settings["zero.stage"]
+            valid += len(chunkings) * space.savings.size
+            if stage not in bounds:
+                bounds[stage] = self._bound(node, settings)
+            mode, bound = bounds[stage]
+            if mode is None:
+                self.found.unfit += len(chunkings) * space.savings.size
+            else:
+                self._push(node.opening, 1, bound, _Sharded(settings, chunkings, mode))
         self.found.invalid += degrees.size - valid
+
+    def _bound(self, node: _Node, settings: Settings) -> tuple[int | None, float]:
+        """The least activation checkpointing with which some settings fit, and the bound by the passes with that."""
+        space, mode = self._spaces[node.opening], self._least_mode(node.opening, settings)
+        if not mode:
+            return mode, node.bound
+        spec = self._first(node.opening, settings, mode)
+        return mode, max(node.bound, _ROUNDING * (self._judge.least_seconds(spec, space.chunkings(settings)) or 0.0))
+
+    def _first(self, opening: int, settings: Settings, mode: int) -> RunSpec:
+        """The first variant of some settings, valid or not, with an activation checkpointing and no other savings."""
+        space = self._spaces[opening]
+        schedule, chunks = space.chunkings(settings)[0]
+        first = {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks}
+        return changed_at(space.base, {**settings, **first, **space.savings.at(mode, 0)[0]})
 
     def _refine_sharded(self, node: _Node, sharded: _Sharded) -> None:
         """Bound the variants better, and open them once nothing may be faster."""
-        space, chunkings = self._spaces[node.opening], sharded.chunkings
-        schedule, chunks = chunkings[0]
-        first = {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks}
-        spec = changed_at(space.base, {**sharded.settings, **first, **space.savings.mildest})
-        if self._is_done(node.opening, spec):
+        settings, chunkings, least, bounds, known = sharded
+        if self._is_done(node.opening, spec := self._first(node.opening, settings, least)):
             return
-        if sharded.bounds:
+        if bounds and not known:
+            mode = self._least_mode(node.opening, settings, least)
+            if mode is None:
+                self.found.unfit += len(chunkings) * self._spaces[node.opening].savings.size
+                return
+            known, sharded = mode == least, sharded._replace(mode=mode, known=True)
+            spec = self._first(node.opening, settings, mode)
+        if known:
             self._open_sharded(node, sharded)
             return
         found = self._judge.least_of_schedules(spec, chunkings)
@@ -197,86 +215,44 @@ class Search:
         self._push(node.opening, 1, min(bounds), sharded._replace(bounds=bounds))
 
     def _open_sharded(self, node: _Node, sharded: _Sharded) -> None:
-        """Go on with the variants, unless even the layout with the least memory does not fit."""
-        space, valid = self._spaces[node.opening], 0
-        bounds = dict(zip(sharded.chunkings, sharded.bounds, strict=True))
-        for variant in space.staged(sharded.settings, self._judge.errors):
-            if not valid and self._is_too_large(node.opening, sharded.settings, variant):
-                self.found.unfit += len(sharded.chunkings) * space.savings.size
-                return
+        """Go on with the variants."""
+        space, (settings, chunkings, mode, bounds, _), valid = self._spaces[node.opening], sharded, 0
+        bound = dict(zip(chunkings, bounds, strict=True))
+        for variant in space.staged(settings, self._judge.errors):
             has_room = not valid and _is_plain(variant)
             valid += 1
-            bound = bounds[variant.parallel.schedule, variant.parallel.virtual_pipeline]
-            self._push(node.opening, 2, bound, _Variant(variant, has_room=has_room))
-        self.found.invalid += (len(sharded.chunkings) - valid) * space.savings.size
+            least = bound[variant.parallel.schedule, variant.parallel.virtual_pipeline]
+            self._push(node.opening, 2, least, _Saving(variant, mode, 0, has_room=has_room), effort(variant))
+        self.found.invalid += (len(chunkings) - valid) * space.savings.size
 
-    def _is_too_large(self, opening: int, settings: Settings, variant: RunSpec) -> bool:
-        """True if no layout with these settings fits: not even the first variant, of one chunk and 1F1B.
+    def _least_mode(self, opening: int, settings: Settings, start: int = 0) -> int | None:
+        """The least activation checkpointing, from one on, with which some settings may fit; None if there is none.
 
-        With micro-batches of one sequence, and more than one of them, it needs no more than with larger ones.
+        It is that of the first variant, of one chunk and 1F1B, which needs least memory, and with several micro-batches
+        no less than that of one sequence at once.
         """
-        size, smaller = "train.micro_batch_size", None
-        if variant.gradient_accumulation > 1 and settings[size] > 1 and size not in self._spaces[opening].said:
-            smaller = {**settings, size: 1}
-            if not self._room.get(_key(opening, smaller), True):
-                return True
-        if self._has_room(opening, settings, variant):
-            return False
-        if smaller is not None and (least := next(self._spaces[opening].staged(smaller, self._judge.errors), None)):
-            self._has_room(opening, smaller, least)  # Its answer is for the sizes between.
-        return True
-
-    def _has_room(self, opening: int, settings: Settings, variant: RunSpec) -> bool:
-        """True if the first variant of some settings fits with the strongest savings, or is not the plain one."""
+        space, size = self._spaces[opening], "train.micro_batch_size"
+        variant = next(space.staged(settings, self._judge.errors), None)
+        if variant is None or not _is_plain(variant):
+            return start
+        if variant.gradient_accumulation > 1 and settings[size] > 1 and size not in space.said:
+            smaller = self._modes.get(_key(opening, {**settings, size: 1}), 0)
+            if smaller is None:
+                return None
+            start = max(start, smaller)
         key = _key(opening, settings)
-        if key not in self._room:
-            strongest = self._strongest(opening, variant)[0] if _is_plain(variant) else None
-            self._room[key] = strongest is None or self._fits(strongest)
-        return self._room[key]
+        if key not in self._modes:
+            modes = range(start, len(space.savings.modes))
+            runs = ((mode, self._strongest(opening, variant, [mode])) for mode in modes)
+            self._modes[key] = next((mode for mode, run in runs if run is None or self._fits(run)), None)
+        return self._modes[key]
 
-    def _least(self, opening: int, spec: RunSpec) -> float:
-        """A bound by the passes of a run, which do not depend on what is sharded and offloaded."""
-        key = opening, *map(repr, _OF_PASSES(spec))
-        if key not in self._passes:
-            schedule = spec.parallel.schedule, spec.parallel.virtual_pipeline
-            self._passes[key] = _ROUNDING * (self._judge.least_seconds(spec, [schedule]) or 0.0)
-        return self._passes[key]
-
-    def _refine_variant(self, node: _Node, variant: _Variant) -> None:
-        """Bound a variant by its seconds without memory savings, and open it once nothing may be faster."""
-        if self._is_done(node.opening, variant.run):
-            return
-        bound = node.bound
-        if not variant.known:
-            fastest = changed_at(variant.run, self._spaces[node.opening].savings.mildest)
-            bound = max(bound, _ROUNDING * (self._judge.seconds(fastest) or 0.0))
-        if bound > node.bound:
-            self._push(node.opening, 2, bound, variant._replace(known=True))
-        else:
-            self._open_variant(node, variant)
-
-    def _open_variant(self, node: _Node, variant: _Variant) -> None:
-        """Go on with a variant's layouts, unless the one with the strongest valid savings does not fit."""
-        if not variant.has_room:
-            size = self._spaces[node.opening].savings.size
-            strongest, invalid = self._strongest(node.opening, variant.run)
-            if strongest is not None and not self._fits(strongest):
-                self.found.invalid += invalid
-                self.found.unfit += size - invalid
-                return
-        self._push(node.opening, 3, node.bound, _Saving(variant.run, 0, 0), effort(variant.run))
-
-    def _strongest(self, opening: int, variant: RunSpec) -> tuple[RunSpec | None, int]:
-        """A variant with the strongest valid savings, None where those are invalid; and how many of them are."""
+    def _strongest(self, opening: int, variant: RunSpec, modes: Iterable[int]) -> RunSpec | None:
+        """A variant with the first of some checkpointings, and the strongest other savings, that are valid with it."""
         savings = self._spaces[opening].savings
-        strongest = changed_at(variant, savings.strongest)
-        if self._is_valid(strongest):
-            return strongest, 0
-        valid = [at for at in savings.places if self._is_valid(changed_at(variant, savings.at(*at)[-1]))]
-        most = max((mode for mode, _ in valid), default=0), max((loss for _, loss in valid), default=0)
-        if most not in valid:
-            return None, savings.size
-        return changed_at(variant, savings.at(*most)[-1]), (len(savings.places) - len(valid)) * len(savings.allocators)
+        places = ((mode, loss) for mode in modes for loss in reversed(range(len(savings.losses))))
+        runs = (changed_at(variant, settings) for place in places for settings in reversed(savings.at(*place)))
+        return next(filter(self._is_valid, runs), None)
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None
@@ -295,12 +271,24 @@ class Search:
             seconds = max(seconds, self._judge.seconds(changed_at(saving.variant, settings)) or 0.0)
         if seconds > node.bound:
             self._push(node.opening, 3, seconds, saving._replace(known=True), node.effort)
-        else:
+        elif saving.has_room or self._may_fit(node.opening, saving):
             self._judge_saving(node, saving)
+
+    def _may_fit(self, opening: int, saving: _Saving) -> bool:
+        """True if a variant fits with the strongest savings that are valid; else its layouts are counted."""
+        savings = self._spaces[opening].savings
+        strongest = self._strongest(opening, saving.variant, reversed(range(saving.mode, len(savings.modes))))
+        if strongest is None:
+            self.found.invalid += savings.size
+        elif not self._fits(strongest):
+            self.found.unfit += savings.size
+        else:
+            return True
+        return False
 
     def _judge_saving(self, node: _Node, saving: _Saving) -> None:
         """Judge the layouts with some savings; where none fits for certain, go on with those that save more."""
-        space, (variant, mode, loss, _) = self._spaces[node.opening], saving
+        space, (variant, mode, loss, *_) = self._spaces[node.opening], saving
         kind, known = Kind.of(variant), self._known(node.opening, changed_at(variant, space.savings.at(mode, loss)[0]))
         if kind not in known and kind not in self.found.best:
             likeliest = self._likeliest(node, saving)
@@ -316,8 +304,7 @@ class Search:
         for mode, loss in later:
             if mode < len(space.savings.modes) and loss < len(space.savings.losses):
                 spec = changed_at(variant, space.savings.at(mode, loss)[0])
-                bound = max(node.bound, self._least(node.opening, spec))
-                self._push(node.opening, 3, bound, _Saving(variant, mode, loss, known=False), effort(spec))
+                self._push(node.opening, 3, node.bound, _Saving(variant, mode, loss), effort(spec))
 
     def _likeliest(self, node: _Node, saving: _Saving) -> Candidate | None:
         """Of the layouts with some savings, which take the same time, the likeliest to fit and of least effort."""
@@ -336,6 +323,13 @@ class Search:
             if likeliest is None or verdict.chance >= likeliest.verdict.chance:
                 likeliest = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
         return likeliest
+
+
+def _needs_more(settings: Settings) -> tuple[object, ...]:
+    """Sorts ways to share out the states of one stage of ZeRO, the one that needs least memory first."""
+    optimizer, parameters = settings["zero.offload_optimizer"], settings["zero.offload_parameters"]
+    keeps = settings["backend.reshard_after_forward"] is False
+    return keeps, settings["parallel.replicate"], settings["zero.hpz"], parameters == "none", optimizer == "none"
 
 
 def _key(opening: int, settings: Settings) -> tuple[object, ...]:

@@ -6,13 +6,14 @@ space is complete in what follows; beyond it nothing is tried:
 
 - tensor ranks: divisors of the GPUs that NVLink or a node joins;
 - pipeline stages: every number that divides the rest of the world, of at most one layer each, evenly or with both ends
-  smaller, those of Megatron's interleaved stages by a layer each; model chunks: every divisor of a stage's layers;
-  every schedule;
-- context and Ulysses ranks: divisors of the rest that leave a rank 1,024 tokens of a sequence at least;
+  smaller, those of Megatron's interleaved stages by a layer each; every schedule; model chunks: divisors of a stage's
+  layers, up to the first with which a pipeline idles for less than a hundredth of its passes;
+- context and Ulysses ranks: divisors of the rest that leave a rank 4,096 tokens of a sequence at least;
 - expert ranks: divisors of the experts; inside an expert as many tensor ranks as outside, or one;
 - what is sharded: DDP; FSDP with and without resharding, in replicas of whole nodes; ZeRO 0 to 3, with and without a
   second partition inside a node; optimizer states, and parameters too, in host memory;
-- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences;
+- micro-batches: every divisor of a rank's part of the global batch up to 128 sequences that leaves each stage of a
+  pipeline one; of one sequence where none does;
 - the loss: fused where the engine has that, else whole, and in pieces.
 """
 
@@ -33,7 +34,9 @@ from launcher.planner.keys import ALLOCATORS, LOSSES, MODES, SAVING_KEYS, Memory
 from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
-_FEWEST_TOKENS = 1024  # Tokens of a sequence that a rank keeps at least.
+_FEWEST_TOKENS = 4096  # Of a sequence on a rank at least, as in nine of ten published runs that split it.
+
+_IDLES_LITTLE = 100  # Passes beside one that idles, from which on more model chunks gain less than a prediction errs.
 
 _LARGEST_MICRO_BATCH = 128
 
@@ -49,7 +52,7 @@ type Steps = tuple[Callable[[Settings], Iterator[Settings]], ...]
 type Refused = Callable[[RunSpec], Iterable[ConfigError]]
 
 
-_OFFLOADED = ("zero.offload_optimizer", "zero.offload_parameters")
+_ENDS = ("parallel.first_stage_layers", "parallel.last_stage_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,25 +231,38 @@ class Space:
                     yield {"parallel.expert": expert, "parallel.expert_tensor": inside}
 
     def _chunks(self, settings: Settings) -> Iterator[Settings]:
-        stages, extra = settings["parallel.pipeline"], settings["backend.extra"]
-        layers = cut_of(changed_at(self.base, {"backend.extra": extra})).counted
-        first, last = settings["parallel.first_stage_layers"], settings["parallel.last_stage_layers"]
-        named = [size for size in (first, last) if size is not None]
-        inner = (layers - sum(named)) // max(1, stages - len(named))
-        divisors = edit.divisors(math.gcd(inner, *named)) if stages > 1 else [1]
-        if extra != self.base.backend.extra:
-            divisors = divisors[1:]  # In one chunk each these stages are those with smaller ends.
-        for chunks in self.values("parallel.virtual_pipeline", divisors):
+        stages = settings["parallel.pipeline"]
+        for chunks in self.values("parallel.virtual_pipeline", self._divisors(settings) if stages > 1 else (1,)):
             fitting = [name for name in self.schedules if _takes(name, chunks)] if stages > 1 else ["1f1b"]
             for schedule in self.values("parallel.schedule", fitting):
                 yield {"parallel.virtual_pipeline": chunks, "parallel.schedule": schedule}
+
+    def _divisors(self, settings: Settings) -> list[int]:
+        """Model chunks of a stage, as many as it takes for a pipeline to idle little: ``(p - 1) / (m v)`` of a step."""
+        stages, counts_ends = settings["parallel.pipeline"], settings["backend.extra"] != self.base.backend.extra
+        named = [size for key in _ENDS if (size := settings[key]) is not None]
+        layers = self._layers + (len(self._counted_ends) if counts_ends else 0)
+        divisors = edit.divisors(math.gcd((layers - sum(named)) // max(1, stages - len(named)), *named))
+        if "parallel.schedule" not in self.said:
+            batches = self._share(settings) // (settings["train.micro_batch_size"] or 1)
+            enough = (n for n, chunks in enumerate(divisors, 1) if (stages - 1) * _IDLES_LITTLE <= batches * chunks)
+            divisors = divisors[: next(enough, len(divisors))]
+        return divisors[1:] if counts_ends else divisors  # In one chunk each these are the stages with smaller ends.
+
+    @cached_property
+    def _layers(self) -> int:
+        return cut_of(self.base).counted
+
+    @cached_property
+    def _counted_ends(self) -> Mapping[str, bool]:
+        return backends.of(self.base).profile.counted_ends
 
     def _ends(self, stages: int) -> Iterator[Settings]:
         """Stages of one size, and smaller ones at both ends, where the embedding and the head are.
 
         Interleaved stages have whole chunks, so that their ends are smaller by a layer each alone (Megatron).
         """
-        first, last = "parallel.first_stage_layers", "parallel.last_stage_layers"
+        first, last = _ENDS
         extra = self.base.backend.extra
         even: Settings = {first: None, last: None, "backend.extra": extra}
         if {first, last} & (self.fixed | set(self.choices)):
@@ -255,7 +271,7 @@ class Space:
             ):
                 yield {**even, first: a, last: b}
             return
-        layers = cut_of(self.base).counted
+        layers, counted = self._layers, self._counted_ends
         if layers % stages == 0:
             yield even
         if layers != self.base.model.num_hidden_layers:
@@ -264,7 +280,6 @@ class Space:
             ends = layers - (stages - 2) * inner
             if stages > 2 and 2 <= ends < 2 * inner:
                 yield {**even, first: ends // 2, last: ends - ends // 2}
-        counted = backends.of(self.base).profile.counted_ends
         if stages > 1 and counted and (layers + len(counted)) % stages == 0:
             yield {**even, "backend.extra": {**extra, **counted}}
 
@@ -311,12 +326,16 @@ class Space:
                 yield {optimizer: states, parameters: weights}
 
     def _micro_batches(self, degrees: Settings) -> Iterator[Settings]:
-        split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
-        split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
-        share = self.base.global_batch_size // max(1, self.base.gpus // split)
-        sizes = [n for n in edit.divisors(share) if n <= _LARGEST_MICRO_BATCH]
+        share, stages = self._share(degrees), degrees["parallel.pipeline"]
+        sizes = [n for n in edit.divisors(share) if n <= _LARGEST_MICRO_BATCH and stages * n <= share] or [1]
         for size in self.values("train.micro_batch_size", sizes):
             yield {"train.micro_batch_size": size}
+
+    def _share(self, degrees: Settings) -> int:
+        """Sequences of a step on each data rank."""
+        split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
+        split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
+        return self.base.global_batch_size // max(1, self.base.gpus // split)
 
 
 def _takes(schedule: str, chunks: int) -> bool:
