@@ -333,7 +333,7 @@ class Space:
 
     def _share(self, degrees: Settings) -> int:
         """Sequences of a step on each data rank."""
-        split = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
+        split: int = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
         split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
         return self.base.global_batch_size // max(1, self.base.gpus // split)
 
