@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.actions.importing import Foreign, read, variables_of
-from launcher.actions.measurements import measurements
-from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memory_engine
+from launcher.actions.requests import JudgeRequest, compose_run, judge_run, memory_engine, own_measurements
 from launcher.actions.trust_gate import careful_validator, python_of, require_for_trace, require_trust
 from launcher.actions.waiting import checking
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -57,7 +56,7 @@ def check_run(request: CheckRequest, foreign: Sequence[Foreign]) -> Check:
     line = request.command_line(text for file in foreign for text in file.words(typed))
     if request.trust:
         require_trust(line, trusted=True, imported=sources)
-    own = measurements(wanted=request.measured, anchor=request.anchor)
+    own = own_measurements(wanted=request.measured, anchor=request.anchor)
     found = compose_run(line, own)
     partial = request.partial or (found.spec is not None and found.spec.run.partial)
     remarks = tuple(remark for file in foreign for remark in file.remarks(typed, partial=partial))

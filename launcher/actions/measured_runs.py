@@ -6,65 +6,32 @@ import difflib
 import shlex
 from collections.abc import Iterator, Sequence
 
-from launcher.actions import find_runs
 from launcher.actions.requests import Output, folder
-from launcher.base.errors import ConfigError, ConfigErrors, unreadable
+from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
-from launcher.base.units import gib, rounded
+from launcher.base.units import counted, gib, rounded
 from launcher.config.request import request
-from launcher.estimate.speed.estimate import estimate
-from launcher.preflight.assess import parts
 from launcher.preflight.measured import constants, file
-from launcher.preflight.measured.constants import Anchor, Key
+from launcher.preflight.measured.constants import Key
 from launcher.preflight.measured.file import Content, Row
-from launcher.preflight.measured.known import Anchored, place
-from launcher.rundir import contents, measured_run
-from launcher.spec import ClusterSpec
+from launcher.rundir import measured_run
 
 
 def list_runs(words: Sequence[str]) -> Output:
     """The measured runs of the user, or of the cluster that is named; raises ConfigErrors where they cannot be read."""
-    content = _read(request(words).require().cluster)
+    content = measured_run.read(request(words).require().cluster)
     return Output(document={"schema": 1, "measurements": _as_dict(content)}, text="\n".join(_as_text(content)))
 
 
 def forget(words: Sequence[str], run: str) -> Output:
     """Take a run out of the measured ones; raises ConfigErrors where it is none of them."""
-    content = _read(request(words).require().cluster)
+    content = measured_run.read(request(words).require().cluster)
     lost = _find_row(content, run)
     file.forget(content.path, lost)
     return Output(
         document={"schema": 1, "measurements": {"file": str(content.path), "forgotten": lost.as_dict()}},
         text=f"{lost.id} is taken out of {content.path}",
     )
-
-
-def anchored(word: str, *, others: bool) -> Anchored:
-    """The constant of the measured run that ``--anchor`` names, by the model of speed as it is now.
-
-    Raises ConfigErrors where the word is no run, or too little was measured of it. ``others`` is true to predict runs
-    that are unlike it by the user's measured ones.
-    """
-    [run, *_] = find_runs.find([word])
-    spec = contents.spec_of(run)
-    row = next((row for row in _read(spec.cluster).rows if row.directory == str(run.absolute())), None)
-    row = row or measured_run.row_of(run, spec)
-    raw, speed = estimate(spec, **parts(spec), calibrated=False), row.measured.tokens_per_second_per_gpu
-    if raw is None or speed is None or row.left_out is not None:
-        rule = f"its speed anchors nothing: {row.left_out or 'it was not measured, or not predicted'}"
-        raise ConfigErrors([ConfigError("--anchor", word, rule, ["launch plan --measurements"])])
-    return Anchored(Anchor(row.id, spec, speed / raw.tokens_per_second_per_gpu), others=others)
-
-
-def _read(cluster: ClusterSpec) -> Content:
-    path = place(cluster)
-    try:
-        return file.load(path)
-    except OSError as error:
-        rule = f"the measured runs cannot be read: {unreadable(error)}"
-        own = cluster.measurements is None
-        where, way_out = ("--measurements", "FILE.jsonl") if own else ("cluster.measurements", "null")
-        raise ConfigErrors([ConfigError(where, str(path), rule, [f"cluster.measurements={way_out}"])]) from None
 
 
 def _find_row(content: Content, word: str) -> Row:
@@ -97,7 +64,7 @@ def _as_text(content: Content) -> Iterator[str]:
     if not content.rows:
         yield f"no measured run in {content.path}: a run that finishes is entered there"
     else:
-        yield f"{_number(len(content.rows), 'measured run')} in {content.path}:"
+        yield f"{counted(len(content.rows), 'measured run')} in {content.path}:"
     for row in content.rows:
         yield from _row(row)
     if content.rows:
@@ -136,14 +103,10 @@ def _constants(rows: tuple[Row, ...]) -> Iterator[str]:
             value, deviation, runs, _ = own[key]
             yield f"  {name}: {value:.3f} of the formulas, from {runs} runs that deviate by {deviation:.1%}"
         else:
-            yield f"  {name}: none yet, {_number(len(found), 'layout')} of the {constants.LEAST_LAYOUTS} that it takes"
+            yield f"  {name}: none yet, {counted(len(found), 'layout')} of the {constants.LEAST_LAYOUTS} that it takes"
     if not layouts:
         yield "  none: no run has a speed that was predicted and measured"
     peaks = sorted(row.peak_ratio for row in rows if row.peak_ratio is not None)
     if peaks:
         middle = peaks[len(peaks) // 2]
-        yield f"measured peaks of {_number(len(peaks), 'run')}: {middle:.2f} of the prediction, the middle one"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        yield f"measured peaks of {counted(len(peaks), 'run')}: {middle:.2f} of the prediction, the middle one"

@@ -8,8 +8,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from launcher.actions import layout_search
-from launcher.actions.measurements import measurements
-from launcher.actions.requests import MeasureRequest, PlanRequest
+from launcher.actions.requests import MeasureRequest, PlanRequest, own_measurements
 from launcher.actions.waiting import sign
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
@@ -63,7 +62,7 @@ def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     if not question.openings:
         return None
     cluster = question.openings[0].spec.cluster
-    return measurements(wanted=request.measured, cluster=cluster, anchor=request.anchor)
+    return own_measurements(wanted=request.measured, cluster=cluster, anchor=request.anchor)
 
 
 class Search:

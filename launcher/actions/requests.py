@@ -108,8 +108,16 @@ def memory_engine(engine: Engine) -> Refinement | None:
     return traced.traced
 
 
-def own_measurements(*, wanted: bool, cluster: ClusterSpec | None = None) -> Measured | None:
-    """The user's measured runs, and the cluster's where one is given; None unless they are wanted."""
+def own_measurements(*, wanted: bool, anchor: str | None = None, cluster: ClusterSpec | None = None) -> Measured | None:
+    """The user's measured runs, and the cluster's where one is given; None unless they are wanted.
+
+    With ``anchor`` it is what that run says of runs like it, and they of the others.
+    """
+    if anchor is not None:
+        from launcher.actions.find_runs import find  # Late, because few commands read a run.
+        from launcher.rundir import measured_run
+
+        return measured_run.anchored(find([anchor])[0], anchor, others=wanted)
     own = Measured() if wanted else None
     if own is not None and cluster is not None:
         own.read(cluster)

@@ -74,6 +74,11 @@ def count(number: int) -> str:
     return str(number)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 layer``, ``2 layers``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def steps(number: int) -> str:
     """Optimizer steps: ``1 step``, ``1,000 steps``."""
     return f"{number:,} {'step' if number == 1 else 'steps'}"

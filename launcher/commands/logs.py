@@ -16,6 +16,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject, Tail
 from launcher.base.terminal import say
+from launcher.base.units import counted
 from launcher.commands._options import add_shared, print_json, settle
 from launcher.rundir import contents, health, output, results, state, status
 from launcher.rundir.output import Outputs
@@ -106,19 +107,15 @@ def _shown(row: RunState, found: Outputs, options: argparse.Namespace) -> tuple[
 def _print_folded(row: RunState, found: Outputs, options: argparse.Namespace) -> None:
     hidden = set(found.every).difference(_shown(row, found, options))
     parts = [
-        f"{_many(output.count(paths), 'line')} of {who}"
+        f"{counted(output.count(paths), 'line')} of {who}"
         for who, paths in (("torchrun and submitit", found.around), ("earlier attempts", found.earlier))
         if hidden.intersection(paths)
     ]
     errors = errors_of(row, options.rank)  # The first is shown, unless it only tells of another rank.
     kept = 0 if options.all else len(errors) - (errors != [] and not output.is_of_another(errors[0]))
-    parts += [f"{_many(kept, 'traceback')} of other ranks"] if kept else []
+    parts += [f"{counted(kept, 'traceback')} of other ranks"] if kept else []
     if parts:
         print(f"folded: {' and '.join(parts)} (launch logs {shlex.quote(row.id)} --all)")
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _print_file(path: Path, lines: list[str]) -> None:

@@ -13,15 +13,19 @@ from typing import Any
 
 from launcher import backends
 from launcher.base import machine, typed
+from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.base.files import JsonObject
 from launcher.config.open_values import option_of
+from launcher.estimate.speed.estimate import estimate
 from launcher.job import events
 from launcher.job.versions import every
+from launcher.preflight.assess import parts
 from launcher.preflight.measured import constants, file
-from launcher.preflight.measured.file import MeasuredRun, PredictedRun, Row
-from launcher.preflight.measured.known import place
+from launcher.preflight.measured.constants import Anchor
+from launcher.preflight.measured.file import Content, MeasuredRun, PredictedRun, Row
+from launcher.preflight.measured.known import Anchored, place
 from launcher.rundir import contents, results, run_names
-from launcher.spec import RunSpec
+from launcher.spec import ClusterSpec, RunSpec
 
 _FEWEST_STEPS = 10
 """Steps of a measured speed at least: the first ones of a run are slower, and single ones wait for something."""
@@ -47,6 +51,33 @@ def enter(run: Path, *, finished: bool = True) -> None:
             file.add(path, replace(row, left_out="it did not finish"))
     except Exception as error:
         sys.stderr.write(f"launch: this run is not among the measured ones: {error}\n")
+
+
+def read(cluster: ClusterSpec) -> Content:
+    """The file of measured runs; ConfigErrors where it cannot be read."""
+    path = place(cluster)
+    try:
+        return file.load(path)
+    except OSError as error:
+        rule = f"the measured runs cannot be read: {unreadable(error)}"
+        own = cluster.measurements is None
+        where, way_out = ("--measurements", "FILE.jsonl") if own else ("cluster.measurements", "null")
+        raise ConfigErrors([ConfigError(where, str(path), rule, [f"cluster.measurements={way_out}"])]) from None
+
+
+def anchored(run: Path, word: str, *, others: bool) -> Anchored:
+    """The constant of the measured run that ``--anchor`` names by a word, by the model of speed as it is now.
+
+    ConfigErrors where too little was measured. ``others`` predicts runs that are unlike it by the user's measured ones.
+    """
+    spec = contents.spec_of(run)
+    row = next((row for row in read(spec.cluster).rows if row.directory == str(run.absolute())), None)
+    row = row or row_of(run, spec)
+    raw, speed = estimate(spec, **parts(spec), calibrated=False), row.measured.tokens_per_second_per_gpu
+    if raw is None or speed is None or row.left_out is not None:
+        rule = f"its speed anchors nothing: {row.left_out or 'it was not measured, or not predicted'}"
+        raise ConfigErrors([ConfigError("--anchor", word, rule, ["launch plan --measurements"])])
+    return Anchored(Anchor(row.id, spec, speed / raw.tokens_per_second_per_gpu), others=others)
 
 
 def row_of(run: Path, spec: RunSpec) -> Row:

@@ -13,6 +13,7 @@ from launcher.charts.lines import MOST, curves, thinned
 from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.rundir.results import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
+from launcher.views.pairs import number_text
 
 type Line = tuple[str, Sequence[str]]
 """A name and a cell for every run."""
@@ -44,7 +45,7 @@ def sentences(found: Comparison) -> Iterator[str]:
     yield from _ranked(found)
     fastest = lowest(found, lambda side: None if side.speed.measured is None else -side.speed.measured)
     if fastest is not None and len({side.speed.measured for side in found.sides} - {None}) > 1:
-        yield f"fastest: {fastest.run.id}, {_number(fastest.speed.measured, ',.0f')} tokens/s a GPU"
+        yield f"fastest: {fastest.run.id}, {number_text(fastest.speed.measured, ',.0f')} tokens/s a GPU"
     for side in found.sides:
         if not side.curve:
             reason = f": {side.run.reason}" if side.run.reason else ""
@@ -78,10 +79,10 @@ def _facts(found: Comparison) -> Iterator[Line]:
     columns: dict[str, Callable[[Side], str]] = {
         "state": lambda side: side.run.state,
         "steps": _steps,
-        "tokens": lambda side: _number(side.tokens, ","),
-        loss: lambda side: _number(found.loss(side), ".4f"),
-        "tokens/s a GPU predicted": lambda side: _number(side.speed.predicted, ",.0f"),
-        "tokens/s a GPU measured": lambda side: _number(side.speed.measured, ",.0f"),
+        "tokens": lambda side: number_text(side.tokens, ","),
+        loss: lambda side: number_text(found.loss(side), ".4f"),
+        "tokens/s a GPU predicted": lambda side: number_text(side.speed.predicted, ",.0f"),
+        "tokens/s a GPU measured": lambda side: number_text(side.speed.measured, ",.0f"),
         "GPUs": lambda side: str(side.gpus),
         "memory predicted": lambda side: side.memory.texts(gib)[0],
         "memory measured": lambda side: side.memory.texts(gib)[1],
@@ -149,11 +150,7 @@ def _steps(side: Side) -> str:
 
 def losses_text(row: Sequence[float | None]) -> list[str]:
     """Losses of several runs, a dash for each that has none."""
-    return [_number(loss, ".4f") for loss in row]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return [number_text(loss, ".4f") for loss in row]
 
 
 def _value(value: Any) -> str:

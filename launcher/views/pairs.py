@@ -23,6 +23,11 @@ def rows(form: str, named: Iterable[tuple[str, Pair[Any], str]], unit: Callable[
         yield form.format(name.replace("_", " "), *pair.texts(unit), last)
 
 
+def number_text(value: float | None, form: str) -> str:
+    """A number in a form, a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
 def error_text(pair: Pair[Any]) -> str:
     """The error of a prediction, without a sign where that rounds to nothing; empty where a figure is unknown."""
     error = None if not pair.predicted or pair.error is None else round(pair.error, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.base.terminal import wrapped
-from launcher.base.units import GIB, MIB, Pair, duration, gib, rounded
+from launcher.base.units import GIB, MIB, Pair, counted, duration, gib, rounded
 from launcher.job.memory import OUT_OF_MEMORY, OutOfMemory, ran_out
 from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.evidence import Measured
@@ -97,10 +97,6 @@ def _undecided(worst: RankRehearsed) -> str:
     return f"Layers of one depth were built, {worst.built[-1].layers}, and not all."
 
 
-def _layers(count: int) -> str:
-    return f"{count} layer{'' if count == 1 else 's'}"
-
-
 def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
     worst = rehearsal.worst
     built = " and ".join(str(model.layers) for model in worst.built)
@@ -120,7 +116,7 @@ def _how(spec: RunSpec, rehearsal: Rehearsal) -> str:
 def _tables(worst: RankRehearsed) -> Iterator[tuple[Sequence[Phase], str]]:
     for model in worst.built:
         until = " until memory ended" if model.ran_out else ""
-        yield model.phases, f"{_layers(model.layers)}, predicted/measured{until}:"
+        yield model.phases, f"{counted(model.layers, 'layer')}, predicted/measured{until}:"
     if worst.extrapolated:
         yield worst.phases, f"all layers ({worst.rank_layers} on this rank), predicted/extrapolated:"
 

@@ -17,6 +17,7 @@ from launcher.slurm.jobs import Waiting
 from launcher.sweeping import sweep
 from launcher.sweeping.point import Point
 from launcher.sweeping.sweep import Row, basis, words
+from launcher.views.pairs import number_text
 
 _BARS = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "━", "┄"
@@ -200,7 +201,7 @@ def sweep_text(found: Iterable[Row], width: int = 80, *, heading: bool = True) -
     lines = [_FORM.format(*_COLUMNS)] if heading else []
     for one in found:
         now = "left out" if one.run is None else one.run.state
-        figures = (_number(one.loss, ".4f"), _number(one.tokens_per_second, ",.0f"))
+        figures = (number_text(one.loss, ".4f"), number_text(one.tokens_per_second, ",.0f"))
         sizes = ("-" if size is None else gib(size) for size in (one.point.predicted_bytes, one.measured_bytes))
         lines.append(_FORM.format(one.point.id, now, one.point.verdict.replace("_", " "), *figures, *sizes))
         reason = one.point.reason or (None if one.run is None else one.run.reason)
@@ -239,10 +240,6 @@ def judged(points: Iterable[Point], width: int = 80) -> str:
         lines.append(form.format(point.id, point.verdict.replace("_", " "), needs, fast, pile.replace("_", " ")))
         lines += _words(point, width) + _below(point.reason or "", width)
     return "\n".join(lines)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _words(point: Point, width: int) -> list[str]:

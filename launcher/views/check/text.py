@@ -71,7 +71,7 @@ def _rehearsed(assessment: Assessment) -> str:
 
 def _invalid(assessment: Assessment) -> str:
     number = len(assessment.errors)
-    text = f"INVALID: {number} error{'' if number == 1 else 's'}"
+    text = f"INVALID: {units.counted(number, 'error')}"
     return f"{text} in {_headline(assessment.spec)}" if assessment.as_typed else text
 
 
