@@ -14,7 +14,7 @@ from launcher.actions.requests import MeasureRequest, Output, folder
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, SubmitError
 from launcher.base.files import JsonObject
-from launcher.base.terminal import ask_person, say, width
+from launcher.base.terminal import ask_person, say, width, wrapped
 from launcher.base.units import compared, gib, rounded
 from launcher.config.catalog import Catalog
 from launcher.config.recipes import load
@@ -90,9 +90,7 @@ def _startable(question: Question, layouts: Sequence[Layout], count: int) -> lis
 
 
 def _wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    return textwrap.fill(
-        text, width(), initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
-    )
+    return "\n".join(wrapped(text, width(), first, others, whole_words=True))
 
 
 def _text(chosen: Shortlist) -> str:

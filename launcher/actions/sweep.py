@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -26,7 +25,7 @@ from launcher.base import machine
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DoesNotFit, Refused
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.base.terminal import say, width
+from launcher.base.terminal import say, width, wrapped
 from launcher.config.catalog import Catalog
 from launcher.config.compose import Interval
 from launcher.config.request import CommandLine
@@ -106,7 +105,7 @@ def report_remarks(swept: Sweep, known: Collection[str] = ()) -> None:
 
 
 def _report(text: str) -> None:
-    say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False))
+    say("\n".join(wrapped(text, width(), rest="  ")))
 
 
 def left_out_text(points: Sequence[Point]) -> str:

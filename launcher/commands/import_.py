@@ -13,14 +13,13 @@ and names what is left out with its effect. Where that changes the maths, the me
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.actions.importing import kinds, read, refusals, variables_of
 from launcher.actions.requests import write_new
 from launcher.base.errors import ConfigError, ConfigErrors
-from launcher.base.terminal import pasteable, say, width
+from launcher.base.terminal import pasteable, say, width, wrapped
 from launcher.commands._options import add_shared, print_json
 from launcher.config import left_out
 from launcher.config.trust import privileged_settings
@@ -76,7 +75,7 @@ def _report(imported: Imported, options: argparse.Namespace) -> None:
     say(f"launch: {options.file}: {left_out.counted(imported)}")
     lines = [f"left out, and it matters: {_one(left)}" for left in imported.left_out if left.matters]
     for text in [*(lines if options.partial else []), *_of_little_matter(imported)]:
-        say(textwrap.fill(text, width(), subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
+        say("\n".join(wrapped(text, width(), rest="  ", whole_words=True)))
 
 
 def _of_little_matter(imported: Imported) -> Iterator[str]:

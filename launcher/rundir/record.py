@@ -169,7 +169,15 @@ def require_no_secret(spec: RunSpec, job: Job) -> None:
     """Refuse a run with a secret in one of the files that are generated or copied for it."""
     for name, text in job.files.items():
         secrecy.require_none(text, name)
-    _require_no_secret_in_script(spec)
+    if spec.script is None or not Path(spec.script).is_file():
+        return
+    lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if (form := secret.known(line)) is not None:
+            rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
+            names = dict.fromkeys([*spec.cluster.pass_environment, form.variable])
+            way_out = [edit.override("cluster.pass_environment", list(names))]
+            raise ConfigErrors([ConfigError("script", spec.script, rule, way_out)])
 
 
 def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ...], *, forced: bool) -> None:
@@ -204,16 +212,3 @@ def _keep_script(run: Path, spec: RunSpec) -> None:
         copy = provenance.script_copy(run, spec.script)
         copy.parent.mkdir()
         shutil.copyfile(spec.script, copy)
-
-
-def _require_no_secret_in_script(spec: RunSpec) -> None:
-    """Refuse a script that holds a token of a well-known form, since the run keeps a copy of it."""
-    if spec.script is None or not Path(spec.script).is_file():
-        return
-    lines = files.read_text(Path(spec.script), files.MOST_OF_A_RECORD, errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
-        if (form := secret.known(line)) is not None:
-            rule = f"line {number} holds {form.title}, and the run keeps a copy: read it from the environment there"
-            names = dict.fromkeys([*spec.cluster.pass_environment, form.variable])
-            way_out = [edit.override("cluster.pass_environment", list(names))]
-            raise ConfigErrors([ConfigError("script", spec.script, rule, way_out)])
