@@ -40,6 +40,7 @@ from launcher.rundir.status import RunState
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.parse import parse, to_dict
+from launcher.spec.training import SYNTHETIC
 from launcher.submission import interrupts
 from launcher.submission import submit as submission
 from launcher.views.rehearsal import Rehearsed
@@ -187,8 +188,7 @@ def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
         "cluster.probe": False,
         "run.name": None,
         "run.directory": None,
-        "data.source": "synthetic",
-        "data.path": None,
+        **SYNTHETIC,
         "save.load": None,
         "tracking.kind": "none",
     }

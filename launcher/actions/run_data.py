@@ -61,11 +61,10 @@ def made_before(spec: RunSpec) -> TokenFolder | None:
     from launcher.data.files import is_on_hub
 
     data = spec.data
-    if is_on_hub(data):
-        known = hub.commit("dataset", data.path or "", data.revision) is not None
-    else:
-        known = hub.named(data.tokenizer) is not None
-    if not known:
+    sets = [each for each in data.sets if is_on_hub(each)]
+    if any(hub.commit("dataset", each.path or "", each.revision) is None for each in sets):
+        return None
+    if not sets and hub.named(data.tokenizer) is None:
         return None
     from launcher.data.prepare import digest_of  # Late, because numpy takes 0.1 s.
 
@@ -110,7 +109,7 @@ def read_previews(spec: RunSpec) -> list[Preview]:
     from launcher.data.encoding import previews as of_data
 
     try:
-        return of_data(spec.data, spec.sequence_length)
+        return of_data(spec.data.trained[0], spec.sequence_length)
     except (NotHere, PackageMissing) as error:
         why = str(error)
     except ImportError as error:

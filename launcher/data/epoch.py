@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from launcher.base.errors import DataError
 from launcher.data import look
+from launcher.data.mixing import drawn
 from launcher.data.packing import bins, packed
 from launcher.data.survey import Survey
-from launcher.data.token_folder import TokenFolder
+from launcher.data.token_folder import Span, TokenFolder
 from launcher.spec import DataSpec, RunSpec, edit
 
 type DataLook = Callable[[DataSpec], Survey | None]
 
 
-def samples_of(spec: RunSpec, survey: Survey) -> int | None:
-    """Samples of all data: conversations, or pieces of a long row of tokens; None where the tokens are unknown."""
+def sizes_of(spec: RunSpec, survey: Survey) -> list[int] | None:
+    """Samples of each data set: conversations, or pieces of a long row of tokens; None where tokens are unknown."""
+    found = [_samples_of(spec, each) for each in survey.parts or (survey,)]
+    return None if None in found else [size for size in found if size is not None]
+
+
+def _samples_of(spec: RunSpec, survey: Survey) -> int | None:
     if spec.data.source == "rows":
         return survey.rows
     if survey.tokens is None:
@@ -34,8 +40,15 @@ def samples_of(spec: RunSpec, survey: Survey) -> int | None:
 
 
 def held_out(spec: RunSpec, samples: int) -> int:
-    """Samples at the end that are kept for evaluation, as ``launcher.worker.data.corpus.split`` keeps them."""
-    return max(1, round(samples * spec.data.eval_fraction)) if spec.evaluates else 0
+    """Samples at the end of a data set that are kept for evaluation, as the workers keep them."""
+    if not spec.evaluates or spec.data.evaluated is not None:
+        return 0
+    return max(1, round(samples * spec.data.eval_fraction))
+
+
+def trained(spec: RunSpec, sizes: Sequence[int]) -> int:
+    """Samples of one epoch, by those of each data set."""
+    return sum(drawn([max(0, size - held_out(spec, size)) for size in sizes], spec.data.weights))
 
 
 def is_counted(spec: RunSpec) -> bool:
@@ -51,9 +64,9 @@ def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
         survey = looking(spec.data)
     except DataError:  # Which the look at the data of a check says.
         return spec
-    found = None if survey is None else samples_of(spec, survey)
-    trained = 0 if found is None else found - held_out(spec, found)
-    return edit.changed(spec, "data.samples", trained) if trained > 0 else spec
+    sizes = None if survey is None else sizes_of(spec, survey)
+    samples = trained(spec, sizes) if sizes else 0
+    return edit.changed(spec, "data.samples", samples) if samples else spec
 
 
 def is_exact(spec: RunSpec, survey: Survey) -> bool:
@@ -69,16 +82,17 @@ def steps_of(spec: RunSpec, found: TokenFolder) -> int | None:
     """The steps of a run whose token ids are made; None where they do not follow from the data."""
     if not is_counted(spec):
         return None
-    samples = _samples_in(found, spec)
-    return counted(spec, max(1, samples - held_out(spec, samples))).steps
+    spans = found.spans[: len(spec.data.trained)]
+    return counted(spec, max(1, trained(spec, [_samples_in(found, span, spec) for span in spans]))).steps
 
 
-def _samples_in(found: TokenFolder, spec: RunSpec) -> int:
+def _samples_in(found: TokenFolder, span: Span, spec: RunSpec) -> int:
     if spec.data.packed == "none":
-        return found.documents
+        return int(span.documents.stop - span.documents.start)
     if spec.data.packed == "concat":
-        return max(0, found.tokens - 1) // spec.sequence_length
-    return len(packed(found.ends(), spec.sequence_length, split=not found.marked).ends)
+        return int(max(0, span.tokens.stop - span.tokens.start - 1)) // spec.sequence_length
+    ends, start = found.ends()[span.documents], span.tokens.start
+    return len(packed(ends, spec.sequence_length, split=not found.marked, start=start).ends)
 
 
 def counted(spec: RunSpec, samples: int) -> RunSpec:

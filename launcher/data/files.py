@@ -73,7 +73,7 @@ def local_files(data: DataSpec) -> list[Path]:
 def other_splits(data: DataSpec) -> dict[str, int]:
     """The splits of a folder that ``data.split`` leaves out, and the number of their files."""
     folder = files.expanded(data.path or "")
-    if data.source not in ("huggingface", "chat") or not folder.is_dir() or (folder / _SAVED).is_file():
+    if not data.of_the_hub or not folder.is_dir() or (folder / _SAVED).is_file():
         return {}
     if (folder / _SAVED_SPLITS).is_file():
         found = {name: len(data_files(str(folder / name))) for name in _saved_splits(folder)}
@@ -115,7 +115,7 @@ def files_of(data: DataSpec) -> list[Path]:
 
 def is_on_hub(data: DataSpec) -> bool:
     """True if the data are a data set of the Hugging Face Hub: no file of this machine has such a name."""
-    return data.source in ("huggingface", "chat") and is_hub_name(data.path or "") and not local_files(data)
+    return data.of_the_hub and is_hub_name(data.path or "") and not local_files(data)
 
 
 def stamps(files: Iterable[Path]) -> list[list[object]]:

@@ -9,17 +9,44 @@ from pathlib import Path
 from launcher.base import cache
 from launcher.base.package import __version__
 from launcher.data.files import files_of, other_splits, stamps
-from launcher.data.survey import Survey
+from launcher.data.survey import Survey, together
 from launcher.data.unusable import Unusable
 from launcher.spec import DataSpec
+from launcher.spec.training import PART_KEYS
 
-_EMPTY = ("missing", "samples", "other_splits", "bad")  # In a survey that is kept.
+_EMPTY = ("missing", "samples", "other_splits", "parts", "bad")  # In a survey that is kept.
 _KEPT = tuple(name for name in Survey.__slots__ if name not in _EMPTY)
 
 
 def look(data: DataSpec) -> Survey | None:
-    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub."""
-    if data.source == "synthetic" or data.path is None:
+    """Look at data; None where nothing is on this machine: for synthetic data, or a name of the Hub.
+
+    Of a mix all data sets are looked at, and one for evaluations is looked at for faults alone.
+    """
+    if data.source == "synthetic":
+        return None
+    if data.evaluated is not None:
+        _named(data.evaluated, "data.eval_", ("path", "split", "config"))
+    if not data.mix:
+        return _look(data.trained[0])
+    found = [_named(each, f"data.mix.{place}.", PART_KEYS) for place, each in enumerate(data.trained)]
+    return None if None in found else together(tuple(each for each in found if each is not None))
+
+
+def _named(data: DataSpec, prefix: str, keys: Sequence[str]) -> Survey | None:
+    """Look at one data set of several, whose faults are named by its own keys; what other data sets need is no fix."""
+    try:
+        return _look(data)
+    except Unusable as error:
+        finding, name = error.finding, error.finding.path.removeprefix("data.")
+        own = name in keys
+        rule = finding.rule if own else f"of {prefix}path={data.path}: {finding.rule}"
+        ways = () if own else finding.way_out
+        raise type(error)(prefix + name if own else finding.path, finding.found, rule, ways) from None
+
+
+def _look(data: DataSpec) -> Survey | None:
+    if data.path is None:
         return None
     files = files_of(data)
     return replace(_survey(files, data), other_splits=tuple(other_splits(data).items())) if files else None

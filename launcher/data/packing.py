@@ -32,15 +32,15 @@ class Packed:
         return [(self.starts[place], self.stops[place]) for place in self.order[first : self.ends[index]]]
 
 
-def packed(ends: Iterable[int], length: int, *, split: bool) -> Packed:
-    """Pack documents that end at these tokens of a long row.
+def packed(ends: Iterable[int], length: int, *, split: bool, start: int = 0) -> Packed:
+    """Pack documents that end at these tokens of a long row, the first of which begins at ``start``.
 
     One that is longer than a sample is cut off, or with ``split`` goes on in further pieces; as in a long row, a piece
     begins with the last token of the one before.
     """
     starts, stops = array("q"), array("q")
-    for start, end in pairwise(chain([0], ends)):
-        for first in range(start, end - 1, length) if split else (start,):
+    for begin, end in pairwise(chain([start], ends)):
+        for first in range(begin, end - 1, length) if split else (begin,):
             stop = min(end, first + length + 1)
             if stop - first >= _FEWEST:
                 starts.append(first)

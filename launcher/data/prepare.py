@@ -84,9 +84,11 @@ def prepared(
 
 def digest_of(data: DataSpec) -> str:
     """A name for the ids: by the content of the data's files and of the tokenizer, and the settings."""
-    content = [FORMAT, fingerprint(data.tokenizer), documents.fingerprint(data), token_folder.settings(data)]
-    if data.is_chat:
-        content.append(template.fingerprint(data))
+    content: list[object] = [FORMAT, fingerprint(data.tokenizer)]
+    for each in data.sets:
+        content += [documents.fingerprint(each), token_folder.settings(each)]
+        if each.is_chat:
+            content.append(template.fingerprint(each))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -130,19 +132,13 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
     """Write the folder under another name, and rename it once it is whole and on disk."""
     words = tokenizer(data.tokenizer)
     partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
-    began, progress = time.monotonic(), Progress(bad=BadRows.of(data))
+    began, progress, parts = time.monotonic(), Progress(bad=BadRows.of(data)), list[tuple[int, int]]()
     try:
         partial.mkdir()
         with _Writer(partial, words.size) as writer:
-            told = began
-            for one in _readable(encoded(data, words, progress)):
-                writer.add(one)
-                progress.tokens = writer.tokens
-                if (now := time.monotonic()) - told > _TOLD_S:
-                    told = now
-                    tell(progress)
-        if not progress.tokens:
-            raise DataError(f"data.path={data.path}: nothing to train on: there is no text in it")
+            for each in data.sets:
+                _write(each, words, progress, writer, tell)
+                parts.append((writer.tokens, progress.documents))
         tell(progress)
         facts = {
             "dtype": writer.dtype,
@@ -155,12 +151,26 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
             "left_out": dict(progress.left_out),
             **({"bad_rows": progress.bad.as_dict()} if progress.bad.skips else {}),
             "seconds": round(time.monotonic() - began, 3),
+            **({"parts": parts} if len(parts) > 1 else {}),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
         }
         write_atomically(partial / META, facts)
         return _finish(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(data: DataSpec, words: Tokenizer, progress: Progress, writer: _Writer, tell: Tell) -> None:
+    """Write the ids of one data set behind those of the sets before."""
+    told, before = time.monotonic(), writer.tokens
+    for one in _readable(encoded(data, words, progress)):
+        writer.add(one)
+        progress.tokens = writer.tokens
+        if (now := time.monotonic()) - told > _TOLD_S:
+            told = now
+            tell(progress)
+    if writer.tokens == before:
+        raise DataError(f"data.path={data.path}: nothing to train on: there is no text in it")
 
 
 def _finish(partial: Path, path: Path) -> TokenFolder:

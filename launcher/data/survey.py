@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
+from typing import Any
 
 from launcher.base.frozen import dataclass
 from launcher.data.unusable import BadRows, Unusable
@@ -33,4 +34,36 @@ class Survey:
     samples: tuple[tuple[int, int | None], ...] | None = None
     # Splits of the folder that ``data.split`` leaves out, each with the number of its files.
     other_splits: tuple[tuple[str, int], ...] = ()
+    parts: tuple[Survey, ...] = ()  # The data sets of a mix, of which these are the figures together.
     bad: BadRows = field(default_factory=BadRows)  # The rows that cannot be used, of those that were read.
+
+
+def together(parts: tuple[Survey, ...]) -> Survey:
+    """The figures of all data sets of a mix; numbers that one of them lacks are unknown."""
+    first = parts[0]
+    counts: Any = {name: _sum([getattr(each, name) for each in parts]) for name in _COUNTS}
+    samples = [each.samples for each in parts]
+    return replace(
+        first,
+        **counts,
+        parts=parts,
+        columns=tuple(dict.fromkeys(name for each in parts for name in each.columns)),
+        rows_exact=all(each.rows_exact for each in parts),
+        whole=all(each.whole for each in parts),
+        largest=max(each.largest for each in parts),
+        missing=next((each.missing for each in parts if each.missing is not None), None),
+        samples=None if None in samples else tuple(one for some in samples for one in some or ()),
+        bad=BadRows(
+            first.bad.skips,
+            sum(each.bad.rows for each in parts),
+            sum(each.bad.count for each in parts),
+            [name for each in parts for name in each.bad.named],
+        ),
+    )
+
+
+_COUNTS = ("files", "bytes", "rows", "tokens", "tokens_error", "seen", "empty", "duplicates")
+
+
+def _sum(values: list[int | None]) -> int | None:
+    return None if None in values else sum(value for value in values if value is not None)

@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.base import cache, files, typed, units
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -42,9 +42,16 @@ _DIGITS = 16
 _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\..+\.partial|\.lock)?")
 _ELSEWHERE = frozenset((
     *("path", "revision", "config", "samples", "packing", "tokenizer", "token_dtype"),
-    *("eval_fraction", "workers", "shuffle", "preview"),
+    *("eval_fraction", "workers", "shuffle", "preview", "mix", "eval_path", "eval_split", "eval_config"),
 ))
 """Keys of ``data`` on which the ids do not depend, or by their content and not by their words."""
+
+
+class Span(NamedTuple):
+    """The part of a folder that is one data set."""
+
+    tokens: slice
+    documents: slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,16 @@ class TokenFolder:
     # How many rows could not be used, of how many, and the first of them by file and line; none of them where they are
     # errors.
     bad_rows: BadRows = field(default_factory=BadRows, hash=False)
+    parts: tuple[tuple[int, int], ...] = ()  # Of several data sets, the tokens and documents up to the end of each.
+
+    @property
+    def spans(self) -> list[Span]:
+        """The data sets that it holds, in the order of ``DataSpec.sets``."""
+        ends = self.parts or ((self.tokens, self.documents),)
+        return [
+            Span(slice(*tokens), slice(*documents))
+            for tokens, documents in (zip(*pair, strict=True) for pair in itertools.pairwise([(0, 0), *ends]))
+        ]
 
     @property
     def text(self) -> str:
@@ -78,7 +95,7 @@ class TokenFolder:
         return files.bytes_in(self.path)
 
     def ends(self) -> array[int]:
-        """The end of each document or conversation in the long row of tokens."""
+        """The end of each document or conversation of all data sets in the long row of tokens."""
         found, path = array("Q"), self.path / ENDS
         with files.opened(path) as file:
             found.fromfile(file, path.stat().st_size // found.itemsize)
@@ -143,7 +160,8 @@ def read(path: Path) -> TokenFolder | None:
     facts: JsonObject = {key: meta.get(key) for key in _FACTS}
     if not all(typed.reader(kind)(facts[key])[0] for key, kind in _FACTS.items()):
         return None  # It is damaged.
-    return TokenFolder(path=path, bad_rows=BadRows.read(meta.get("bad_rows")), **facts)
+    parts = tuple((int(tokens), int(documents)) for tokens, documents in meta.get("parts", ()))
+    return TokenFolder(path=path, bad_rows=BadRows.read(meta.get("bad_rows")), parts=parts, **facts)
 
 
 def point(run: Path, data: DataSpec, found: TokenFolder, attempt: str = "", steps: int | None = None) -> None:
@@ -178,6 +196,9 @@ def digest(run: Path) -> str | None:
 
 
 def _settings_of(data: DataSpec) -> JsonObject:
+    if len(data.sets) > 1:
+        return {"sets": [_settings_of(each) for each in data.sets]}
+    data = data.trained[0]
     at_hub = {key: value for key in ("revision", "config") if (value := getattr(data, key)) is not None}
     return {"path": data.path, **at_hub, "tokenizer": data.tokenizer, **settings(data)}
 

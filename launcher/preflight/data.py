@@ -15,7 +15,8 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 from launcher.data import look, task_rows
-from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, samples_of
+from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, sizes_of, trained
+from launcher.data.files import files_of, is_on_hub
 from launcher.data.packing import bins
 from launcher.data.survey import Survey
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
@@ -35,8 +36,8 @@ class Seen:
     @cached_property
     def samples(self) -> int | None:
         """Samples of one epoch, without those that are held out; None where the tokens are unknown."""
-        found = None if self.survey is None else samples_of(self.spec, self.survey)
-        return None if found is None else max(0, found - held_out(self.spec, found))
+        found = None if self.survey is None else sizes_of(self.spec, self.survey)
+        return None if found is None else trained(self.spec, found)
 
     @cached_property
     def conversations(self) -> dict[str, float] | None:
@@ -99,13 +100,14 @@ def seen(spec: RunSpec, looking: DataLook = look.look) -> Seen:
 
 def _not_fetched(spec: RunSpec) -> Iterator[ConfigError]:
     """A data set of the Hub that is not in the cache: nothing of it was looked at, and its size is not known."""
-    data = spec.data
-    if data.source not in ("huggingface", "chat") or data.path is None:
+    missing = [each.path for each in spec.data.sets if is_on_hub(each) and not files_of(each)]
+    if not missing:
         return
     rule = "it is not in this machine's cache of the Hugging Face Hub, so nothing was looked at; the job fetches it"
     if spec.cluster.kind == "slurm":
         rule += ", for which its first node needs the network, unless its token ids are made here first"
-    yield ConfigError("data.path", data.path, rule, ["launch prepare ..., with the same words"])
+    path = "data.mix" if spec.data.mix else "data.path"
+    yield ConfigError(path, ", ".join(map(str, missing)), rule, ["launch prepare ..., with the same words"])
 
 
 def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
@@ -127,7 +129,8 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         yield ConfigError("model.vocab_size", spec.model.vocab_size, rule, [f"model.vocab_size={rows}"])
     if tokens is None or survey.tokens_error > tokens // 2:
         return
-    samples = samples_of(spec, survey) or 0
+    sizes = sizes_of(spec, survey) or [0]
+    samples = min(sizes)
     if not samples and survey.samples is not None:
         rule = "no conversation has anything to learn from: none has an assistant's turn with text"
         yield ConfigError("data.path", path, rule, ["data.train_on=all"])
@@ -135,7 +138,7 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
         rule = f"{tokens} tokens are too few: a sample is {length} tokens and one more"
         shorter = [f"train.sequence_length={tokens - 1}"] if tokens > 1 else []
         yield ConfigError("data.path", path, rule, ["data=text", *shorter])
-    elif held_out(spec, samples) >= samples:
+    elif any(held_out(spec, size) >= size for size in sizes):
         rule = f"all of the data are {samples} samples, and as many are held out for evaluation"
         yield ConfigError("data.eval_fraction", spec.data.eval_fraction, rule, ["train.eval_every=null", "data=text"])
 

@@ -17,7 +17,7 @@ from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.base.machine import Machine, cxx
 from launcher.data import hub
-from launcher.data.files import files_of
+from launcher.data.files import files_of, is_on_hub
 from launcher.data.unusable import Unusable
 from launcher.job import versions
 from launcher.preflight import job_python
@@ -108,10 +108,8 @@ def _not_installed(packages: Sequence[str]) -> str:
 
 def _asks_the_hub(spec: RunSpec) -> bool:
     """True if the data are a name of the Hugging Face Hub, which only the package datasets reads."""
-    if spec.data.path is None or spec.data.source not in ("huggingface", "chat"):
-        return False
     try:
-        return not files_of(spec.data)
+        return any(is_on_hub(each) and not files_of(each) for each in spec.data.sets)
     except Unusable:  # Which the look at the data says.
         return False
 

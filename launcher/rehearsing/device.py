@@ -19,6 +19,7 @@ from launcher.preflight import findings
 from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 from launcher.spec.hardware import HardwareSpec
+from launcher.spec.training import SYNTHETIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,7 @@ def fitted(spec: RunSpec, device: Device) -> RunSpec:
     alone = changed_at(
         spec,
         {
-            "data.source": "synthetic",
-            "data.path": None,
+            **SYNTHETIC,
             "data.preview": 0,
             "data.template": None,
             "tracking.kind": "none",

@@ -213,7 +213,7 @@ REFUSED: tuple[Row, ...] = (
     ),
     *_rows(
         {"data.revision": None, "data.config": None},
-        lambda spec: spec.data.source in ("huggingface", "chat"),
+        lambda spec: spec.data.of_the_hub,
         "data=huggingface",
         "of a data set on the Hugging Face Hub",
     ),
@@ -229,7 +229,12 @@ REFUSED: tuple[Row, ...] = (
     *_rows(
         {"data.max_samples": None, "data.packing": None}, _reads_text, "data=text", "where data are rows or documents"
     ),
-    Dependent("data.path", None, lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
+    *_rows(
+        {"data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None, "data.eval_config": None},
+        lambda spec: spec.data.source != "synthetic",
+        "data=text",
+        "where data has a source",
+    ),
     Dependent(
         "model.trust_remote_code",
         False,
@@ -246,7 +251,7 @@ WARNED: tuple[Row, ...] = (
         "train.loss_chunk", 1024, lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"
     ),
     *_rows(
-        {"train.eval_steps": 8, "data.eval_fraction": 0.01},
+        {"train.eval_steps": 8, "data.eval_fraction": 0.01, "data.eval_path": None, "data.eval_split": None},
         lambda spec: spec.evaluates,
         "train.eval_every=100",
         "where the run evaluates",
@@ -279,7 +284,7 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.split",
         "train",
-        lambda spec: spec.data.source in ("huggingface", "chat", "rows"),
+        lambda spec: spec.data.of_the_hub,
         "data=huggingface",
         "from a Hugging Face data set or a folder's files by their names",
     ),

@@ -7,15 +7,6 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_EXAMPLES = {
-    "text": "path/to/*.txt",
-    "chat": "path/to/*.jsonl",
-    "tokens": "path/to/tokens.bin",
-    "huggingface": "path/to/dataset",
-    "rows": "path/to/*.jsonl",
-}
-
-
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a Llama block, which are also the default of conf/adapter/_base.yaml."""
 
@@ -56,10 +47,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _spikes(spec)
     yield from _enforced(spec)
     yield from _profiled(spec)
-    if not spec.data.path and spec.data.source != "synthetic" and spec.script is None:
-        rule = f"data.source={spec.data.source} reads from it"
-        way_out = [f"data.path={_EXAMPLES[spec.data.source]}", "data=synthetic"]
-        yield ConfigError("data.path", spec.data.path, rule, way_out)
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:

@@ -125,9 +125,10 @@ def data(data: DataSpec) -> JsonObject | None:
 
     Files beyond 64 MiB in all are hashed in 64 blocks of 64 KiB each, evenly spread: a launch does not read terabytes.
     """
-    if data.source == "synthetic" or data.path is None:
+    named = [each.path for each in data.sets if each.path is not None]
+    if data.source == "synthetic" or not named:
         return None
-    paths = data_files(data.path)
+    paths = [path for name in named for path in data_files(name)]
     stats = [path.stat() for path in paths]
     total = sum(found.st_size for found in stats)
     whole = total <= _WHOLE_BYTES
@@ -138,8 +139,8 @@ def data(data: DataSpec) -> JsonObject | None:
     together = hashlib.sha256("".join(str(row["sha256"]) for row in rows).encode()).hexdigest()
     return {
         "source": data.source,
-        "path": data.path,
-        "revision": _revision(data.path) if data.source == "huggingface" and not paths else None,
+        "path": ", ".join(named),
+        "revision": _revision(named[0]) if data.source == "huggingface" and not paths else None,
         "files": len(rows),
         "bytes": total,
         "sha256": together if rows else None,

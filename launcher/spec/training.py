@@ -1,6 +1,7 @@
 """The keys of training, data, checkpoints, tracking, names and sweeps."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from launcher.base.frozen import dataclass
@@ -141,11 +142,34 @@ class TrainSpec:
     kernels: Literal["none", "liger"] = "none"  # Whose kernels norms, rotation and the gated MLP are.
 
 
+type Source = Literal["synthetic", "text", "chat", "tokens", "huggingface", "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixPart:
+    """One data set of ``data.mix``; what it leaves out is as ``data`` says."""
+
+    path: str
+    weight: Positive | None = None  # Its share of the samples, beside those of the others.
+    source: Source | None = None
+    split: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    column: str | None = None
+    template: str | None = None
+    max_samples: Count | None = None
+
+    def __repr__(self) -> str:
+        """The data set as it is typed."""
+        said = {name: getattr(self, name) for name in ("weight", *PART_KEYS)}
+        return "{" + ",".join(f"{name}:{value}" for name, value in said.items() if value is not None) + "}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
     """The source of tokens. ``path`` may hold globs and ``{stdlib}``, the folder of Python's own sources."""
 
-    source: Literal["synthetic", "text", "chat", "tokens", "huggingface", "rows"]
+    source: Source
     path: str | None
     tokenizer: str
     split: str
@@ -163,6 +187,43 @@ class DataSpec:
     max_samples: Count | None = None
     samples: Count | None = None
     packing: Literal["none", "concat", "documents"] | None = None
+    mix: tuple[MixPart, ...] = ()
+    eval_path: str | None = None
+    eval_split: str | None = None
+    eval_config: str | None = None
+
+    @property
+    def trained(self) -> tuple["DataSpec", ...]:
+        """The data sets that are trained on, each as if it were the only one."""
+        alone = replace(self, mix=(), eval_path=None, eval_split=None, eval_config=None)
+        parts = [{name: getattr(part, name) for name in PART_KEYS} for part in self.mix]
+        said = ({name: value for name, value in part.items() if value is not None} for part in parts)
+        return tuple(replace(alone, **part) for part in said) or (alone,)
+
+    @property
+    def evaluated(self) -> "DataSpec | None":
+        """The data set of evaluations; None where it is the end of what is trained on."""
+        if self.eval_path is self.eval_split is self.eval_config is None:
+            return None
+        alone = replace(self.trained[0], path=self.eval_path or self.path, split=self.eval_split or self.split)
+        config = self.eval_config or (None if self.eval_path else self.config)
+        revision = None if self.eval_path else self.revision
+        return replace(alone, config=config, revision=revision, max_samples=None)
+
+    @property
+    def sets(self) -> tuple["DataSpec", ...]:
+        """Every data set that a run reads, the one of evaluations last."""
+        return self.trained if self.evaluated is None else (*self.trained, self.evaluated)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weights of the data sets that are trained on; none where each is taken as it is."""
+        return tuple(part.weight for part in self.mix if part.weight is not None)
+
+    @property
+    def of_the_hub(self) -> bool:
+        """True if its rows can be those of a data set of the Hugging Face Hub."""
+        return self.source in ("huggingface", "chat", "rows")
 
     @property
     def is_chat(self) -> bool:
@@ -178,6 +239,15 @@ class DataSpec:
     def marked(self) -> bool:
         """True if some tokens are not trained as labels."""
         return self.is_chat or (self.packed != "concat" and self.source != "rows")
+
+
+SYNTHETIC: dict[str, object] = {
+    "data.source": "synthetic", "data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None,
+    "data.eval_config": None,
+}  # fmt: skip
+"""Settings with which a run reads no data."""
+
+PART_KEYS = ("path", "source", "split", "config", "revision", "column", "template", "max_samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -91,10 +91,10 @@ def vocabulary_sizes(spec: RunSpec) -> frozenset[int]:
 
 
 class _Training:
-    def __init__(self, context: Context, engine: Engine, corpus: Corpus | None = None) -> None:
+    def __init__(self, context: Context, engine: Engine, corpora: Sequence[Corpus] | None = None) -> None:
         self._context, self._spec, self._engine = context, context.spec, engine
         self._agreement = Agreement()
-        self._batches = data.batches(context, corpus)
+        self._batches = data.batches(context, corpora)
         self._checkpoints = Checkpoints(context, self._batches)
         with context.memory.measuring("load"):
             self._start = self._checkpoints.restore(engine)

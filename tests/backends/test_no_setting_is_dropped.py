@@ -17,7 +17,7 @@ from launcher.preflight import findings, plan
 from launcher.rules.dependencies import REFUSED, WARNED
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import known_keys, parse, to_dict
-from launcher.spec.training import ProfileSpec
+from launcher.spec.training import MixPart, ProfileSpec
 from launcher.submission.slurm_jobs import sbatch_text
 from tests.support.helpers import composed_once
 from tests.support.settings_read import keys_read_by
@@ -81,6 +81,10 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.need
     "backend.path": (),
     "data.path": (),
     "data.config": ("data=huggingface", "data.path=org/name"),
+    "data.eval_config": ("data=huggingface", "data.path=org/name"),
+    "data.eval_path": ("data=text", "data.path=words/*.jsonl"),
+    "data.eval_split": ("data=huggingface", "data.path=org/name"),
+    "data.mix": ("data=text", "data.path=null", "data.mix=[{path: words/*.jsonl}]"),
     "data.packing": ("data=text", "data.path=words/*.jsonl"),
     "data.samples": ("train.epochs=1", "data.samples=1000"),
     "save.per_epoch": ("data.samples=1000", "save.per_epoch=2"),
@@ -154,6 +158,7 @@ OTHER: dict[str, tuple[object, ...]] = {
     "save.load": ("runs/other",),
     "data.path": ("words/*.txt",),
     "data.max_samples": (10,),
+    "data.mix": ((MixPart(path="other/*.jsonl"),),),
     "data.tokenizer": ("path/to/tokenizer",),
     "hardware.dtypes": (("fp32",),),
     "cluster.cpus_per_node": (4,),

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.data.epoch import samples_of, steps_of
+from launcher.data.epoch import sizes_of, steps_of
 from launcher.data.look import look
 from launcher.data.packing import bins, packed
 from launcher.data.prepare import prepared
@@ -52,7 +52,7 @@ def test_conversations_are_counted_as_the_job_packs_them(tmp_path: Path) -> None
         spec = make_spec(*words, f"data.packing={how}", "train.micro_batch_size=1", "cluster.gpus_per_node=1")
         survey = look(spec.data)
         assert survey is not None
-        samples = samples_of(spec, survey)
+        [samples] = sizes_of(spec, survey) or []
         assert samples == spec.steps == steps_of(spec, prepared(spec.data, tmp_path / "cache"))
         counts.append(spec.steps)
     assert counts[0] == 40

@@ -296,6 +296,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         data=synthetic data.path=words.txt
         data.revision=v2
         data.config=small
+        data=synthetic data.mix=[{path:x}]
+        data=synthetic data.eval_path=x
+        data=synthetic data.eval_split=test
+        data=synthetic data.eval_config=small
         data=synthetic data.max_samples=10
         data=synthetic data.packing=documents
         data.samples=100

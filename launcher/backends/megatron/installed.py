@@ -68,6 +68,7 @@ def _checkout(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"there is no {SCRIPT} in it: a checkout of Megatron-LM is needed"
         clone = f"git clone --branch core_v{NEWEST}.0 https://github.com/NVIDIA/Megatron-LM {path}"
         yield ConfigError("backend.path", path, rule, [clone, "backend.path=null"])
-    if data.source == "tokens" and data.path is not None and not Path(f"{data.path}.idx").is_file():
-        rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and there is no {data.path}.idx"
-        yield ConfigError("data.path", data.path, rule, ["data=synthetic", "backend.path=null"])
+    for each in data.sets if data.source == "tokens" else ():
+        if each.path is not None and not Path(f"{each.path}.idx").is_file():
+            rule = f"{SCRIPT} reads PREFIX.bin and PREFIX.idx, and there is no {each.path}.idx"
+            yield ConfigError("data.path", each.path, rule, ["data=synthetic", "backend.path=null"])

@@ -78,16 +78,28 @@ def _data(spec: RunSpec) -> Arguments:
     data = spec.data
     held_out = 100 * data.eval_fraction if spec.evaluates else 0.0
     synthetic = data.source == "synthetic"
-    path = data.path if spec.backend.path else CORPUS
     return {
         "mock-data": synthetic,
-        "data-path": None if synthetic or data.marked else path,
-        "split": f"{100 - held_out:g},{held_out:g},0",
+        **({} if synthetic or data.marked else _files(spec)),
+        "split": None if data.evaluated and spec.backend.path else f"{100 - held_out:g},{held_out:g},0",
         "data-cache-path": f"{RUN}/data/cache",
         "tokenizer-type": "NullTokenizer",
         "num-workers": data.workers,
         "no-create-attention-mask-in-dataloader": spec.hardware.device == "cuda",
     }
+
+
+def _files(spec: RunSpec) -> Arguments:
+    """The indexed data sets, with their weights; a mix, and a set of its own for evaluations, the worker brings."""
+    data = spec.data
+    if spec.backend.path is None:
+        return {} if len(data.sets) > 1 else {"data-path": CORPUS}
+    weights = data.weights or (0.0,) * len(data.trained)
+    parts = zip(weights, data.trained, strict=True)
+    paths = tuple(word for weight, part in parts for word in (f"{weight:g}" if weight else "", part.path or "") if word)
+    if data.evaluated is None:
+        return {"data-path": paths if len(paths) > 1 else paths[0]}
+    return {"train-data-path": paths, "valid-data-path": data.evaluated.path}
 
 
 def _checkpoints(spec: RunSpec) -> Arguments:

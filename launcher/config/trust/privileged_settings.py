@@ -70,6 +70,11 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
         "may be fetched from the Hugging Face Hub",
         lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
     ),
+    "data.eval_path": (
+        "may be fetched from the Hugging Face Hub",
+        lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
+    ),
+    "data.mix": ("may be fetched from the Hugging Face Hub", lambda value: bool(value)),
     "data.tokenizer": (
         "may be fetched from the Hugging Face Hub",
         lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),

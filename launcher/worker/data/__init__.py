@@ -15,7 +15,7 @@ import hashlib
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,8 +30,9 @@ from launcher.base.frozen import dataclass
 from launcher.data import epoch, token_folder
 from launcher.data.files import files_of
 from launcher.data.prepare import prepared
-from launcher.data.token_folder import CACHE, TOKENS, TokenFolder
-from launcher.worker.data.corpus import Corpus, Documents, PackedDocuments, Synthetic, TokenFiles, mapped, split
+from launcher.data.token_folder import CACHE, TOKENS, Span, TokenFolder
+from launcher.spec import RunSpec
+from launcher.worker.data.corpus import Corpus, Documents, Mix, PackedDocuments, Synthetic, TokenFiles, mapped, split
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
@@ -92,7 +93,10 @@ class Batches:
             yield step, list(tokens.to(device, non_blocking=True))
 
     def held_out(self) -> Iterator[torch.Tensor]:
-        """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order."""
+        """This rank's micro-batches of one evaluation: the same samples every time, in the corpus's order.
+
+        Of a mix some of each data set are among the first.
+        """
         stream = self.held_out_stream()
         assert stream is not None, "a run that evaluates has held samples out"
         source = _Steps(*stream)
@@ -105,7 +109,8 @@ class Batches:
 
     def held_out_stream(self) -> tuple[Corpus, Order] | None:
         """The held-out samples and their order; None where the run does not evaluate."""
-        return None if self._held_out is None else (self._held_out, self._order(self._held_out, shuffle=False))
+        found = self._held_out
+        return None if found is None else (found, self._order(found, shuffle=isinstance(found, Mix)))
 
     def _order(self, samples: Corpus, *, shuffle: bool, start: Position = _FIRST) -> Order:
         spec = self._context.spec
@@ -128,41 +133,67 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def batches(context: Context, whole: Corpus | None = None) -> Batches:
-    """Open the run's data as :func:`open_corpus` does, if it is not given, and hold its end out for evaluation."""
-    whole = open_corpus(context) if whole is None else whole
-    if not context.spec.evaluates:
-        return Batches(context, whole, whole, None)
-    training, held_out = split(whole, context.spec.data.eval_fraction)
-    return Batches(context, whole, training, held_out)
+def batches(context: Context, opened: Sequence[Corpus] | None = None) -> Batches:
+    """The run's data as :func:`open_corpora` opens them, with samples held out for evaluation where the run evaluates.
+
+    They are the data set of evaluations, or else the end of each that is trained on.
+    """
+    opened, data = open_corpora(context) if opened is None else opened, context.spec.data
+    training, held_out = list(opened), list[Corpus]()
+    if data.evaluated is not None:
+        held_out = [training.pop()]
+    elif context.spec.evaluates:
+        pairs = [split(each, data.eval_fraction) for each in training]
+        training, held_out = [first for first, _ in pairs], [last for _, last in pairs]
+    joined = _joined(held_out, ()) if context.spec.evaluates else None
+    return Batches(context, _joined(opened, ()), _joined(training, data.weights), joined)
 
 
-def counted(context: Context) -> tuple[Context, Corpus | None]:
-    """The context with the samples of an epoch counted, where numbers of the run follow from them, and the corpus.
+def _joined(corpora: Sequence[Corpus], weights: Sequence[float]) -> Corpus:
+    return corpora[0] if len(corpora) == 1 else Mix(corpora, weights)
+
+
+def counted(context: Context) -> tuple[Context, Sequence[Corpus] | None]:
+    """The context with the samples of an epoch counted, where numbers of the run follow from them, and the corpora.
 
     Called by all ranks together, before an engine is made of the run's steps; other data are opened when it is there.
     """
     if not epoch.is_counted(context.spec):
         return context, None
-    whole = open_corpus(context)
-    samples = batches(context, whole).training_stream()[0].size
-    return replace(context, spec=epoch.counted(context.spec, samples)), whole
+    opened = open_corpora(context)
+    samples = batches(context, opened).training_stream()[0].size
+    return replace(context, spec=epoch.counted(context.spec, samples)), opened
 
 
-def open_corpus(context: Context) -> Corpus:
-    """Open the run's corpus; called by all ranks together. Data that cannot be used are a :class:`DataError`."""
+def open_corpora(context: Context) -> Sequence[Corpus]:
+    """Open the run's data sets; called by all ranks together. Data that cannot be used are a :class:`DataError`."""
     spec = context.spec
+    data, length, vocabulary = spec.data, spec.sequence_length, spec.model.vocab_size
+    if data.source == "synthetic":
+        return [Synthetic(vocabulary, length, spec.train.seed)]
+    if data.source == "tokens":
+        paths = map(files_of, data.sets)
+        return [TokenFiles(found, data.token_dtype, length=length, vocabulary=vocabulary) for found in paths]
+    folder = _tokenised(context)
+    return [_corpus(spec, folder, span) for span in folder.spans]
+
+
+def _corpus(spec: RunSpec, found: TokenFolder, span: Span) -> Corpus:
+    """One data set of a folder of token ids, as ``data.packing`` cuts it."""
     length, vocabulary = spec.sequence_length, spec.model.vocab_size
-    if spec.data.source == "synthetic":
-        return Synthetic(vocabulary, length, spec.train.seed)
-    if spec.data.source == "tokens":
-        return TokenFiles(files_of(spec.data), spec.data.token_dtype, length=length, vocabulary=vocabulary)
-    found = _tokenised(context)
     if spec.data.packed != "concat":
         kind = PackedDocuments if spec.data.packed == "documents" else Documents
-        return kind(found, length=length, vocabulary=vocabulary)
-    trained, paths = mapped(found)[1], [found.path / TOKENS]
-    return TokenFiles(paths, found.dtype, length=length, vocabulary=vocabulary, sha256=found.sha256, trained=trained)
+        return kind(found, span, length=length, vocabulary=vocabulary)
+    marks, part = mapped(found)[1], span.tokens
+    return TokenFiles(
+        [found.path / TOKENS],
+        found.dtype,
+        length=length,
+        vocabulary=vocabulary,
+        sha256=found.sha256,
+        trained=None if marks is None else marks[part],
+        part=part,
+    )
 
 
 def _tokenised(context: Context) -> TokenFolder:

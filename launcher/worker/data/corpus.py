@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from launcher.base.errors import DataError
 from launcher.base.frozen import dataclass
+from launcher.data.mixing import drawn
 from launcher.data.packing import packed
-from launcher.data.token_folder import ENDS, TOKENS, TRAINED, TokenFolder
+from launcher.data.token_folder import ENDS, TOKENS, TRAINED, Span, TokenFolder
 from launcher.worker import marks
 from launcher.worker.data.order import mixed
 
@@ -73,10 +74,11 @@ class TokenFiles:
         vocabulary: int,
         sha256: str | None = None,
         trained: npt.NDArray[np.uint8] | None = None,
+        part: slice = slice(None),
     ) -> None:
         """Map files of raw little-endian unsigned integers below ``vocabulary``, which must hold one sample.
 
-        ``trained`` has a mark for each token; None trains all of them.
+        ``trained`` has a mark for each token of ``part``, which is all of one file; None trains all of them.
         """
         self._trained = trained
         self._paths, self._length, self._vocabulary, self.sha256 = list(paths), length, vocabulary, sha256
@@ -84,7 +86,7 @@ class TokenFiles:
         for path in self._paths:
             if path.stat().st_size % width:
                 raise DataError(f"{path} has {path.stat().st_size} bytes, which is no multiple of {width} ({dtype})")
-        self.maps = [np.memmap(path, dtype=dtype, mode="r") for path in self._paths if path.stat().st_size]
+        self.maps = [np.memmap(path, dtype=dtype, mode="r")[part] for path in self._paths if path.stat().st_size]
         self._ends = np.cumsum([len(tokens) for tokens in self.maps])
         total = int(self._ends[-1]) if self.maps else 0
         if total < length + 1:
@@ -121,16 +123,17 @@ class Documents:
     Causal attention looks at no later token, so padding needs no attention mask.
     """
 
-    def __init__(self, folder: TokenFolder, *, length: int, vocabulary: int) -> None:
+    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int) -> None:
         """Map the files that ``launcher.data.prepare`` has written: tokens, marks of a byte for each, and ends."""
         self._tokens, self._trained = mapped(folder)
-        self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")
+        self._ends = np.memmap(folder.path / ENDS, dtype=np.uint64, mode="r")[span.documents]
+        self._start = span.tokens.start
         self._length, self._vocabulary, self.sha256 = length, vocabulary, folder.sha256
         self.size = len(self._ends)
 
     def sample(self, index: int) -> Tokens:
         """Read the start of a document, and padding."""
-        start = int(self._ends[index - 1]) if index else 0
+        start = int(self._ends[index - 1]) if index else self._start
         return self._row([(start, min(int(self._ends[index]), start + self._length + 1))])
 
     def _row(self, pieces: Sequence[tuple[int, int]]) -> Tokens:
@@ -155,10 +158,11 @@ class PackedDocuments(Documents):
 
     _is_packed = True
 
-    def __init__(self, folder: TokenFolder, *, length: int, vocabulary: int) -> None:
+    def __init__(self, folder: TokenFolder, span: Span, *, length: int, vocabulary: int) -> None:
         """Pack the documents of a folder; texts that are longer than a sample go on in others."""
-        super().__init__(folder, length=length, vocabulary=vocabulary)
-        self._packed = packed(folder.ends(), length, split=not folder.marked)
+        super().__init__(folder, span, length=length, vocabulary=vocabulary)
+        ends = folder.ends()[span.documents]
+        self._packed = packed(ends, length, split=not folder.marked, start=self._start)
         self.size = len(self._packed.ends)
         if not self.size:
             raise DataError("data.path holds no document of two tokens or more")
@@ -199,6 +203,28 @@ class Part:
     def sample(self, index: int) -> Tokens:
         """Read the sample with this number in the part."""
         return self.whole.sample(self.start + index)
+
+
+class Mix:
+    """Several corpora as one: of each as many samples as its weight says (``launcher.data.mixing``)."""
+
+    def __init__(self, parts: Sequence[Corpus], weights: Sequence[float]) -> None:
+        """Join corpora, which have samples of one length; without weights each is there once."""
+        self._parts = parts
+        self._ends = np.cumsum(drawn([part.size for part in parts], weights))
+        self.size = int(self._ends[-1])
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of the folder in which all of them lie."""
+        return self._parts[0].sha256
+
+    def sample(self, index: int) -> Tokens:
+        """Read a sample of one of them; beyond its end it begins again."""
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        first = int(self._ends[part - 1]) if part else 0
+        corpus = self._parts[part]
+        return corpus.sample((index - first) % corpus.size)
 
 
 def split(corpus: Corpus, held_out: float) -> tuple[Part, Part]:

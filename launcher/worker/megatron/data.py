@@ -104,7 +104,7 @@ def _trained(mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, to
     return total, count.int(), {LOSS: torch.stack([total.detach(), count.clamp(min=torch.finfo(torch.float32).tiny)])}
 
 
-def write(prefix: Path, tokens: np.memmap[Any, Any]) -> None:
+def write(prefix: Path, tokens: Any) -> None:
     """Write ``<prefix>.bin``, the mapped file of unsigned ids itself, and ``<prefix>.idx``, in place of older ones."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     target, index = prefix.with_suffix(".bin"), prefix.with_suffix(".idx")

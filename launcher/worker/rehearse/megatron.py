@@ -50,7 +50,7 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
     refuse(args)
     # Made-up rows in the shapes of the run's own data, which need not be on this machine.
     made_up = Synthetic(context.spec.model.vocab_size, context.spec.sequence_length, context.spec.train.seed)
-    batches = data.batches(context, made_up)
+    batches = data.batches(context, [made_up])
 
     def train(seconds: list[float]) -> None:
         follower = megatron_steps.Steps(context, batches, last, seconds)

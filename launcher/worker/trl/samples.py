@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 
 from launcher.base.errors import DataError
 from launcher.base.files import JsonObject
-from launcher.data import task_rows
-from launcher.data.chat import Message
+from launcher.data import epoch, task_rows
+from launcher.data.mixing import drawn
 from launcher.spec import edit
 from launcher.worker import data, marks
 from launcher.worker.data import Batches
@@ -26,6 +26,7 @@ from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
 type Sample = dict[str, Any]
+type Row = dict[str, Any]
 
 
 class Samples(Protocol):
@@ -86,7 +87,7 @@ class Tokens:
         return Stream(Labelled(corpus), order, start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> Dataset[Sample] | None:
-        """The end of the corpus, as many global batches as one evaluation has."""
+        """The samples that are held out, as many global batches as one evaluation has."""
         found = self._batches.held_out_stream()
         if found is None:
             return None
@@ -117,17 +118,25 @@ class Rows:
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
-        self._rows = list(task_rows.rows(self._spec.data, self._spec.task.name))
-        if self._spec.task.name == "kto" and self._spec.data.shuffle:
-            order = self._order(len(self._rows), shuffle=True)
-            self._rows = [self._rows[order.sample(place)] for place in range(len(self._rows))]
-        count = max(1, round(len(self._rows) * self._spec.data.eval_fraction))
-        self._held_out = count if self._spec.evaluates else 0
-        self._size = len(self._rows) - self._held_out
-        if self._size < 1:
-            raise DataError(
-                f"data.path holds {len(self._rows)} rows, of which none is left to train on: name more data"
-            )
+        data, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
+        sets = [list(task_rows.rows(each, task)) for each in data.sets]
+        self._held_out = sets.pop() if data.evaluated is not None else []
+        for rows in sets:
+            count = epoch.held_out(self._spec, len(rows))
+            self._held_out += rows[len(rows) - count :]
+            del rows[len(rows) - count :]
+            if not rows:
+                raise DataError("data.path holds rows of which none is left to train on: name more data")
+        numbers = drawn([len(rows) for rows in sets], data.weights)
+        mixed = zip(sets, numbers, strict=True)
+        self._rows = [rows[place % len(rows)] for rows, count in mixed for place in range(count)]
+        self._size, self._held_out = len(self._rows), self._held_out if evaluates else []
+        if task == "kto" and data.shuffle:
+            self._rows, self._held_out = map(self._shuffled, (self._rows, self._held_out))
+
+    def _shuffled(self, rows: list[Row]) -> list[Row]:
+        order = self._order(len(rows), shuffle=True)
+        return [rows[order.sample(place)] for place in range(len(rows))]
 
     def identity(self) -> JsonObject:
         """The number of rows and a hash of three."""
@@ -138,8 +147,7 @@ class Rows:
     @property
     def first(self) -> tuple[Any, Any]:
         """All rows."""
-        training, held_out = self._rows[: self._size], self._rows[self._size :]
-        return _table(training), _table(held_out) if held_out else None
+        return _table(self._rows), _table(self._held_out) if self._held_out else None
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The prepared rows; those that the trainer dropped as too long are not among them."""
@@ -151,7 +159,7 @@ class Rows:
         return Stream(prepared, self._order(len(prepared), shuffle=shuffle), start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> Dataset[Sample] | None:
-        """The first of the rows at the end, as many global batches as one evaluation has."""
+        """The first of the rows that are held out, as many global batches as one evaluation has."""
         if prepared is None:
             return None
         size = min(len(prepared), self._spec.train.eval_steps * self._spec.global_batch_size)
@@ -175,7 +183,7 @@ def _left(spec: Any, start: Position) -> int:
     return max(1, steps)
 
 
-def _table(rows: list[dict[str, str | list[Message] | bool]]) -> Any:
+def _table(rows: list[Row]) -> Any:
     return datasets.Dataset.from_list(rows)
 
 

@@ -18,7 +18,7 @@ from launcher.base.errors import DataError
 from launcher.data import token_folder
 from launcher.saved import checkpoints
 from launcher.worker import memory
-from launcher.worker.data import batches, counted, open_corpus
+from launcher.worker.data import batches, counted, open_corpora
 from launcher.worker.data.corpus import Synthetic, TokenFiles, split
 from launcher.worker.data.order import Position
 from launcher.worker.engine import Context
@@ -61,7 +61,7 @@ def test_the_synthetic_rows_follow_from_the_seed_and_can_be_learnt() -> None:
 
 def test_text_becomes_its_bytes_in_the_order_of_the_files(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"abcdefghijklmnop", b="qrstuvwxyz\u00e4".encode() * 3)
-    found = open_corpus(context(tmp_path, "data=text", place))
+    (found,) = open_corpora(context(tmp_path, "data=text", place))
     assert found.size == (16 + 36 - 1) // 16
     assert bytes(found.sample(0).astype(np.uint8)) == b"abcdefghijklmnopq"
     assert bytes(found.sample(1).astype(np.uint8))[:4] == b"qrst"
@@ -69,16 +69,16 @@ def test_text_becomes_its_bytes_in_the_order_of_the_files(tmp_path: Path) -> Non
 
 def test_a_corpus_is_tokenised_once(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"x" * 64)
-    open_corpus(context(tmp_path, "data=text", place))
+    open_corpora(context(tmp_path, "data=text", place))
     (made,) = _folders(tmp_path / "cache")
     before = made.stat().st_mtime_ns
-    open_corpus(context(tmp_path, "data=text", place))
+    open_corpora(context(tmp_path, "data=text", place))
     assert [path.stat().st_mtime_ns for path in _folders(tmp_path / "cache")] == [before]
 
 
 def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(token_folder.CACHE, str(tmp_path / "shared"))
-    open_corpus(context(tmp_path, "data=text", text(tmp_path / "t", a=b"x" * 64)))
+    open_corpora(context(tmp_path, "data=text", text(tmp_path / "t", a=b"x" * 64)))
     assert len(_folders(tmp_path / "shared" / "tokens")) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_cache_folder_is_shared_by_runs(tmp_path: Path, monkeypatch: pytest.Mo
 def test_bad_text_is_named(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
     place = text(tmp_path / "t", **files)
     with pytest.raises(DataError) as caught:
-        open_corpus(context(tmp_path, "data=text", place))
+        open_corpora(context(tmp_path, "data=text", place))
     assert str(caught.value) == message.format(path=tmp_path / "t")
 
 
@@ -215,10 +215,10 @@ def test_a_saved_data_set_is_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"story": ["once upon a time", "there was a launcher"]}).save_to_disk(tmp_path / "d")
     place = ("data=huggingface", f"data.path={tmp_path / 'd'}", "data.column=story")
-    found = open_corpus(context(tmp_path, *place))
+    (found,) = open_corpora(context(tmp_path, *place))
     assert bytes(found.sample(0).astype(np.uint8)) == b"once upon a timet"
     with pytest.raises(DataError, match=r"data.column=text: row 1 has no such column; it has story"):
-        open_corpus(context(tmp_path, *place[:2]))
+        open_corpora(context(tmp_path, *place[:2]))
 
 
 def test_a_tokenizer_is_read_from_a_folder(tmp_path: Path) -> None:
@@ -234,14 +234,14 @@ def test_a_tokenizer_is_read_from_a_folder(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     place = text(tmp_path / "t", a=b"the launcher fits the launcher " * 8)
-    found = open_corpus(context(tmp_path, "data=text", place, f"data.tokenizer={folder}"))
+    (found,) = open_corpora(context(tmp_path, "data=text", place, f"data.tokenizer={folder}"))
     assert found.sample(0).tolist()[:5] == [1, 2, 3, 1, 2]
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     place = text(tmp_path / "t", a=b"x" * 64)
     with pytest.raises(DataError, match=r"data.tokenizer=/nowhere: there is no such folder"):
-        open_corpus(context(tmp_path, "data=text", place, "data.tokenizer=/nowhere"))
+        open_corpora(context(tmp_path, "data=text", place, "data.tokenizer=/nowhere"))
 
 
 def test_no_cache_folder_is_the_default() -> None:
@@ -253,9 +253,9 @@ def test_the_samples_of_an_epoch_are_counted_anew_where_the_data_are_opened(tmp_
     guessed = context(
         tmp_path, place, "train.epochs=2", "train.evals_per_epoch=1", "data.samples=7", "save.per_epoch=3"
     )
-    now, corpus = counted(guessed)
-    assert corpus is not None
-    assert (corpus.size, now.spec.data.samples) == (100, 99)
+    now, corpora = counted(guessed)
+    assert corpora is not None
+    assert (corpora[0].size, now.spec.data.samples) == (100, 99)
     batch = now.spec.global_batch_size
     assert now.spec.steps == -(-2 * 99 // batch)
     assert (now.spec.eval_every, now.spec.save_every) == (round(99 / batch), round(33 / batch))

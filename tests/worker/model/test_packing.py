@@ -45,11 +45,11 @@ def test_one_folder_of_ids_is_read_as_documents_packed_documents_and_one_row(tmp
     data = make_spec("model=tiny", f"data.path={tmp_path}/a.jsonl").data
     folder = prepared(data, tmp_path / "cache")
     assert folder.ends().tolist() == [5, 25, 28, 37]
-    cut = Documents(folder, length=10, vocabulary=256)
+    cut = Documents(folder, *folder.spans, length=10, vocabulary=256)
     assert cut.size == 4
     assert cut.sample(0).tolist() == [97] * 5 + [~0] * 6
     assert cut.sample(1).tolist() == [98] * 11
-    both = PackedDocuments(folder, length=10, vocabulary=256)
+    both = PackedDocuments(folder, *folder.spans, length=10, vocabulary=256)
     assert both.size == 4
     first = torch.from_numpy(both.sample(0))[None]
     assert marks.ids(first).tolist() == [[97] * 5 + [99] * 3 + [0] * 3]
