@@ -28,7 +28,7 @@ from launcher.job.job import RUN, Job
 from launcher.preflight import assess, evidence, job_python
 from launcher.preflight.assess import Assessment, as_json
 from launcher.preflight.assess_here import Judging
-from launcher.preflight.evidence import not_a_script
+from launcher.preflight.evidence import not_rehearsed
 from launcher.preflight.plan import Plan, translate
 from launcher.rehearsing import choice, device, result
 from launcher.rehearsing.choice import FILE, MINUTES, STEPS, Request
@@ -85,9 +85,8 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
     found = compose_run(line, own)
     with checking(assess.judge if request.native else None) as native:
         assessment = judge_run(found, Judging(native=native, python=job_python.asked, measured=own))
-    script = () if assessment.spec.script is None else (not_a_script(assessment.spec),)
-    if assessment.errors or script:
-        raise ConfigErrors((*assessment.errors, *script))
+    if errors := (*assessment.errors, *not_rehearsed(assessment.spec)):
+        raise ConfigErrors(errors)
     return assessment
 
 

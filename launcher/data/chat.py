@@ -139,7 +139,8 @@ def _messages(row: Mapping[str, object], number: int, column: str | None) -> Seq
         if asked in row and answered in row:
             return _pair(row, asked, answered)
     rule = f"has the columns {', '.join(map(str, row)) or 'none'}; data=chat reads {_SHAPES}"
-    raise _error(number, rule, [*_columns_of_lists(row), *_columns_of_text(row)])
+    pairs = ["task=dpo data=rows"] if row.keys() >= {"chosen", "rejected"} else []
+    raise _error(number, rule, [*pairs, *_columns_of_lists(row), *_columns_of_text(row)])
 
 
 def _columns_of_lists(row: Mapping[str, object]) -> list[str]:

@@ -37,7 +37,7 @@ class Encoded:
 
     ids: Sequence[int]
     trained: Sequence[bool] | None = None
-    ended: bool = False  # Of text: True if a document ends with these ids.
+    ended: bool = False  # True if a document or conversation ends with these ids.
 
 
 def encode_rows(

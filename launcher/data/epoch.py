@@ -71,8 +71,12 @@ def with_samples(spec: RunSpec, looking: DataLook = look.look) -> RunSpec:
 
 def is_exact(spec: RunSpec, survey: Survey) -> bool:
     """True if a look at the data has counted every sample: then the job counts as many."""
+    if survey.parts:
+        return all(is_exact(spec, each) for each in survey.parts)
     if spec.data.source == "rows":
         return survey.rows is not None and survey.rows_exact
+    if spec.data.packed == "none" and survey.samples is None:
+        return survey.rows_exact and survey.whole and not survey.empty
     if survey.tokens is None or survey.tokens_error:
         return False
     return spec.data.packed == "concat" or (survey.samples is not None and survey.whole)

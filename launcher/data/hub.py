@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher.base import files, package
+from launcher.data import slices
 from launcher.data.unusable import NotHere, PackageMissing, Unusable
 from launcher.spec.training import DataSpec
 
@@ -150,12 +151,13 @@ def built(data: DataSpec) -> Built | None:
         rows = {str(split): int(content["num_examples"]) for split, content in said.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if data.split not in rows:
+    name_of = slices.name_of(data.split)
+    if name_of not in rows:
         rule = f"{name} has {', '.join(sorted(rows))}"
         raise Unusable("data.split", data.split, rule, [f"data.split={split}" for split in sorted(rows)])
-    form = re.compile(rf".+-{re.escape(data.split)}(-\d+-of-\d+)?\.arrow")
+    form = re.compile(rf".+-{re.escape(name_of)}(-\d+-of-\d+)?\.arrow")
     found = tuple(sorted(path for path in place.glob("*.arrow") if form.fullmatch(path.name)))
-    return Built(at, rows[data.split], found) if found else None
+    return Built(at, rows[name_of], found) if found else None
 
 
 def _data_set(name: str) -> Path:

@@ -62,7 +62,8 @@ def _survey(files: Sequence[Path], data: DataSpec) -> Survey:
 
     if data.source in ("chat", "rows") or data.tokenizer != "bytes" or data.on_bad_row != "error":
         return found()
-    question = [__version__, data.source, data.column, data.token_dtype, data.max_samples, stamps(files)]
+    settings = (data.source, data.column, data.split, data.token_dtype, data.max_samples)
+    question = [__version__, *settings, stamps(files)]
     kept = cache.answer("surveys", question, lambda: _kept(found()))
     return Survey(**kept | {"columns": tuple(kept["columns"])})
 

@@ -92,19 +92,23 @@ def digest_of(data: DataSpec) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def encoded(data: DataSpec, words: Tokenizer, progress: Progress) -> Iterator[Encoded]:
-    """The ids of every document, counted in ``progress`` as it is handed on."""
+def encoded(data: DataSpec, words: Tokenizer, progress: Progress, *, marked: bool = False) -> Iterator[Encoded]:
+    """The ids of every document, counted in ``progress`` as it is handed on.
+
+    Texts that are ``marked``, as they are beside conversations, are samples whose tokens are all trained.
+    """
     if data.is_chat:
         for one in encode_rows(documents.table_rows(data, progress.bad), data, words, progress.left_out, progress.bad):
             progress.documents += 1
-            yield one
+            yield Encoded(one.ids, one.trained, ended=True)
         return
     for batch in _batches(documents.documents(data, progress.bad)):
         for text, ids in zip(batch, words.encode_all(batch), strict=True):
             ended = not isinstance(text, documents.Unfinished)
             progress.documents += ended
             progress.text_bytes += len(text.encode())
-            yield Encoded([*ids, words.end] if ended and words.end is not None else ids, ended=ended)
+            ids = [*ids, words.end] if ended and words.end is not None else ids
+            yield Encoded(ids, [True] * len(ids) if marked else None, ended=ended)
 
 
 def _readable(found: Iterator[Encoded]) -> Iterator[Encoded]:
@@ -137,7 +141,7 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
         partial.mkdir()
         with _Writer(partial, words.size) as writer:
             for each in data.sets:
-                _write(each, words, progress, writer, tell)
+                _write(encoded(each, words, progress, marked=data.is_chat), each.path, progress, writer, tell)
                 parts.append((writer.tokens, progress.documents))
         tell(progress)
         facts = {
@@ -160,17 +164,17 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(data: DataSpec, words: Tokenizer, progress: Progress, writer: _Writer, tell: Tell) -> None:
+def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: _Writer, tell: Tell) -> None:
     """Write the ids of one data set behind those of the sets before."""
     told, before = time.monotonic(), writer.tokens
-    for one in _readable(encoded(data, words, progress)):
+    for one in _readable(found):
         writer.add(one)
         progress.tokens = writer.tokens
         if (now := time.monotonic()) - told > _TOLD_S:
             told = now
             tell(progress)
     if writer.tokens == before:
-        raise DataError(f"data.path={data.path}: nothing to train on: there is no text in it")
+        raise DataError(f"data.path={path}: nothing to train on: there is no text in it")
 
 
 def _finish(partial: Path, path: Path) -> TokenFolder:
@@ -214,7 +218,7 @@ class _Writer:
         if one.trained is not None:
             self.marked = True
             self._write(TRAINED, one.trained, "uint8")
-        if one.trained is not None or one.ended:
+        if one.ended:
             self._write(ENDS, [self.tokens], "uint64")
 
     def _write(self, name: str, values: Sequence[Any], dtype: str) -> None:

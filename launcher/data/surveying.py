@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launcher.base import files as regular
 from launcher.base.frozen import dataclass
-from launcher.data import documents, formats, sampling
+from launcher.data import documents, formats, sampling, slices
 from launcher.data.files import check_token_type
 from launcher.data.opening import errors_named
 from launcher.data.sampling import Block, Sample
@@ -41,8 +41,9 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
     if data.is_chat or data.source == "rows":
         return _of_conversations(files, data)
     bad = BadRows.of(data)
-    if files and data.max_samples and formats.kind_of_all(files) == "text":
-        files = files[: data.max_samples]
+    if files and formats.kind_of_all(files) == "text":
+        first, last = slices.bounds(data.split, len(files)) or (0, len(files))
+        files = files[first:last][: data.max_samples]
     found = _first(sampling.sample(files, bad, only=[data.column]), data)
     columns = () if found.kind == "text" else formats.columns(files[0], BadRows.of(data))
     names = (f"row {number}" if found.whole else "a row" for number in itertools.count(1))
@@ -61,26 +62,30 @@ def survey(files: Sequence[Path], data: DataSpec) -> Survey:
 
 
 def _first(found: Sample, data: DataSpec) -> Sample:
-    """The sample as it stands for the first ``data.max_samples`` rows; of a part, these are taken to be like the rest.
+    """The sample as it stands for the slice of ``data.split`` and the first ``data.max_samples`` rows of that.
 
-    Where all rows were read it is the first of them.
+    Of data that were not read whole these are taken to be like the rest.
     """
     most = data.max_samples
-    if most is None or found.kind == "text":
+    if found.kind == "text" or (most is None and slices.name_of(data.split) == data.split):
         return found
     read = sum(block.documents for block in found.blocks)
     rows = found.rows if found.rows is not None else round(found.weight * read / max(1, _weight(found.blocks)))
+    first, last = slices.bounds(data.split, rows) or (0, rows)
+    last = last if most is None else min(last, first + most)
+    most = last - first
     if rows <= most:
         return found
     if not found.whole:
         return replace(found, weight=found.weight * most / rows, rows=most)
-    kept, left = [], most
+    kept, place = [], 0
     for block in found.blocks:
-        share = min(left, block.documents)
+        start, stop = max(0, first - place), max(0, min(block.documents, last - place))
+        place, share = place + block.documents, max(0, stop - start)
         weight = block.weight * share / max(1, block.documents)
-        rest = replace(block, weight=weight, rows=block.rows[:share], places=block.places[:share], documents=share)
+        places = block.places[start:stop]
+        rest = replace(block, weight=weight, rows=block.rows[start:stop], places=places, documents=share)
         kept += [rest] if share else []
-        left -= share
     return replace(found, weight=_weight(kept), blocks=kept, rows=most)
 
 
@@ -93,7 +98,8 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
     bad = BadRows.of(data)
     found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":
-        raise Unusable("data.path", data.path, "it is plain text, without rows", [f"data=text data.path={data.path}"])
+        ways = ["data.path=path/to/*.jsonl"] if data.source == "rows" else [f"data=text data.path={data.path}"]
+        raise Unusable("data.path", data.path, "it is plain text, without rows", ways)
     rows = [str(row) for block in found.blocks for row in block.rows]
     survey = _of_sample(found, files, formats.columns(files[0], BadRows.of(data)), bad)
     survey = replace(survey, seen=len(rows), duplicates=len(rows) - len(set(rows)))

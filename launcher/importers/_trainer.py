@@ -193,10 +193,16 @@ def schedule_arguments(reading: Reading, key: str) -> None:
         reading.say_count(key, "optimizer.wsd_decay_steps", 1)
     elif name == "decay_type" and schedule == "wsd" and str(reading.value(key)) in _DECAYS:
         reading.say(key, {"optimizer.wsd_decay": _DECAYS[str(reading.value(key))]})
-    elif (name, reading.value(key)) in _AS_HERE:
+    elif (name, reading.value(key)) in _AS_HERE or (name == "num_stable_steps" and _fills(reading, key)):
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, "the schedule has no such form here: set optimizer.schedule and optimizer.min_lr")
+
+
+def _fills(reading: Reading, key: str) -> bool:
+    """True if the steps at the full rate are all between warm-up and decay, as they are here."""
+    others = [f"{key.rpartition('.')[0]}.num_decay_steps", "warmup_steps", key]
+    return reading.number("max_steps") == sum(reading.number(each) or 0 for each in others)
 
 
 _DAY = 86400  # Seconds; a collective that waits longer is lost.

@@ -14,7 +14,7 @@ from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import OFF, apply, choose, imported, rows, say_text, under, usual
 
-_TEMPLATED = ("chat_template", "sharegpt", "chatml")
+_TEMPLATED = ("chat_template", "sharegpt", "chatml", "completion", "pretrain")
 _DEFAULTS: Mapping[str, Any] = {
     "optimizer.weight_decay": 0.0, "optimizer.beta2": 0.999, "optimizer.schedule": "cosine", "train.epochs": 1.0,
     "train.sequence_length": 512, "data.eval_fraction": 0.0,
@@ -87,8 +87,7 @@ def _data_sets(reading: Reading) -> None:
     values = reading.ledger.values
     for block in ("datasets", "pretraining_dataset"):
         places = _foreign.parts(values, block)
-        sets = [each for each in (_data_set(reading, place, block) for place in places) if each is not None]
-        _fine_tuning.say(reading, sets)
+        _fine_tuning.say(reading, [each for place in places for each in _data_set(reading, place, block)])
     if isinstance(values.get("pretraining_dataset"), str):
         path = values["pretraining_dataset"]
         said = {"path": path}
@@ -110,18 +109,19 @@ def _data_sets(reading: Reading) -> None:
         apply(under(_OF_A_DATA_SET, f"{place}."), reading)
 
 
-def _data_set(reading: Reading, place: str, block: str) -> _fine_tuning.DataSet | None:
-    """One data set, whose further keys are entered here."""
+def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.DataSet]:
+    """One data set, or the files of one, whose further keys are entered here."""
     value, kind = reading.value, reading.value(f"{place}.type")
     path = _fine_tuning.path_of(value(f"{place}.path"), value(f"{place}.data_files"))
-    if not isinstance(path, str):
-        return None
+    paths = path if isinstance(path, list) else [path]
+    if not all(isinstance(each, str) for each in paths):
+        return []
     pretrains = block == "pretraining_dataset" or kind in ("completion", "pretrain")
     column = value(f"{place}.text_column") or value(f"{place}.field") if pretrains else value(f"{place}.field_messages")
+    split = _shard(reading, place)
     said = {
-        "path": path,
         "config": value(f"{place}.name"),
-        "split": value(f"{place}.split") if value(f"{place}.split") != "train" else None,
+        "split": split if split != "train" else None,
         "revision": value(f"{place}.revision"),
         "column": None if column in ("text", "messages", "conversations") else column,
         "weight": value(f"{place}.weight"),
@@ -137,14 +137,32 @@ def _data_set(reading: Reading, place: str, block: str) -> _fine_tuning.DataSet 
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
-    _type(reading, place, kind)
+    if str(kind) in _ALPACA and value("rl") is None:
+        said["template"] = "alpaca"
+        keys.append(f"{place}.type")
+    else:
+        _type(reading, place, kind)
     apply(under(_OF_A_DATA_SET, f"{place}."), reading)
-    source = "rows" if value("rl") is not None else _fine_tuning.source_of(path, chat=not pretrains)
-    if value(f"{place}.split") == "train":
-        keys.append(f"{place}.split")
-    return _fine_tuning.DataSet(keys=tuple(keys), source=source, said=said)
+    found = []
+    for each in paths:
+        source = "rows" if value("rl") is not None else _fine_tuning.source_of(each, chat=not pretrains)
+        found.append(_fine_tuning.DataSet(keys=tuple(keys), source=source, said={"path": each, **said}))
+    return found
 
 
+def _shard(reading: Reading, place: str) -> Any:
+    """The split, and of ``shards`` equal parts of it the one that is trained on, as a slice."""
+    split, shards = reading.value(f"{place}.split"), reading.value(f"{place}.shards")
+    first = reading.value(f"{place}.shards_idx") or 0
+    if not isinstance(shards, int) or not isinstance(first, int) or shards < 1 or 100 % shards or "[" in str(split):
+        return split
+    for key in (f"{place}.shards", f"{place}.shards_idx"):
+        if reading.has(key):
+            reading.ledger.say(key, "data.split")
+    return f"{split or 'train'}[{first * 100 // shards}%:{(first + 1) * 100 // shards}%]"
+
+
+_ALPACA = ("alpaca", "alpaca_chat.load_qa", "alpaca:instruct")
 _OF_PAIRS = ("chat_template", "chatml.ultra", "llama3.ultra", "chat_template.default")
 """Types of a preference set whose rows have the columns that TRL reads."""
 
@@ -156,11 +174,7 @@ def _type(reading: Reading, place: str, kind: object) -> None:
         reading.leave("rows are written by a chat template here, not by a format of columns: set data.template", key)
     elif reading.value("rl") is not None and str(kind) not in _OF_PAIRS:
         reading.ledger.leave(key, "rows have the columns prompt, chosen and rejected here: set data.path to such a set")
-    elif reading.value("rl") is not None or word in ("completion", "pretrain"):
-        reading.ledger.default(key)
-    elif word in ("alpaca", "alpaca_chat") and str(kind) in ("alpaca", "alpaca_chat.load_qa", "alpaca:instruct"):
-        reading.say(key, {"data.template": "alpaca"})
-    elif word in _TEMPLATED or str(kind) in ("alpaca:chat_template",):
+    elif reading.value("rl") is not None or word in _TEMPLATED or str(kind) == "alpaca:chat_template":
         reading.ledger.default(key)
     else:
         reading.ledger.leave(key, f"rows of the type {kind} are not known here: set data.template")

@@ -15,6 +15,7 @@ from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _python
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
+from launcher.importers.megatron.data_and_saves import mixed
 from launcher.importers.megatron.tables import DEFAULTS, MEANINGS
 
 HAS_VARIABLES = True
@@ -171,14 +172,29 @@ def _layout(reading: Reading, key: str) -> None:
 
 
 def _data(reading: Reading, key: str) -> None:
-    """``blend`` or ``data_path``: one prefix; without one the data are made up."""
+    """``blend``, prefixes and their weights, or ``data_path``, a weight before each; without one data are made up."""
     value = reading.value(key)
-    while (isinstance(value, list) and len(value) == 1) or (isinstance(value, list) and value and value[-1] is None):
-        value = value[0]
-    if isinstance(value, str):
-        choose(reading, key, {"data": "tokens", "data.path": value})
-    else:
-        reading.ledger.leave(key, "one prefix is read here: set data.path")
+    parts = value if isinstance(value, list) else str(value).split()
+    if key.endswith("blend") and len(parts) == 2 and isinstance(parts[0], list):
+        weights = parts[1] if isinstance(parts[1], list) else []
+        parts = [word for pair in zip(weights, parts[0], strict=False) for word in pair] or parts[0]
+    if not parts or not all(isinstance(each, str | int | float) for each in parts):
+        reading.ledger.leave(key, "one blend for training is read here, and one set to evaluate on: set data.mix")
+        return
+    mix = mixed([str(each) for each in parts])
+    choose(reading, key, {"data": "tokens"} | ({"data.path": mix[0]["path"]} if len(mix) == 1 else {"data.mix": mix}))
+
+
+def _split(reading: Reading, key: str) -> None:
+    """Parts of the data for training, validation and test; nothing is held out where nothing is evaluated."""
+    value = reading.value(key)
+    try:
+        parts = [float(each) for each in (value if isinstance(value, list) else str(value).split(","))]
+        share = round(1 - parts[0] / sum(parts), 6)
+    except (ValueError, TypeError, ZeroDivisionError):
+        reading.wrong(key, "is the parts of training, validation and test: 969,30,1")
+        return
+    reading.say(key, {"data.eval_fraction": min(0.999999, max(0.0, share))})
 
 
 def _modules(reading: Reading, key: str) -> None:
@@ -239,5 +255,5 @@ def _adapts(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _reduces, _shards, _waits,
+    _of_whole_blocks, _reduces, _shards, _split, _waits,
 )  # fmt: skip

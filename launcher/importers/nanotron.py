@@ -100,17 +100,19 @@ def _data_sets(reading: Reading) -> None:
     )
     names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",
              "text_column_name": "column"}  # fmt: skip
-    if isinstance(hub, str):
+    hubs = [each for each in (hub if isinstance(hub, list) else [hub]) if isinstance(each, str)]
+    sets = []
+    for each in hubs:
         said = {
-            "path": hub,
+            "path": each,
             "split": splits if isinstance(splits, str) and splits != "train" else None,
             "config": reading.value(f"{block}.dataset.hf_dataset_config_name"),
             "column": reading.value(f"{block}.dataset.text_column_name"),
         }
         keys = tuple(f"{block}.dataset.{name}" for name in names)
-        _fine_tuning.say(
-            reading, [_fine_tuning.DataSet(keys=keys, source=_fine_tuning.source_of(hub, chat=False), said=said)]
-        )
+        source = _fine_tuning.source_of(each, chat=False)
+        sets.append(_fine_tuning.DataSet(keys=keys, source=source, said=said))
+    _fine_tuning.say(reading, sets)
     if not _folders(reading, f"{block}.dataset") and reading.ledger.values.get(f"{block}.dataset", "") is None:
         choose(reading, f"{block}.dataset", {"data": "synthetic"})
     reading.say_count(f"{block}.num_loading_workers", "data.workers")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
-from launcher.importers import Imported, _foreign
+from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
 
@@ -54,6 +54,8 @@ def read(text: str, path: str) -> Imported:
     """Read a torchtune recipe's configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
     content = _foreign.content_of(text, path, "a configuration of torchtune")
     reading = Reading(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(_foreign.flat(content)))
+    _data_sets(reading)
+    _held_out(reading)
     apply(TABLE, reading)
     _steps(reading)
     kept = {} if reading.choose.get("optimizer") != "sgd" else {"optimizer.beta2": 0.95}
@@ -114,28 +116,56 @@ def _targets(reading: Reading, key: str) -> None:
             reading.say(each, {"adapter.targets": found})
 
 
-def _data(reading: Reading, key: str) -> None:
-    """``dataset._component_``: a set that torchtune names, or one of ``dataset.source``."""
-    builder = str(reading.value(key)).rpartition(".")[2]
-    source = reading.value("dataset.source")
-    said = dict(_SETS.get(builder, {}))
-    if not said or ("data.path" not in said and source is None):
-        reading.ledger.leave(key, f"the rows of {builder} are not known here: set data.path")
+def _data_sets(reading: Reading) -> None:
+    """``dataset``, or a list of several that follow each other: sets that torchtune names, or ``source`` of others."""
+    sets, trains = [], set()
+    for place in _foreign.parts(reading.ledger.values, "dataset") or ["dataset"]:
+        key, builder = f"{place}._component_", str(reading.value(f"{place}._component_")).rpartition(".")[2]
+        known, files = _SETS.get(builder, {}), reading.value(f"{place}.data_files")
+        path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
+        if not known or not isinstance(path, str):
+            if reading.has(key):
+                reading.ledger.leave(key, f"the rows of {builder} are not known here: set data.path")
+            continue
+        split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
+        said = {
+            "path": path,
+            "template": _alpaca(reading) if "data.template" in known else None,
+            "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
+            "split": None if split == "train" else split,
+        }
+        source = "text" if known["data"] == "huggingface" and path == files else known["data"]
+        reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
+        names = ("_component_", "source", "data_files", "split", "column", "conversation_column")
+        sets.append(_fine_tuning.DataSet(
+            keys=tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}")), source=source, said=said
+        ))  # fmt: skip
+        prompts = f"{place}.train_on_input"
+        trains.add(known["data"] == "chat" and reading.ledger.values.get(prompts, builder in _TRAINS_ON_ALL) is True)
+        if reading.has(prompts):
+            reading.ledger.say(prompts, "data.train_on")
+    _fine_tuning.say(reading, sets)
+    if trains == {True}:
+        reading.settings["data.train_on"] = "all"
+    elif len(trains) > 1:
+        reading.ledger.leave("dataset.0._component_", "prompts are trained in all sets here or in none: set data.mix")
+
+
+def _held_out(reading: Reading) -> None:
+    """``dataset_val``: rows of the same kind as those of ``dataset``."""
+    place = "dataset_val"
+    kinds = [str(reading.value(f"{each}._component_")).rpartition(".")[2] for each in ("dataset", place)]
+    known, files = _SETS.get(kinds[1], {}), reading.value(f"{place}.data_files")
+    path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
+    if kinds[0] != kinds[1] or not isinstance(path, str) or reading.value("run_val_every_n_steps") is None:
         return
-    files = reading.value("dataset.data_files")
-    if source is not None:
-        place = files if str(source) in ("json", "csv", "text", "parquet") and isinstance(files, str) else source
-        said["data.path"] = str(place)
-        said["data"] = "text" if said["data"] == "huggingface" and place is files else said["data"]
-        reading.ledger.say("dataset.source", "data.path")
-        reading.ledger.say("dataset.data_files", "data.path")
-    if said.get("data.template") == "alpaca":
-        said["data.template"] = _alpaca(reading)
-    trains = reading.ledger.values.get("dataset.train_on_input", builder in _TRAINS_ON_ALL)
-    if trains is True and said["data"] == "chat":
-        said["data.train_on"] = "all"
-    choose(reading, key, said)
-    reading.ledger.say("dataset.train_on_input", "data.train_on")
+    split = reading.value(f"{place}.split")
+    reading.settings |= {"data.eval_path": path} | ({} if split is None else {"data.eval_split": split})
+    names = ("_component_", "source", "data_files", "split", "column", "conversation_column")
+    for name in names:
+        if reading.has(f"{place}.{name}"):
+            reading.ledger.say(f"{place}.{name}", "data.eval_path", "data.eval_split")
+    reading.idle("rows are read as those that are trained on", place)
 
 
 def _alpaca(reading: Reading) -> str:
@@ -208,4 +238,4 @@ def _project(reading: Reading, key: str) -> None:
         reading.idle("of a tracker", key)
 
 
-TABLE = rows("torchtune", _betas, _component, _data, _loss, _model, _optimizes, _project, _reshards, _targets, _tracks)
+TABLE = rows("torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reshards, _targets, _tracks)

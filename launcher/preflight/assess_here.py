@@ -73,8 +73,8 @@ def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
     """
     spec, found = assessment.spec, assessment.rehearsed
     again = f"launch rehearse {words}".rstrip()
-    if spec.script is not None:
-        raise ConfigErrors([evidence.not_a_script(spec)])
+    if errors := evidence.not_rehearsed(spec):
+        raise ConfigErrors(errors)
     if found is None:
         rule = "no rank of this run has been rehearsed by you, by all that decides its memory"
         raise ConfigErrors([ConfigError("--rehearsed", None, rule, [again])])

@@ -169,7 +169,11 @@ def _read(path: Path) -> Evidence | None:
         return None
 
 
-def not_a_script(spec: RunSpec) -> ConfigError:
-    """The refusal to rehearse a script of the user's own."""
-    rule = "a script of your own trains by itself: only runs of the engines' own workers are rehearsed"
-    return ConfigError("script", spec.script, rule, ["script=null"])
+def not_rehearsed(spec: RunSpec) -> tuple[ConfigError, ...]:
+    """The refusal to rehearse what trains by itself: a script of the user's own, and TRL's trainers."""
+    rule = "trains by itself: only runs of the engines' own workers are rehearsed"
+    if spec.script is not None:
+        return (ConfigError("script", spec.script, f"a script of your own {rule}", ["script=null"]),)
+    if spec.backend.name == "trl":
+        return (ConfigError("backend.name", "trl", f"TRL {rule}; a short run measures it", ["task=pretrain"]),)
+    return ()

@@ -16,7 +16,12 @@ _EXAMPLES = {
 }
 
 
-_KINDS = {"huggingface": "text"}  # Sources whose rows are made into samples in the same way as another's.
+_BESIDE = {
+    "text": ("text", "huggingface"),
+    "huggingface": ("text", "huggingface"),
+    "chat": ("chat", "text", "huggingface"),
+}
+"""Sources that can be mixed, by that of ``data``; a text beside conversations is one sample, all of it trained."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -37,8 +42,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 def _mix(data: DataSpec) -> Iterator[ConfigError]:
     for place, part in enumerate(data.mix):
         source = part.source or data.source
-        if _KINDS.get(source, source) != _KINDS.get(data.source, data.source):
-            rule = f"the data sets of a mix are of one kind, and data.source={data.source} says which"
+        known = _BESIDE.get(data.source, (data.source,))
+        if source not in known:
+            rule = f"beside data.source={data.source} a mix has sets of {' and '.join(known)}"
             yield ConfigError(f"data.mix.{place}.source", source, rule, [f"data={source}"])
             return
     if data.weights and len(data.weights) < len(data.mix):

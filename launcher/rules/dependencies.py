@@ -284,9 +284,9 @@ WARNED: tuple[Row, ...] = (
     Dependent(
         "data.split",
         "train",
-        lambda spec: spec.data.of_the_hub,
+        lambda spec: spec.data.of_the_hub or (spec.data.source == "text" and "[" in spec.data.split),
         "data=huggingface",
-        "from a Hugging Face data set or a folder's files by their names",
+        "from a Hugging Face data set or a folder's files by their names, or as a slice",
     ),
     *_rows(
         {"data.template": None, "data.train_on": "assistant", "data.preview": 0},

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from launcher.data import slices
 from launcher.data.epoch import sizes_of, steps_of, trained
 from launcher.data.look import look
 from launcher.data.mixing import drawn
@@ -105,3 +106,33 @@ def test_a_checkout_of_megatron_reads_the_blend_itself(tmp_path: Path) -> None:
     assert own[own.index("--train-data-path") + 1 : own.index("--train-data-path") + 5] == ("3", "x", "1", "y")
     assert own[own.index("--valid-data-path") + 1] == "z"
     assert "--split" not in own
+
+
+def test_texts_beside_conversations_are_samples_that_are_trained_as_a_whole(texts: Path) -> None:
+    rows = "".join(json.dumps({"text": "x" * (n + 3)}) + "\n" for n in range(9))
+    (texts / "rows.jsonl").write_text(rows)
+    mix = f"data.mix=[{{path: {texts}/a.jsonl}},{{path: {texts}/rows.jsonl, source: text, split: 'train[3:7]'}}]"
+    spec = make_spec("model=tiny", "data=chat", *ONE, mix, "train.epochs=1")
+    assert findings.errors(spec) == ()
+    folder = prepared(spec.data, texts / "cache")
+    assert [span.documents.stop - span.documents.start for span in folder.spans] == [80, 4]
+    trained_ = np.memmap(folder.path / "trained.bin", dtype=np.uint8, mode="r")
+    assert (int(trained_[folder.spans[1].tokens].sum()), spec.steps, steps_of(spec, folder)) == (6 + 7 + 8 + 9, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("split", "found"),
+    [("train", None), ("train[:50%]", (0, 4)), ("train[-2:]", (7, 9)), ("train[5:7]", (5, 7)), ("train[8:2]", (8, 8))],
+)
+def test_a_slice_is_rounded_as_its_program_rounds_it(split: str, found: tuple[int, int] | None) -> None:
+    assert slices.bounds(split, 9) == found
+    assert slices.name_of(split) == "train"
+
+
+def test_a_slice_is_trained_on_alone_and_counted_before(texts: Path) -> None:
+    words = ("data=chat", f"data.path={texts}/a.jsonl", 'data.split="train[10%:35%]"', "data.max_samples=15")
+    spec = make_spec("model=tiny", *ONE[:3], *words, "train.epochs=1")
+    folder = prepared(spec.data, texts / "cache")
+    assert (spec.steps, folder.documents) == (15, 15)
+    ids = np.memmap(folder.path / "tokens.bin", dtype=folder.dtype, mode="r")
+    assert b"a8" in bytes(ids[:40])

@@ -39,6 +39,15 @@ def data_of(found: Imported) -> dict[str, Any]:
             f"--data-path /d/a --split 949,50,1 {EVALUATES}",
             {"data": "tokens", "data.path": "/d/a", "data.eval_fraction": 0.051},
         ),
+        (
+            f"--train-data-path 3 /d/a 1 /d/b --valid-data-path /d/c {EVALUATES}",
+            {
+                "data": "tokens",
+                "data.mix": [{"path": "/d/a", "weight": 3.0}, {"path": "/d/b", "weight": 1.0}],
+                "data.eval_path": "/d/c",
+            },
+        ),
+        ("--data-path /d/a /d/b --split 1,0,0", {"data": "tokens", "data.mix": [{"path": "/d/a"}, {"path": "/d/b"}]}),
         (f"--data-path /d/a {EVALUATES}", {"data": "tokens", "data.path": "/d/a", "data.eval_fraction": 0.031}),
     ],
 )
@@ -56,12 +65,6 @@ def test_ids_of_a_large_vocabulary_are_of_32_bits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "key", "effect"),
     [
-        (
-            "--data-path 0.3 /d/a 0.7 /d/b",
-            "--data-path",
-            "it blends 2 data sets; the data are made up here (data=synthetic); "
-            "set data.path (with data=tokens) to the prefix of one",
-        ),
         (
             "--data-path $DATA/a",
             "--data-path",
@@ -134,7 +137,7 @@ def test_words_of_the_precision_and_the_recomputation_that_are_idle_pass_the_che
 
 
 def test_the_way_out_of_data_that_are_left_out_works_as_it_is_typed() -> None:
-    found = imported("--data-path 0.3 /d/a 0.7 /d/b")
+    found = imported("--data-path 0.3 0.7")
     [error] = left_out.errors("args.txt", found.left_out, (), partial="--partial")
     assert [*error.way_out] == ["data=tokens data.path=...", "--partial"]
     spec = make_spec(*found.overrides, "data=tokens", "data.path=/d/a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,25 @@ def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str,
     A part of the data is held out where the run ``evaluates``; the size of the vocabulary gives the type of the ids.
     """
     settings = {"data.workers": reader.count("num-workers", "data.workers")}
-    prefix = _prefix(reader)
-    reader.idle("on training; evaluation takes the end of the data here", "valid-data-path")
+    named = _named(reader)
+    if evaluates and named and "valid-data-path" in reader:
+        held_out = [word for word in _words(reader, "valid-data-path") if not _WEIGHT.fullmatch(word)]
+        if len(held_out) == 1:
+            named["data.eval_path"] = reader.get("valid-data-path", "data.eval_path") and held_out[0]
+        else:
+            reader.leave("valid-data-path", "one set is evaluated on here: set data.eval_path")
+    reader.idle("on training, and nothing is evaluated", "valid-data-path")
     reader.idle("on training; nothing is tested after it here", "test-data-path")
-    if reader.switch("mock-data", "data") or prefix is None:
+    if reader.switch("mock-data", "data") or not named:
         reader.idle(_MOCK, "split")
         return {"data": "synthetic"}, settings
     wide = isinstance(vocabulary, int) and vocabulary > _WIDE
-    settings |= {"data.path": prefix, "data.token_dtype": "uint32" if wide else None}
+    settings |= {**named, "data.token_dtype": "uint32" if wide else None}
     return {"data": "tokens"}, settings | _held_out(reader, evaluates)
 
 
-def _prefix(reader: Reader) -> str | None:
-    """Return the prefix of the one indexed data set; None where there is none, or several."""
+def _named(reader: Reader) -> Settings:
+    """Return the settings that name one indexed data set, or several with their weights; none where there is none."""
     given = [name for name in (*_BLENDS, *_LISTS) if name in reader]
     for name in given:
         reader.leave(name, f"{_MOCK}; {_ONE}")
@@ -53,17 +60,26 @@ def _prefix(reader: Reader) -> str | None:
     for name in given:
         if name in _LISTS or name in reader.parsed.unset:
             continue
-        prefixes = [word for word in _words(reader, name) if not _WEIGHT.fullmatch(word)]
-        if len(prefixes) == 1 and len(given) == 1:
-            reader.get(name, "data", "data.path")
-            return prefixes[0]
-        named = f"it blends {len(prefixes)} data sets" if prefixes else "it names no data set"
-        reader.leave(name, f"{named}; {_MOCK}; {_ONE}")
+        words = _words(reader, name)
+        prefixes = [word for word in words if not _WEIGHT.fullmatch(word)]
+        if prefixes and len(given) == 1:
+            mix = mixed(words)
+            reader.get(name, "data", "data.path" if len(mix) == 1 else "data.mix")
+            return {"data.path": prefixes[0]} if len(mix) == 1 else {"data.mix": mix}
+        reader.leave(name, f"it names no data set; {_MOCK}; {_ONE}")
     for name in given:
         if unset := reader.parsed.unset.get(name):
             ways = " ".join(f"--set {variable}=..." for variable in unset)
             reader.leave(name, f"{', '.join(f'${variable}' for variable in unset)} has no value; {_MOCK}; {ways}")
-    return None
+    return {}
+
+
+def mixed(words: Sequence[str]) -> list[dict[str, Any]]:
+    """The data sets of a blend: each prefix with the weight before it, where every one has a weight."""
+    weights = [float(word) for word in words[::2] if _WEIGHT.fullmatch(word)]
+    if 2 * len(weights) == len(words):
+        return [{"path": path, "weight": weight} for weight, path in zip(weights, words[1::2], strict=True)]
+    return [{"path": word} for word in words if not _WEIGHT.fullmatch(word)]
 
 
 def _words(reader: Reader, name: str) -> list[str]:

@@ -185,7 +185,9 @@ def _epoch(seen: Seen, survey: Survey) -> Iterator[str]:
 def _conversations(seen: Seen) -> Iterator[str]:
     found = seen.conversations
     if found is not None:
-        yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding"
+        full = "; TRL pads to the longest row of a micro-batch, and the estimate is for full rows"
+        trl = full if seen.spec.task.name != "pretrain" and found["padding"] else ""
+        yield f"{found['cut']:.0%} of the samples are cut off, {found['padding']:.0%} of their tokens are padding{trl}"
 
 
 def _amount(survey: Survey) -> str:

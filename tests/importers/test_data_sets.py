@@ -1,0 +1,122 @@
+"""Several data sets in files of other programs are a mix here, and a set of their own for evaluations is one."""
+
+from __future__ import annotations
+
+import importlib
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from launcher.importers import Imported
+from tests.support.helpers import make_spec
+
+FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    "axolotl": (
+        """
+        base_model: NousResearch/Llama-3.2-1B
+        datasets:
+          - {path: json, data_files: [a.jsonl, b.jsonl], type: chat_template}
+          - {path: Open-Orca/SlimOrca, type: chat_template, field_messages: conversations, shards: 10}
+          - {path: tatsu-lab/alpaca, type: alpaca, split: "train[:20%]"}
+        test_datasets:
+          - {path: json, data_files: c.jsonl, ds_type: json, split: train, type: chat_template}
+        streaming: false
+        """,
+        {
+            "data.mix": [
+                {"path": "a.jsonl"},
+                {"path": "b.jsonl"},
+                {"path": "Open-Orca/SlimOrca", "split": "train[0%:10%]"},
+                {"path": "tatsu-lab/alpaca", "split": "train[:20%]", "template": "alpaca"},
+            ],
+            "data.eval_path": "c.jsonl",
+        },
+    ),
+    "llamafactory": (
+        """
+        model_name_or_path: Qwen/Qwen2.5-7B
+        stage: pt
+        do_train: true
+        finetuning_type: full
+        dataset: c4_demo,wiki_demo
+        mix_strategy: interleave_over
+        interleave_probs: 0.7,0.3
+        lr_scheduler_type: warmup_stable_decay
+        lr_scheduler_kwargs: {num_stable_steps: 1500, num_decay_steps: 400}
+        max_steps: 2000
+        warmup_steps: 100
+        """,
+        {"data.mix": [{"path": "data/c4_demo.jsonl", "weight": 0.7}, {"path": "data/wiki_demo.txt", "weight": 0.3}]},
+    ),
+    "torchtune": (
+        """
+        tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 4096}
+        dataset:
+          - {_component_: torchtune.datasets.alpaca_cleaned_dataset, train_on_input: false}
+          - _component_: torchtune.datasets.chat_dataset
+            source: json
+            data_files: own.jsonl
+            conversation_column: turns
+            conversation_style: openai
+        model: {_component_: torchtune.models.llama3_1.llama3_1_8b}
+        checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}
+        """,
+        {
+            "data.mix": [
+                {"path": "yahma/alpaca-cleaned", "template": "alpaca+llama3"},
+                {"path": "own.jsonl", "column": "turns"},
+            ]
+        },
+    ),
+    "megatron_bridge": (
+        """
+        train: {train_iters: 100, global_batch_size: 8, micro_batch_size: 1}
+        model: {seq_length: 128}
+        dataset: {blend: [[/d/web, /d/code], [0.7, 0.3]], split: "999,1,0"}
+        """,
+        {
+            "data.mix": [{"path": "/d/web", "weight": 0.7}, {"path": "/d/code", "weight": 0.3}],
+            "data.eval_fraction": 0.001,
+        },
+    ),
+}
+
+
+def read(kind: str, text: str) -> Imported:
+    found: Imported = importlib.import_module(f"launcher.importers.{kind}").read(dedent(text), f"{kind}.yaml")
+    return found
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_several_data_sets_are_a_mix(kind: str) -> None:
+    text, expected = FILES[kind]
+    found = read(kind, text)
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    settings = found.recipe["set"]
+    assert {key: settings.get(key) for key in expected} == expected
+    mix = next(word for word in found.overrides if word.startswith("data.mix="))
+    spec = make_spec("model=tiny", "data=text", "data.path=null", mix)
+    assert [part.path for part in spec.data.mix] == [part["path"] for part in expected["data.mix"]]
+
+
+def test_prompts_that_are_trained_in_some_sets_alone_are_told() -> None:
+    text = FILES["torchtune"][0].replace("train_on_input: false", "train_on_input: true")
+    left = [each for each in read("torchtune", text).left_out if each.matters]
+    assert [each.effect for each in left] == ["prompts are trained in all sets here or in none: set data.mix"]
+
+
+def test_rows_of_a_validation_are_those_of_a_set_of_its_own() -> None:
+    rows = "{_component_: torchtune.datasets.chat_dataset, source: json, data_files: own.jsonl, split: %s}"
+    text = f"""
+        model: {{_component_: torchtune.models.llama3_1.llama3_1_8b}}
+        checkpointer: {{checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}}
+        dataset: {rows % "'train[:95%]'"}
+        dataset_val: {rows % "'train[95%:]'"}
+        run_val_every_n_steps: 50
+        batch_size_val: 4
+        """
+    found = read("torchtune", text)
+    wanted = {"data.split": "train[:95%]", "data.eval_split": "train[95%:]", "train.eval_every": 50}
+    assert wanted.items() <= found.recipe["set"].items()
+    assert not any(left.matters for left in found.left_out)
