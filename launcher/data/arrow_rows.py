@@ -139,7 +139,6 @@ def _some_batches(
 
 
 def _all(path: Path, table: Any) -> Iterable[Any]:
-    """The batches of an Arrow file or stream; they are mapped and not read."""
     return table if _is_stream(path) else map(table.get_batch, range(table.num_record_batches))
 
 

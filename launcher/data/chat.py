@@ -126,7 +126,6 @@ def conversation(row: Mapping[str, object], number: int, column: str | None, pla
 
 
 def _messages(row: Mapping[str, object], number: int, column: str | None) -> Sequence[object]:
-    """A row's columns as messages; no value of a column is an empty list."""
     if column not in (None, _UNSET):
         if column not in row:
             rule = f"row {number} has no such column; it has {', '.join(map(str, row)) or 'none'}"
@@ -172,7 +171,6 @@ def _from_json(value: object) -> object:
 
 
 def _pair(row: Mapping[str, object], asked: str, answered: str) -> list[object]:
-    """Two columns as turns; each may be messages itself, as TRL's conversational prompts are."""
     question, answer = row[asked], row[answered]
     beside = [row[name] for name in _BESIDE.get(asked, ()) if str(row.get(name) or "").strip()]
     if isinstance(question, str) and beside:
@@ -200,7 +198,6 @@ def _message(message: object, number: int) -> Message:
 
 
 def _text(content: object, number: int) -> str:
-    """A message's text; a list of parts is that of its texts."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -213,7 +210,6 @@ def _text(content: object, number: int) -> str:
 
 
 def _tools(value: object, number: int) -> Sequence[object] | None:
-    """The column ``tools``, which templates describe to the model."""
     found = _from_json(value)
     if not found:
         return None

@@ -227,7 +227,6 @@ def _answers(endpoint: str) -> bool:
 
 
 def _stay_offline(datasets: Any) -> None:
-    """Set what HF_HUB_OFFLINE sets, which both packages read as they are imported."""
     from huggingface_hub import constants
 
     datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True

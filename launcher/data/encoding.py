@@ -123,7 +123,6 @@ def _tokens(places: Sequence[Span], spans: Iterable[Span]) -> Iterator[tuple[int
 
 
 def _end_of_turn(ids: Sequence[int], special: frozenset[int]) -> int:
-    """The number of tokens up to and with the last special one; 0 without any."""
     return next((place + 1 for place in reversed(range(len(ids))) if ids[place] in special), 0)
 
 

@@ -188,7 +188,6 @@ def _csv_lines(text: TextIO, path: Path) -> Iterator[str]:
 
 
 def _csv_fields(reader: Iterator[list[str]], path: Path) -> list[str] | Unusable | None:
-    """The next row's fields, or the fault in them; None at the end."""
     try:
         return next(reader, None)
     except csv.Error as error:

@@ -44,10 +44,13 @@ class Named(NamedTuple):
 
 def named(text: str) -> Named | None:
     """The name on the Hub that a text is; None for a folder that is here, and for what can be no name."""
+    return None if Path(text).exists() else split(text)
+
+
+def split(text: str) -> Named | None:
+    """The name and the revision in a text; None for what can be no name."""
     name, at, revision = text.partition("@")
-    if not NAME.match(name) or (at and not _REVISION.match(revision)) or Path(text).exists():
-        return None
-    return Named(name, revision or None)
+    return None if not NAME.match(name) or (at and not _REVISION.match(revision)) else Named(name, revision or None)
 
 
 def home() -> Path:

@@ -27,7 +27,6 @@ def lines(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | None 
 
 
 def _lines(file: io.BufferedIOBase) -> Iterator[bytes | None]:
-    """The lines of a file; None in place of one that is longer than a row may be."""
     while line := file.readline(LARGEST_ROW):
         too_long = len(line) == LARGEST_ROW and not line.endswith(b"\n")
         yield None if too_long else line
@@ -129,8 +128,6 @@ def _broken(path: Path, where: str, why: str) -> Unusable:
 
 
 class _Scan:
-    """A place in a stream of JSON values."""
-
     def __init__(self, text: TextIO, path: Path) -> None:
         self._text, self._path = text, path
         self._buffer, self._at, self._lines = "", 0, 0

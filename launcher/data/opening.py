@@ -112,7 +112,6 @@ class _Frames(io.RawIOBase):
 
 
 def _decompressed(file: io.BufferedIOBase, zstandard: Any) -> Iterator[bytes]:
-    """The content, piece by piece and never an empty one."""
     decoder = None
     while chunk := file.read(_FED):
         while chunk:

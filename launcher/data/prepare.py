@@ -165,7 +165,6 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
 
 
 def _write(found: Iterator[Encoded], path: object, progress: Progress, writer: _Writer, tell: Tell) -> None:
-    """Write the ids of one data set behind those of the sets before."""
     told, before = time.monotonic(), writer.tokens
     for one in _readable(found):
         writer.add(one)

@@ -63,8 +63,6 @@ def writer(data: DataSpec) -> Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """Writes in this process."""
-
     template: Template
 
     def outcomes(self, conversations: Iterable[Conversation], train_on: str) -> Iterator[Outcome]:
@@ -99,7 +97,6 @@ class _Apart:
                 self._process = self._process if alone else self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """The process, once it has compiled the template."""
         argv = [sys.executable, "-P", "-W", "ignore", "-m", __name__, str(SECONDS)]
         self._process = process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         weakref.finalize(self, _end, process)
@@ -117,7 +114,6 @@ class _Apart:
         return None if found is None else [_outcome_of(each) for each in found]
 
     def _end_error(self, where: str) -> Unusable:
-        """The finding about a template over which the process was ended."""
         status = self._process.wait()
         why = f"does not end within {SECONDS} s of processor time"
         if status != -signal.SIGXCPU:
@@ -136,7 +132,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(process: subprocess.Popen[bytes], content: object) -> Any:
-    """The answer of the process, to a line of JSON with one; None where it has ended."""
     if process.stdin is None or process.stdout is None:
         raise AssertionError("the process is asked through pipes")
     with contextlib.suppress(BrokenPipeError):
@@ -185,8 +180,6 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limited(Template):
-    """A template each of whose texts has so much time."""
-
     seconds: int
 
     def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:

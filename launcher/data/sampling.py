@@ -80,7 +80,6 @@ def sample(files: Sequence[Path], bad: BadRows, *, only: Sequence[str] | None = 
 
 
 def _is_small(files: Sequence[Path], kind: Kind, *, packed: bool) -> bool:
-    """True if small files are small once they are decompressed, too."""
     left = _UNPACKED // max(1, len(files))
     if kind not in ("parquet", "arrow"):
         return not packed or all(holds_at_most(path, left) for path in files)
@@ -101,7 +100,6 @@ def _kind(files: Sequence[Path]) -> Kind:
 
 
 def _spread[T](items: Sequence[T], count: int) -> list[T]:
-    """``count`` of the items, the first and the last among them."""
     if len(items) <= count:
         return list(items)
     return [items[number * (len(items) - 1) // (count - 1)] for number in range(count)]
@@ -114,7 +112,6 @@ def _file(path: Path, kind: Kind, size: int, bad: BadRows) -> Block:
 
 
 def _of_text(path: Path, size: int, bad: BadRows) -> Block:
-    """A document as a whole; nothing where it is a bad one."""
     bad.at(path, "document", 1)
     try:
         return Block(weight=size, text="".join(documents.pieces(path)), documents=1)
@@ -195,7 +192,6 @@ class _Short(io.BufferedReader):
 
 
 def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Iterator[Block]:
-    """Blocks from the start of a file, of about so many characters."""
     with errors_named(path), _Short(io.FileIO(regular.descriptor(path, os.O_RDONLY))) as raw:
         if kind == "text":
             with opened(path, raw=raw) as file:
@@ -214,7 +210,6 @@ def _start(path: Path, kind: Kind, size: int, chars: int, bad: BadRows) -> Itera
 
 
 def _groups(rows: Iterator[tuple[Row, str]], chars: int) -> Iterator[list[tuple[Row, str]]]:
-    """Rows in some groups, until enough of them were seen."""
     group, seen = list[tuple[Row, str]](), 0
     for row, place in rows:
         group.append((row, place))

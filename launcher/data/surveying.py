@@ -94,7 +94,6 @@ def _weight(blocks: Sequence[Block]) -> float:
 
 
 def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
-    """Conversations, or rows of a task, each a sample of its own."""
     bad = BadRows.of(data)
     found = _first(sampling.sample(files, bad), data)
     if found.kind == "text":
@@ -112,7 +111,6 @@ def _of_conversations(files: Sequence[Path], data: DataSpec) -> Survey:
 
 
 def _of_sample(found: Sample, files: Sequence[Path], columns: Sequence[str], bad: BadRows) -> Survey:
-    """The figures of any sample; the number of its rows is estimated where it is not known."""
     blocks = found.blocks
     rows, _ = sampling.ratio_estimate(found.weight, [b.weight for b in blocks], [b.documents for b in blocks])
     return Survey(
@@ -128,7 +126,6 @@ def _of_sample(found: Sample, files: Sequence[Path], columns: Sequence[str], bad
 
 
 def _texts(block: Block, data: DataSpec, names: Iterator[str], bad: BadRows) -> list[str]:
-    """The texts of a block, empty ones among them."""
     if block.text is not None:
         return [block.text]
     texts = []
@@ -186,7 +183,6 @@ def _units(blocks: Sequence[Block], texts: Sequence[Sequence[str]], *, whole: bo
 
 
 def _pieces(block: Block, texts: Sequence[str]) -> Iterator[_Unit]:
-    """Pieces of about the same length, each with its share of the block's weight."""
     chars = sum(map(len, texts)) or 1
     group: list[str] = []
     size = ends = 0
@@ -204,7 +200,6 @@ def _pieces(block: Block, texts: Sequence[str]) -> Iterator[_Unit]:
 
 
 def _of_ids(files: Sequence[Path], dtype: str) -> Survey:
-    """Token ids: their number, and the largest of some."""
     code, width = _TYPES[dtype]
     for path in files:
         with errors_named(path):

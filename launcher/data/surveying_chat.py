@@ -55,7 +55,6 @@ def with_tokens(survey: Survey, sample: Sample, data: DataSpec, bad: BadRows) ->
 
 
 def _weighed(sample: Sample) -> Iterator[tuple[float, Row, str]]:
-    """The rows with the bytes on disk that each stands for, and their places."""
     for block in sample.blocks:
         weight = block.weight / max(1, len(block.rows))
         yield from ((weight, row, place) for row, place in zip(block.rows, block.places, strict=True))

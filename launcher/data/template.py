@@ -90,7 +90,6 @@ class Template:
         return Written(whole, [self._turn(conversation, place, whole) for place in places])
 
     def _turn(self, conversation: Conversation, place: int, whole: str) -> Span:
-        """The begin and the end of the turn at a place in the whole text."""
         before = self._render(conversation, place, prompt=True)
         upto = whole if place == len(conversation.messages) - 1 else self._render(conversation, place + 1)
         if not (whole.startswith(upto) and upto.startswith(before)):
@@ -112,7 +111,6 @@ class Template:
             raise Unusable("data.template", self.asked, rule, ways_out()) from error
 
     def _render(self, conversation: Conversation, count: int, *, prompt: bool = False) -> str:
-        """The first messages as text."""
         try:
             rendered: str = _compiled(self.text).render(
                 messages=plain(
@@ -240,7 +238,6 @@ def _own(folder: Path) -> str | None:
 
 
 def _special_tokens(folder: Path) -> dict[str, str]:
-    """Special tokens by their names in templates; a file has each as text, or with its settings."""
     said = _json(folder / "special_tokens_map.json") | _json(folder / "tokenizer_config.json")
     found = {name: said[name] for name in _SPECIAL if said.get(name)}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()}

@@ -121,7 +121,6 @@ class Quick:
 
 
 def _end_token(folder: Path) -> str | None:
-    """The token at the end of a text, as ``tokenizer_config.json`` names it."""
     try:
         named = files.load_json(folder / "tokenizer_config.json").get("eos_token")
     except (OSError, ValueError, AttributeError):

@@ -105,7 +105,6 @@ def often(reading: Reading, key: str, steps: str, per_epoch: str) -> None:
 
 
 def _evaluates(reading: Reading, key: str) -> None:
-    """``eval_strategy``."""
     word = str(reading.value(key)).lower()
     if word in ("no", "false"):
         reading.ledger.default(key)
@@ -160,7 +159,6 @@ def times(share: float | None, rate: Any) -> float:
 
 
 def _waits(reading: Reading, key: str) -> None:
-    """``ddp_timeout``; numbers that stand for ever are common."""
     if (reading.number(key) or 0) > _DAY:
         reading.say(key, {"train.timeout_s": _DAY})
     else:

@@ -25,7 +25,6 @@ def read(text: str, path: str) -> Imported:
 
 
 def _ranks(reading: Reading, key: str) -> None:
-    """All processes, which are shared out evenly over the machines."""
     ranks, nodes = reading.count(key, 1), reading.count("num_machines", 1) or 1
     if ranks is not None and ranks % nodes:
         reading.wrong(key, f"is a multiple of num_machines, {nodes}")

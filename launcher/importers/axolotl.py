@@ -110,7 +110,6 @@ def _data_sets(reading: Reading) -> None:
 
 
 def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.DataSet]:
-    """One data set, or the files of one, whose further keys are entered here."""
     value, kind = reading.value, reading.value(f"{place}.type")
     path = _fine_tuning.path_of(value(f"{place}.path"), value(f"{place}.data_files"))
     paths = path if isinstance(path, list) else [path]
@@ -189,7 +188,6 @@ def _often_saves(reading: Reading, key: str) -> None:
 
 
 def _lowest_rate(reading: Reading, key: str) -> None:
-    """``cosine_min_lr_ratio``: a share of the rate."""
     share, rate = reading.number(key), reading.number("learning_rate")
     reading.say(key, {"optimizer.min_lr": _trainer.times(share, rate)})
 

@@ -105,7 +105,6 @@ def _data_sets(reading: Reading, key: str) -> None:
 
 
 def _place(reading: Reading, name: str) -> str | None:
-    """Where a data set is by its name; None where that is not known."""
     if name in _SETS["hub"]:
         return _SETS["hub"][name]
     folder = str(reading.value("dataset_dir") or "data")
@@ -117,7 +116,6 @@ def _place(reading: Reading, name: str) -> str | None:
 
 
 def _evaluates_on(reading: Reading) -> None:
-    """``eval_dataset``: an evaluation set of its own."""
     key = "eval_dataset"
     if reading.value(key) is None:
         return

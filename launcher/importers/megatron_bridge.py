@@ -229,7 +229,6 @@ def _base(reading: Reading, key: str) -> None:
 
 
 def _of_whole_blocks(reading: Reading, key: str) -> None:
-    """How, or how many, blocks are recomputed."""
     if reading.choose.get("checkpointing") != "full":
         reading.idle("blocks are not recomputed whole", key)
     elif key.endswith("method"):

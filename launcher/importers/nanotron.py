@@ -41,7 +41,6 @@ def read(text: str, path: str) -> Imported:
 
 
 def _batch(reading: Reading) -> None:
-    """The global batch: micro-batch, accumulation and data ranks."""
     micro = reading.settings.get("train.micro_batch_size", 1)
     steps = reading.settings.get("train.gradient_accumulation", 1)
     ranks = reading.count("parallelism.dp", 1)

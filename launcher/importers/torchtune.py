@@ -55,7 +55,6 @@ def read(text: str, path: str) -> Imported:
     content = _foreign.content_of(text, path, "a configuration of torchtune")
     reading = Reading(path=path, lenient=True, file="torchtune's YAML", ledger=Ledger(_foreign.flat(content)))
     _data_sets(reading)
-    _held_out(reading)
     apply(TABLE, reading)
     _steps(reading)
     kept = {} if reading.choose.get("optimizer") != "sgd" else {"optimizer.beta2": 0.95}
@@ -103,7 +102,6 @@ def _component(reading: Reading, key: str) -> None:
 
 
 def _targets(reading: Reading, key: str) -> None:
-    """Modules with an adapter, by the three keys that name them."""
     named = reading.value("model.lora_attn_modules") or []
     if not isinstance(named, list):
         reading.wrong("model.lora_attn_modules", "is a list of modules")
@@ -117,55 +115,56 @@ def _targets(reading: Reading, key: str) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    """``dataset``, or a list of several that follow each other: sets that torchtune names, or ``source`` of others."""
-    sets, trains = [], set()
-    for place in _foreign.parts(reading.ledger.values, "dataset") or ["dataset"]:
-        key, builder = f"{place}._component_", str(reading.value(f"{place}._component_")).rpartition(".")[2]
-        known, files = _SETS.get(builder, {}), reading.value(f"{place}.data_files")
-        path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
-        if not known or not isinstance(path, str):
-            if reading.has(key):
-                reading.ledger.leave(key, f"the rows of {builder} are not known here: set data.path")
-            continue
-        split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
-        said = {
-            "path": path,
-            "template": _alpaca(reading) if "data.template" in known else None,
-            "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
-            "split": None if split == "train" else split,
-        }
-        source = "text" if known["data"] == "huggingface" and path == files else known["data"]
-        reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
-        names = ("_component_", "source", "data_files", "split", "column", "conversation_column")
-        sets.append(_fine_tuning.DataSet(
-            keys=tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}")), source=source, said=said
-        ))  # fmt: skip
-        prompts = f"{place}.train_on_input"
-        trains.add(known["data"] == "chat" and reading.ledger.values.get(prompts, builder in _TRAINS_ON_ALL) is True)
-        if reading.has(prompts):
-            reading.ledger.say(prompts, "data.train_on")
+    """``dataset``, or a list of several that follow each other, and ``dataset_val`` with rows of the same kind."""
+    places = _foreign.parts(reading.ledger.values, "dataset") or ["dataset"]
+    sets = [found for place in places if (found := _set(reading, place)) is not None]
+    trains = {_trains_prompts(reading, place) for place in places}
     _fine_tuning.say(reading, sets)
     if trains == {True}:
         reading.settings["data.train_on"] = "all"
     elif len(trains) > 1:
         reading.ledger.leave("dataset.0._component_", "prompts are trained in all sets here or in none: set data.mix")
+    if reading.value("dataset_val._component_") == reading.value("dataset._component_") is not None:
+        held_out = _set(reading, "dataset_val")
+        if held_out is not None:
+            said = {f"data.eval_{name}": held_out.said[name] for name in ("path", "split")}
+            reading.settings |= {name: value for name, value in said.items() if value is not None}
+            for key in held_out.keys:
+                reading.ledger.say(key, *said)
+            reading.idle("rows are read as those that are trained on", "dataset_val")
 
 
-def _held_out(reading: Reading) -> None:
-    """``dataset_val``: rows of the same kind as those of ``dataset``."""
-    place = "dataset_val"
-    kinds = [str(reading.value(f"{each}._component_")).rpartition(".")[2] for each in ("dataset", place)]
-    known, files = _SETS.get(kinds[1], {}), reading.value(f"{place}.data_files")
+def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
+    """A set that torchtune names, or one of ``source``; None where its rows are not known here."""
+    key, builder = f"{place}._component_", _builder(reading, place)
+    known, files = _SETS.get(builder, {}), reading.value(f"{place}.data_files")
     path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
-    if kinds[0] != kinds[1] or not isinstance(path, str) or reading.value("run_val_every_n_steps") is None:
-        return
-    split = reading.value(f"{place}.split")
-    reading.settings |= {"data.eval_path": path} | ({} if split is None else {"data.eval_split": split})
-    names = ("_component_", "source", "data_files", "split", "column", "conversation_column")
-    for name in names:
-        if reading.has(f"{place}.{name}"):
-            reading.ledger.say(f"{place}.{name}", "data.eval_path", "data.eval_split")
-    reading.idle("rows are read as those that are trained on", place)
+    if not known or not isinstance(path, str):
+        if reading.has(key):
+            reading.ledger.leave(key, f"the rows of {builder} are not known here: set data.path")
+        return None
+    split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
+    said = {
+        "path": path,
+        "template": _alpaca(reading) if "data.template" in known else None,
+        "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
+        "split": None if split == "train" else split,
+    }
+    source = "text" if known["data"] == "huggingface" and path == files else known["data"]
+    reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
+    names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input")
+    keys = tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}"))
+    return _fine_tuning.DataSet(keys=keys, source=source, said=said)
+
+
+def _builder(reading: Reading, place: str) -> str:
+    return str(reading.value(f"{place}._component_")).rpartition(".")[2]
+
+
+def _trains_prompts(reading: Reading, place: str) -> bool:
+    builder = _builder(reading, place)
+    said = reading.ledger.values.get(f"{place}.train_on_input", builder in _TRAINS_ON_ALL)
+    return said is True and _SETS.get(builder, {}).get("data") == "chat"
 
 
 def _alpaca(reading: Reading) -> str:
@@ -175,7 +174,6 @@ def _alpaca(reading: Reading) -> str:
 
 
 def _steps(reading: Reading) -> None:
-    """``max_steps_per_epoch`` cuts every epoch off."""
     key = "max_steps_per_epoch"
     if reading.value(key) is not None and (steps := reading.count(key, 1)) is not None:
         epochs = reading.settings.pop("train.epochs", 1)

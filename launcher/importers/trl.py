@@ -213,7 +213,6 @@ def _mixture(reading: Reading) -> None:
 
 
 def _packs(reading: Reading, key: str) -> None:
-    """TRL packs by itself."""
     if not reading.flag(key):
         reading.ledger.default(key)
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 from launcher.base import files, machine, registry, secret
 from launcher.base.files import JsonObject
 from launcher.base.package import __version__
+from launcher.data import hub
 from launcher.data.files import data_files
 from launcher.job.run_script import FOLDER
 from launcher.job.versions import every
@@ -140,7 +141,9 @@ def data(data: DataSpec) -> JsonObject | None:
     return {
         "source": data.source,
         "path": ", ".join(named),
-        "revision": _revision(named[0]) if data.source == "huggingface" and not paths else None,
+        "revision": hub.commit("dataset", named[0], data.revision)
+        if data.source == "huggingface" and not paths
+        else None,
         "files": len(rows),
         "bytes": total,
         "sha256": together if rows else None,
@@ -160,12 +163,6 @@ def _hash(path: Path, size: int, changed_ns: int, whole: bool) -> str:
                 file.seek(number * (size - _BLOCK_BYTES) // (_BLOCKS - 1))
                 digest.update(file.read(_BLOCK_BYTES))
     return digest.hexdigest()
-
-
-def _revision(name: str) -> str | None:
-    home = files.expanded(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    path = home / "hub" / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
-    return files.read_text(path).strip() if path.is_file() else None
 
 
 def script_copy(run: Path, script: str) -> Path:

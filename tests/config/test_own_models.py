@@ -32,7 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         place.mkdir(parents=True)
         (place / "config.json").write_text(json.dumps(SMALL))
     (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text(REVISION)
+    for name in ("main", "v1"):
+        (cached / "refs" / name).write_text(REVISION)
     write_weights(Path("mine/model.safetensors"))
     Path("mine/tokenizer.json").touch()
     return tmp_path
@@ -61,6 +62,15 @@ def answer(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def sizes(spec: RunSpec) -> tuple[int, int, int, str]:
     model = spec.model
     return model.hidden_size, model.num_hidden_layers, model.vocab_size, model.family
+
+
+@pytest.mark.parametrize("named", ["org/cached", "org/cached@v1", f"org/cached@{REVISION}"])
+def test_a_model_of_the_hub_is_named_with_its_revision(named: str, folder: Path) -> None:
+    spec = make_spec(f"model={named}", folder=folder)
+    assert (spec.model.hidden_size, spec.model.weights) == (
+        64,
+        str(folder / f"cache/models--org--cached/snapshots/{REVISION}"),
+    )
 
 
 def test_a_sweep_says_once_that_its_points_start_from_the_weights(

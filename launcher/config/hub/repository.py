@@ -28,13 +28,14 @@ _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 
 def is_name(text: str) -> bool:
-    """True for ``organisation/model``."""
-    return in_cache.NAME.match(text) is not None
+    """True for ``organisation/model`` and ``organisation/model@revision``."""
+    return in_cache.split(text) is not None
 
 
 def snapshot(name: str) -> Path | None:
     """The folder of a model in the cache whose ``config.json`` is there; None where it was never fetched."""
-    found = in_cache.snapshot("model", name)
+    named = in_cache.split(name)
+    found = None if named is None else in_cache.snapshot("model", *named)
     return found if found is not None and (found / CONFIG).is_file() else None
 
 
@@ -50,13 +51,15 @@ def command(folder: Path) -> str | None:
 
 def fetch(name: str) -> Path:
     """Fetch a model's ``config.json`` alone into the cache; its folder there; raises ConfigErrors where that fails."""
-    ways = [f"hf download {name} {CONFIG}", "model=./folder"]
+    repository, _, revision = name.partition("@")
+    at = f" --revision {revision}" if revision else ""
+    ways = [f"hf download {repository}{at} {CONFIG}", "model=./folder"]
     if find_spec("huggingface_hub") is None:
         rule = "a model of the Hub is fetched by huggingface_hub, which is not installed for this Python"
         raise ConfigErrors([ConfigError("model", name, rule, [package.install(package.TRAINING), "model=./folder"])])
     said: list[str] = []
     # A thread, because a look-up of the host's name cannot be given a time; it does not outlive the command.
-    thread = threading.Thread(target=lambda: said.append(_fetched(name)), daemon=True)
+    thread = threading.Thread(target=lambda: said.append(_fetched(repository, revision or None)), daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
     problem = said[0] if said else f"the Hub did not answer within {_PATIENCE_S:g} s"
@@ -66,7 +69,7 @@ def fetch(name: str) -> Path:
     return found
 
 
-def _fetched(name: str) -> str:
+def _fetched(name: str, revision: str | None) -> str:
     """Fetch one file; the reason where that fails, else an empty text."""
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -75,8 +78,11 @@ def _fetched(name: str) -> str:
     disable_progress_bars()
     try:
         # One request without retries says whether there is such a file: the download would try six times.
-        get_hf_file_metadata(hf_hub_url(name, CONFIG, endpoint=endpoint), timeout=_REQUEST_S, endpoint=endpoint)
-        hf_hub_download(name, CONFIG, endpoint=endpoint, cache_dir=in_cache.cache(), etag_timeout=_REQUEST_S)
+        url = hf_hub_url(name, CONFIG, revision=revision, endpoint=endpoint)
+        get_hf_file_metadata(url, timeout=_REQUEST_S, endpoint=endpoint)
+        hf_hub_download(
+            name, CONFIG, revision=revision, endpoint=endpoint, cache_dir=in_cache.cache(), etag_timeout=_REQUEST_S
+        )
     except errors.GatedRepoError:
         return "its owner asks who takes it: ask for access on its page on the Hub, then `hf auth login`"
     except errors.RepositoryNotFoundError:

@@ -105,25 +105,29 @@ class Batches:
 
     def training_stream(self, start: Position = _FIRST) -> tuple[Corpus, Order]:
         """The training samples and their order, for an engine that walks through them by itself."""
-        return self._training, self._order(self._training, shuffle=self._context.spec.data.shuffle, start=start)
+        return self._training, order_of(
+            self._context, self._training.size, shuffle=self._context.spec.data.shuffle, start=start
+        )
 
     def held_out_stream(self) -> tuple[Corpus, Order] | None:
         """The held-out samples and their order; None where the run does not evaluate."""
         found = self._held_out
-        return None if found is None else (found, self._order(found, shuffle=isinstance(found, Mix)))
+        return None if found is None else (found, order_of(self._context, found.size, shuffle=isinstance(found, Mix)))
 
-    def _order(self, samples: Corpus, *, shuffle: bool, start: Position = _FIRST) -> Order:
-        spec = self._context.spec
-        return Order(
-            size=samples.size,
-            seed=spec.train.seed,
-            shuffle=shuffle,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.micro_batch_size,
-            data_rank=self._context.data_rank,
-            data_ranks=self._context.data_ranks,
-            start=start,
-        )
+
+def order_of(context: Context, size: int, *, shuffle: bool, start: Position = _FIRST) -> Order:
+    """The order of so many samples, as a rank of the run takes them."""
+    spec = context.spec
+    return Order(
+        size=size,
+        seed=spec.train.seed,
+        shuffle=shuffle,
+        global_batch_size=spec.global_batch_size,
+        micro_batch_size=spec.micro_batch_size,
+        data_rank=context.data_rank,
+        data_ranks=context.data_ranks,
+        start=start,
+    )
 
 
 def _ignore_signals(worker: int) -> None:
@@ -179,7 +183,6 @@ def open_corpora(context: Context) -> Sequence[Corpus]:
 
 
 def _corpus(spec: RunSpec, found: TokenFolder, span: Span) -> Corpus:
-    """One data set of a folder of token ids, as ``data.packing`` cuts it."""
     length, vocabulary = spec.sequence_length, spec.model.vocab_size
     if spec.data.packed != "concat":
         kind = PackedDocuments if spec.data.packed == "documents" else Documents

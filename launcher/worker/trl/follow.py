@@ -65,7 +65,6 @@ class Follower(TrainerCallback):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _phases(self) -> Iterator[None]:
-        """Tell the tracker where forward and backward passes begin."""
         trainer, memory = self._trainer, self._context.memory
         step, backward = trainer.training_step, trainer.accelerator.backward
 

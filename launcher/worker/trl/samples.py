@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 from torch.utils.data import Dataset
@@ -20,30 +20,12 @@ from launcher.data import epoch, task_rows
 from launcher.data.mixing import drawn
 from launcher.spec import edit
 from launcher.worker import data, marks
-from launcher.worker.data import Batches
 from launcher.worker.data.corpus import Corpus
 from launcher.worker.data.order import Order, Position
 from launcher.worker.engine import Context
 
 type Sample = dict[str, Any]
 type Row = dict[str, Any]
-
-
-class Samples(Protocol):
-    """The samples of one run."""
-
-    def identity(self) -> JsonObject:
-        """The samples that are trained on, as a checkpoint names them."""
-
-    @property
-    def first(self) -> tuple[Any, Any]:
-        """What the trainer is made with: data sets to train on and to evaluate on, the latter None without one."""
-
-    def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
-        """The samples of all steps from ``start`` on; ``prepared`` is what the trainer has made of ``first``."""
-
-    def held_out(self, prepared: Any) -> Dataset[Sample] | None:
-        """The samples of one evaluation."""
 
 
 class Stream(Dataset[Sample]):
@@ -118,24 +100,24 @@ class Rows:
 
     def __init__(self, context: Context) -> None:
         self._context, self._spec = context, context.spec
-        data, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
-        sets = [list(task_rows.rows(each, task)) for each in data.sets]
-        self._held_out = sets.pop() if data.evaluated is not None else []
+        own, task, evaluates = self._spec.data, self._spec.task.name, self._spec.evaluates
+        sets = [list(task_rows.rows(each, task)) for each in own.sets]
+        self._held_out = sets.pop() if own.evaluated is not None else []
         for rows in sets:
             count = epoch.held_out(self._spec, len(rows))
             self._held_out += rows[len(rows) - count :]
             del rows[len(rows) - count :]
             if not rows:
                 raise DataError("data.path holds rows of which none is left to train on: name more data")
-        numbers = drawn([len(rows) for rows in sets], data.weights)
+        numbers = drawn([len(rows) for rows in sets], own.weights)
         mixed = zip(sets, numbers, strict=True)
         self._rows = [rows[place % len(rows)] for rows, count in mixed for place in range(count)]
         self._size, self._held_out = len(self._rows), self._held_out if evaluates else []
-        if task == "kto" and data.shuffle:
+        if task == "kto" and own.shuffle:
             self._rows, self._held_out = map(self._shuffled, (self._rows, self._held_out))
 
     def _shuffled(self, rows: list[Row]) -> list[Row]:
-        order = self._order(len(rows), shuffle=True)
+        order = data.order_of(self._context, len(rows), shuffle=True)
         return [rows[order.sample(place)] for place in range(len(rows))]
 
     def identity(self) -> JsonObject:
@@ -146,8 +128,9 @@ class Rows:
 
     @property
     def first(self) -> tuple[Any, Any]:
-        """All rows."""
-        return _table(self._rows), _table(self._held_out) if self._held_out else None
+        """All rows: data sets to train on and, where the run evaluates, to evaluate on."""
+        held_out = datasets.Dataset.from_list(self._held_out) if self._held_out else None
+        return datasets.Dataset.from_list(self._rows), held_out
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The prepared rows; those that the trainer dropped as too long are not among them."""
@@ -156,26 +139,15 @@ class Rows:
                 f"no row of data.path has an answer within train.sequence_length={self._spec.sequence_length} tokens"
             )
         shuffle = self._spec.data.shuffle and self._spec.task.name != "kto"
-        return Stream(prepared, self._order(len(prepared), shuffle=shuffle), start.samples, _left(self._spec, start))
+        order = data.order_of(self._context, len(prepared), shuffle=shuffle)
+        return Stream(prepared, order, start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> Dataset[Sample] | None:
         """The first of the rows that are held out, as many global batches as one evaluation has."""
         if prepared is None:
             return None
         size = min(len(prepared), self._spec.train.eval_steps * self._spec.global_batch_size)
-        return Stream(prepared, self._order(len(prepared), shuffle=False), 0, size)
-
-    def _order(self, size: int, *, shuffle: bool) -> Order:
-        spec, context = self._spec, self._context
-        return Order(
-            size=size,
-            seed=spec.train.seed,
-            shuffle=shuffle,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.micro_batch_size,
-            data_rank=context.data_rank,
-            data_ranks=context.data_ranks,
-        )
+        return Stream(prepared, data.order_of(self._context, len(prepared), shuffle=False), 0, size)
 
 
 def _left(spec: Any, start: Position) -> int:
@@ -183,13 +155,9 @@ def _left(spec: Any, start: Position) -> int:
     return max(1, steps)
 
 
-def _table(rows: list[Row]) -> Any:
-    return datasets.Dataset.from_list(rows)
+type Samples = Tokens | Rows
 
 
 def of(context: Context) -> Samples:
     """The samples of the run's task."""
     return Rows(context) if context.spec.task.rows else Tokens(context)
-
-
-__all__ = ["Batches", "Rows", "Samples", "Stream", "Tokens", "of"]

@@ -33,7 +33,6 @@ def run(context: Context, arguments: Sequence[str]) -> object:
 
 
 def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -> Any:
-    """TRL's trainer of the task, made as its script makes it."""
     trl: Any = importlib.import_module("trl")
     name = _NAMES[context.spec.task.name]
     if context.spec.zero.stage and not context.spec.parallel.shard:
@@ -63,7 +62,6 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
 
 
 def _parsed(trl: Any, name: str, arguments: Sequence[str]) -> tuple[Any, Any, Any]:
-    """The arguments of TRL's script of the task, of its configuration and of its model."""
     script = importlib.import_module("trl.scripts.grpo").GRPOScriptArguments if name == "GRPO" else trl.ScriptArguments
     parser = trl.TrlParser((script, getattr(trl, f"{name}Config"), trl.ModelConfig))
     try:
@@ -95,7 +93,6 @@ def _shard_on_cpus() -> None:
 
 
 def _rewards(script: Any) -> list[Callable[..., Any] | str]:
-    """Reward functions by TRL's names or as ``module.function``, and the folder of a reward model."""
     known = importlib.import_module("trl.rewards")
     found: list[Callable[..., Any] | str] = []
     for word in script.reward_funcs or ():
