@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.backends import _adapters as adapters
 from launcher.base.files import JsonObject
 from launcher.config.hub import observing, reading
 from launcher.estimate import families
@@ -25,7 +26,13 @@ FILE = {
     "num_hidden_layers": 3,
     "torch_dtype": "float32",
 }
-LINE = {"saved": [100.5, 2.0], "extra": [10.0, 0.0], "keeps_input": False}
+LINE = {
+    "saved": [100.5, 2.0],
+    "adapted": [90.5, 2.0],
+    "frozen": [60.5, 2.0],
+    "extra": [10.0, 0.0],
+    "keeps_input": False,
+}
 FORMS = dict.fromkeys(("fp32", "bf16", "mixed"), LINE)
 FOUND: JsonObject = {
     "class": "Lfm2Config",
@@ -52,6 +59,7 @@ FOUND: JsonObject = {
         "mixer": {"mixer.in_proj.weight": [16, 8], "mixer.A_log": [4]},
         "mixer experts": {"mixer.experts.up_proj": [4, 6, 8]},
     },
+    "linears": ["in_proj"],
     "attention": "causal_sdpa",
     "logits": [1.0, None],
     "passes": {"mixer": FORMS, "mixer experts": FORMS},
@@ -106,8 +114,12 @@ def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built
 
 def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: list[str]) -> None:
     engine = EngineTraits(library="transformers", size=2, residual_size=2, sequence_length=10)
-    [row] = observed.saved(_spec(FILE).model, 1, engine)
-    assert (row.name, row.bytes) == ("tensors of mixer experts", 121)
+    rows = observed.saved(_spec(FILE).model, 1, engine)
+    assert [(row.name, row.bytes, row.only_readers) for row in rows] == [
+        ("tensors of mixer experts", 81, False),
+        ("inputs of linears of mixer experts", 30, True),
+        ("inputs of other weights of mixer experts", 10, True),
+    ]
     assert not observed.attends(_spec(FILE).model, 0)
 
 
@@ -119,6 +131,14 @@ def test_another_size_than_was_built_is_refused_with_the_one_that_was(built: lis
     assert (error.path, error.way_out) == ("model.num_hidden_layers", ("model.num_hidden_layers=3",))
     [error] = families.check(parse({**run, "model": {**group, "extra": {}}}))
     assert error.path == "model.family"
+
+
+def test_an_adapter_is_beside_the_linears_that_were_found_and_none_else(built: list[str]) -> None:
+    spec = _spec(FILE, "adapter=lora", "adapter.targets=[in_proj]", "adapter.rank=4", "parallel=fsdp")
+    assert list(adapters.check(spec)) == []
+    assert parameter_counts(spec, observed)[0] == FOUND["parameters"] + 2 * 4 * (16 + 8)
+    [error] = adapters.check(_spec(FILE, "adapter=lora", "adapter.targets=[up_proj]", "parallel=fsdp"))
+    assert error.way_out == ("adapter.targets=[in_proj]",)
 
 
 @pytest.mark.parametrize("word", ["parallel.tensor=2", "checkpointing=selective", "model.attention=eager"])
@@ -148,11 +168,13 @@ def test_the_reason_is_said_where_no_class_can_be_built(monkeypatch: pytest.Monk
 
 
 def test_a_limit_without_end_is_the_default_of_its_class(built: list[str]) -> None:
-    text = json.dumps({**FILE, "time_step_limit": [0.0, float("inf")]})
-    assert "Infinity" in text
-    found = reading.read(text, "config.json")
-    assert not found.errors
-    assert [left.key for left in found.imported.left_out if left.matters] == []
+    for infinity in (float("inf"), {"__float__": "Infinity"}):
+        text = json.dumps({**FILE, "time_step_limit": [0.0, infinity]})
+        assert "Infinity" in text
+        found = reading.read(text, "config.json")
+        assert not found.errors
+        assert [left.key for left in found.imported.left_out if left.matters] == []
+    assert len(built) == 1
 
 
 TINY: dict[str, dict[str, Any]] = {

@@ -22,8 +22,9 @@ from launcher.estimate.rank.family import Family
 _HEADS = ("ForCausalLM", "LMHeadModel")
 
 
-_NO_LIMIT = re.compile(r'"time_step_limit"(\s*:\s*)\[\s*0(?:\.0)?\s*,\s*Infinity\s*\]')
-"""The default of every class with Mamba layers, in JSON that only Python reads."""
+_INFINITY = r'(?:Infinity|\{\s*"__float__"\s*:\s*"Infinity"\s*\})'
+_NO_LIMIT = re.compile(rf'"time_step_limit"(\s*:\s*)\[\s*0(?:\.0)?\s*,\s*{_INFINITY}\s*\]')
+"""The default of every class with Mamba layers, in JSON that only Python reads, or in the words of transformers 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

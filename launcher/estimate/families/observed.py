@@ -9,7 +9,8 @@ where it is installed saves less.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -88,7 +89,8 @@ def block(model: ModelSpec, layer: int) -> list[Weight]:
     for name, shape in _kinds(model)[kind(model, layer)].items():
         key = (_EXPERT.sub("experts.", name), tuple(shape))
         grouped[key] = grouped.get(key, 0) + 1
-    return [_weight(name, shape, count) for (name, shape), count in grouped.items()]
+    linears = found(model).get("linears", ())
+    return [_weight(name, shape, count, linears) for (name, shape), count in grouped.items()]
 
 
 def head(model: ModelSpec, vocabulary: int) -> list[Weight]:
@@ -101,7 +103,9 @@ def _table(model: ModelSpec, vocabulary: int, name: str, shape: list[int]) -> We
     return Weight(name=name, shape=(rows, *shape[1:]))
 
 
-def _weight(name: str, shape: tuple[int, ...], count: int) -> Weight:
+def _weight(name: str, shape: tuple[int, ...], count: int, linears: Collection[str]) -> Weight:
+    if name.endswith(".weight") and name.split(".")[-2] in linears:
+        return Weight(name=name, shape=shape, copies=count, split="tensor")
     if "experts." in name and (count > 1 or len(shape) > 2):
         copies, one = (count, shape) if count > 1 else (shape[0], shape[1:])
         return Weight(name=name, shape=one, split="expert", copies=copies)
@@ -131,8 +135,20 @@ def _row(name: str, line: list[float], engine: EngineTraits) -> SavedTensor:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """All that one layer saves, in one row."""
-    return [_row(f"tensors of {kind(model, layer)}", _passes(model, layer, engine)["saved"], engine)]
+    """What one layer saves with frozen weights, and what for the gradients of its linears and of its other weights."""
+    seen, word = _passes(model, layer, engine), kind(model, layer)
+    readers = tuple(found(model).get("linears", ()))
+    frozen, adapted = (seen.get(name, seen["saved"]) for name in ("frozen", "adapted"))
+    inputs, others = _less(adapted, frozen), _less(seen["saved"], adapted)
+    return [
+        replace(_row(f"tensors of {word}", frozen, engine), readers=readers),
+        replace(_row(f"inputs of linears of {word}", inputs, engine), readers=readers, only_readers=True),
+        replace(_row(f"inputs of other weights of {word}", others, engine), only_readers=True),
+    ]
+
+
+def _less(line: list[float], other: list[float]) -> list[float]:
+    return [whole - part for whole, part in zip(line, other, strict=True)]
 
 
 def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from launcher.base.frozen import dataclass
 from launcher.worker import replaced
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.model.network import base
-from launcher.worker.observe.structure import Structure, structure
+from launcher.worker.observe.structure import Structure, linears, structure
 from launcher.worker.trace.one_depth import gpu_kernels
 
 _CHUNK = 64
@@ -63,6 +63,8 @@ class Seen:
     """Bytes of one layer at one length."""
 
     saved: int  # Storages that its forward pass saves, each once, without parameters and what all layers share.
+    adapted: int  # Those that it saves where the weights are trained that an adapter may stand beside, and no others.
+    frozen: int  # Those that it saves where none of its parameters is trained.
     keeps_input: bool  # True if the tensor that it is called with is one of them.
     extra: int  # The most beyond those that its backward pass allocates, without gradients of matrices.
 
@@ -78,6 +80,8 @@ def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObje
         for name in found.kinds:
             rows[name][form] = {
                 "saved": _for_a_token([one[name].saved for one in seen], lengths),
+                "adapted": _for_a_token([one[name].adapted for one in seen], lengths),
+                "frozen": _for_a_token([one[name].frozen for one in seen], lengths),
                 "extra": _for_a_token([one[name].extra for one in seen], lengths),
                 "keeps_input": seen[0][name].keeps_input,
             }
@@ -117,7 +121,8 @@ def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
 
 def _at(found: Structure, made: Any, length: int, whole: bool) -> dict[str, Seen]:
     calls, blocks = _calls(found, made, length, whole), made.get_submodule(found.path)
-    return {name: _layer(blocks[layer], calls[layer]) for name, layer in found.kinds.items()}
+    adapted = linears(found)
+    return {name: _layer(blocks[layer], calls[layer], adapted) for name, layer in found.kinds.items()}
 
 
 def _calls(found: Structure, made: Any, length: int, whole: bool) -> dict[int, Call]:
@@ -156,23 +161,19 @@ def _apart(each: Any) -> Any:
     return each.detach() if isinstance(each, torch.Tensor) else each
 
 
-def _layer(block: nn.Module, call: Call) -> Seen:
+def _layer(block: nn.Module, call: Call, linears_of_it: Collection[str]) -> Seen:
     args, kwargs = tree_map(_apart, call)
     inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
     hidden = (args[0] if args else kwargs["hidden_states"]).requires_grad_()
     kept = (*block.parameters(), *block.buffers(), *(each for each in inputs if each is not hidden))
     known = {each.untyped_storage()._cdata for each in kept}
-    saved: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in known:
-            saved[storage._cdata] = storage.nbytes()
-        return tensor
-
+    with _training(block, linears_of_it), _saving(known) as adapted:
+        block(*args, **kwargs)
+    with _training(block, ()), _saving(known) as frozen:
+        block(*args, **kwargs)
     with _WithoutValues(block.parameters()) as live, _dropping_gradients(block):
         live.follow(inputs)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with _saving(known) as saved:
             output = block(*args, **kwargs)
         output = output[0] if isinstance(output, tuple | list) else output
         gradient = torch.ones_like(output)
@@ -181,9 +182,41 @@ def _layer(block: nn.Module, call: Call) -> Seen:
         torch.autograd.backward(output, gradient)
     return Seen(
         saved=sum(saved.values()),
+        adapted=sum(adapted.values()),
+        frozen=sum(frozen.values()),
         keeps_input=hidden.untyped_storage()._cdata in saved,
         extra=max(0, live.peaks["backward"] - before),
     )
+
+
+@contextlib.contextmanager
+def _saving(known: set[int]) -> Iterator[dict[int, int]]:
+    """The bytes of each storage that is saved and not ``known``."""
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved
+
+
+@contextlib.contextmanager
+def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
+    """Let the weights of these linears alone be trained for a while."""
+    frozen = {
+        name: each
+        for name, each in block.named_parameters()
+        if each.requires_grad and name.removesuffix(".weight").rpartition(".")[2] not in linears
+    }
+    for each in frozen.values():
+        each.requires_grad_(False)
+    yield
+    for each in frozen.values():
+        each.requires_grad_()
 
 
 @contextlib.contextmanager

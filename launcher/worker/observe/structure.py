@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from launcher.worker.model.network import CAUSAL_SDPA, base
 
 _BLOCKS = ("h", "layers", "blocks")
 """Where the classes of ``transformers`` hold their layers (``launcher.worker.model.network.numbered``)."""
+
+_ROUTED = re.compile(r"(?:^|\.)experts(?:\.|$)")
+"""The place of experts that are modules of their own."""
 
 _MARKS = ("layer_type", "sliding_window", "is_sliding", "attention_type", "has_experts", "use_rope", "is_causal")
 """Attributes of modules by which layers of equal parameters may compute differently."""
@@ -149,7 +153,27 @@ def weights(found: Structure) -> JsonObject:
         else:
             (after if seen else before)[name] = list(each.shape)
     _require_all_counted(found)
-    return {"before": before, "after": after, "kinds": kinds}
+    return {"before": before, "after": after, "kinds": kinds, "linears": linears(found)}
+
+
+def linears(found: Structure) -> list[str]:
+    """Names of the layers' linears that an adapter may wrap: no expert's, router's or one whose weight a kernel reads.
+
+    Kernels of a state space read the weights of all its linears but the first (``mamba_inner_fn`` of mamba-ssm).
+    """
+    names: dict[str, bool] = {}
+    for layer in found.kinds.values():
+        scans = {
+            path.rpartition(".")[0] for path, each in found.blocks[layer].named_modules() if path.endswith("conv1d")
+        }
+        for path, each in found.blocks[layer].named_modules():
+            place, _, name = path.rpartition(".")
+            if isinstance(each, nn.Linear | nn.Conv1d):
+                plain = (
+                    type(each) is nn.Linear and not _ROUTED.search(place) and (place not in scans or name == "in_proj")
+                )
+                names[name] = names.get(name, True) and plain
+    return [name for name, plain in names.items() if plain and name not in ("gate", "router")]
 
 
 def _require_all_counted(found: Structure) -> None:
