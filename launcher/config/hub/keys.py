@@ -65,10 +65,10 @@ NO_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(_TRAINING_OF_MPT, "no effect: of the program that trained it"),
     **dict.fromkeys(_IMPLEMENTATION, "no effect: the same maths by other kernels; model.attention chooses here"),
     "auto_map": "no effect: transformers has a class of this model_type, which is built; the folder's code is not run",
-    "aux_loss_alpha": "no effect: transformers' class adds no such loss",
+    **dict.fromkeys(("aux_loss_alpha", "seq_aux"), "no effect: transformers' class adds no such loss"),
     "chunk_size_feed_forward": "no effect: transformers' class does not read it",
-    "compression_config": _STORED,
-    "dtype": "no effect: of the stored weights; precision decides here",
+    **dict.fromkeys(("compression_config", "quantization_config"), _STORED),
+    **dict.fromkeys(("dtype", "torch_dtype"), "no effect: of the stored weights; precision decides here"),
     "ep_size": "no effect: parallel.expert decides here",
     "is_decoder": "no effect: the class is a decoder in any case",
     "max_window_layers": "no effect: of sliding windows, which no layer has",
@@ -78,10 +78,7 @@ NO_EFFECT: Mapping[str, str] = {
     "output_router_logits": "no effect: the loss here is cross entropy alone",
     "pretraining_tp": "no effect: the same maths in slices, which transformers no longer computes",
     "qk_head_dim": "no effect: the sum of qk_nope_head_dim and qk_rope_head_dim",
-    "quantization_config": _STORED,
     "router_aux_loss_coef": "no effect: output_router_logits is false, so that no such loss is added",
-    "seq_aux": "no effect: transformers' class adds no such loss",
-    "torch_dtype": "no effect: of the stored weights; precision decides here",
 }
 """Keys that change nothing of training, with the reason."""
 

@@ -76,7 +76,7 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
     if media or kind in _IMAGES or kind in _SOUND:
         what = " and ".join(media) or ("images" if kind in _IMAGES else "sound")
         rule = f"this is a model of text and {what}, and only language models of text are trained here"
-        return ConfigError(where, kind, rule, [*_text_model(content, known), _OWN_SCRIPT])
+        return ConfigError(where, kind, rule, [_OWN_SCRIPT])
     if (sentence := _other_kind(kind)) is not None:
         return ConfigError(where, kind, sentence, [_OWN_SCRIPT])
     relatives = [*_relatives(content, known)]
@@ -159,15 +159,6 @@ def _other_kind(kind: str) -> str | None:
     if kind in _SEQ2SEQ:
         return "this is an encoder with a decoder, and only models of a decoder alone are trained"
     return None
-
-
-def _text_model(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
-    """The language model inside, where a family reads it: another model, whose other encoder is not trained."""
-    for key in _TEXT:
-        within = content.get(key)
-        if isinstance(within, Mapping) and within.get("model_type") in known:
-            way_out = f"save the object {key} as a config.json of its own to train its text model alone"
-            yield f"{way_out} (model_type: {within['model_type']})"
 
 
 def _architectures(content: Mapping[str, Any]) -> list[str]:

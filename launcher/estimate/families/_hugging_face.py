@@ -34,11 +34,13 @@ NAMES = CheckpointNames(
 
 EXPERTS = "the experts, whose weights are held together in one tensor of three dimensions"
 
+LEGAL: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,), "normalization": ("rmsnorm",), "position_embedding": ("rope",), "dropout": (0.0,),
+}  # fmt: skip
+"""What all of them have alike."""
+
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,),
-    "normalization": ("rmsnorm",),
-    "position_embedding": ("rope",),
-    "dropout": (0.0,),
+    **LEGAL,
     "kv_lora_rank": (0,),
     "num_experts": (0,),
     "num_shared_experts": (0,),

@@ -27,12 +27,9 @@ traits = FamilyTraits(
 _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 LEGAL: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,),
-    "normalization": ("rmsnorm",),
-    "position_embedding": ("rope",),
+    **_hugging_face.LEGAL,
     "mlp_bias": (False,),
     "qk_norm": (False,),
-    "dropout": (0.0,),
     "sliding_window": (None,),
 }
 """DeepseekV3ForCausalLM."""

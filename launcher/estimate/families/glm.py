@@ -24,12 +24,9 @@ traits = FamilyTraits(
 )
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,),
-    "normalization": ("rmsnorm",),
-    "position_embedding": ("rope",),
+    **_hugging_face.LEGAL,
     "attention_output_bias": (None, False),
     "mlp_bias": (False,),
-    "dropout": (0.0,),
     "kv_lora_rank": (0,),
     "sliding_window": (None,),
 }

@@ -33,11 +33,8 @@ first_norm_backward = llama.first_norm_backward
 saves_input = llama.saves_input
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,),
-    "normalization": ("rmsnorm",),
-    "position_embedding": ("rope",),
+    **_hugging_face.LEGAL,
     "mlp_bias": (False,),
-    "dropout": (0.0,),
     "kv_lora_rank": (0,),
     "num_shared_experts": (0,),
     "routed_scaling_factor": (1.0,),
