@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -31,16 +31,23 @@ class Followed:
         self._constants = _foreign.constants(self._tree.body)
 
     def function(self, name: str | None) -> JsonObject:
-        """What the function of this name returns, or the only one there is; raises ConfigErrors for several."""
+        """What the function of this name returns or makes, or the only one there is, or a text without functions.
+
+        Raises:
+            ConfigErrors: There are several functions, or nothing that can be followed.
+        """
         public = [each for each in self._functions if not each.startswith("_")]
         if name is None and len(public) == 1:
             name = public[0]
-        if name not in self._functions:
+        if name is None and not public:
+            found = self._made(self._tree.body, dict(self._constants), 0)
+        elif name in self._functions:
+            found = self._returned(self._functions[name], {}, 0)
+        else:
             rule = f"it has {'several configurations' if public else 'no function that returns a configuration'}"
             raise ConfigErrors([ConfigError(self._path, name, rule, [f"--set config={each}" for each in public])])
-        found = self._returned(self._functions[name], {}, 0)
         if not isinstance(found, dict):
-            rule = "it returns no configuration whose text can be followed"
+            rule = "it makes no configuration whose text can be followed"
             raise ConfigErrors([ConfigError(self._path, name, rule)])
         return found
 
@@ -67,12 +74,16 @@ class Followed:
         return [value for value in found if isinstance(value, str) and value != OPEN]
 
     def _returned(self, function: ast.FunctionDef, given: Mapping[str, Any], depth: int) -> Any:
-        names = {**self._constants, **self._defaults(function), **given}
-        for statement in function.body:
+        return self._made(function.body, {**self._constants, **self._defaults(function), **given}, depth)
+
+    def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
+        """What statements return, else the last whole configuration among their names."""
+        for statement in body:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self._value(statement.value, names, depth)
             self._assign(statement, names, depth)
-        return OPEN
+        whole = [each for each in names.values() if isinstance(each, dict) and _is_whole(each)]
+        return whole[-1] if whole else OPEN
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, Any]:
         """Arguments that have a default."""
@@ -120,7 +131,8 @@ class Followed:
             positional = zip((each.arg for each in self._functions[name].args.args), node.args, strict=False)
             said = {argument: self._value(value, names, depth) for argument, value in positional}
             return self._returned(self._functions[name], {**said, **given}, depth + 1)
-        if not name and isinstance(node.func, ast.Attribute):  # A method of what a call returns.
+        of_value = not name or isinstance(names.get(name.partition(".")[0]), dict)
+        if of_value and isinstance(node.func, ast.Attribute):  # A method of what a call returns, or of its name.
             held = self._value(node.func.value, names, depth)
             return {**held, **given} if isinstance(held, dict) else OPEN
         return {
@@ -128,6 +140,10 @@ class Followed:
             **{str(place): self._value(each, names, depth) for place, each in enumerate(node.args)},
             **given,
         }
+
+
+def _is_whole(value: Mapping[str, Any]) -> bool:
+    return str(value.get("class")).endswith(("ConfigContainer", "Trainer.Config"))
 
 
 def _called_last(node: ast.Call) -> str:

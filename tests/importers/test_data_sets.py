@@ -120,3 +120,23 @@ def test_rows_of_a_validation_are_those_of_a_set_of_its_own() -> None:
     wanted = {"data.split": "train[:95%]", "data.eval_split": "train[95%:]", "train.eval_every": 50}
     assert wanted.items() <= found.recipe["set"].items()
     assert not any(left.matters for left in found.left_out)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_configuration_that_a_script_makes_and_does_not_return_is_read(inside: bool) -> None:
+    made = """
+        bridge = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B")
+        model = bridge.to_megatron_provider(load_weights=False)
+        model.seq_length = 2048
+        blend = [["/d/a", "/d/b"], [1, 3]]
+        cfg = ConfigContainer(
+            model=model, train=TrainingConfig(train_iters=10), dataset=GPTDatasetConfig(blend=blend, split="9,1,0")
+        )
+        """
+    head = "from megatron.bridge import AutoBridge\n"
+    text = f"{head}def main():{made}" if inside else head + dedent(made)
+    found = importlib.import_module("launcher.importers.megatron_bridge").read(text, "train.py")
+    assert found.recipe["choose"]["model"] == "meta-llama/Llama-3.2-1B"
+    wanted = {"train.sequence_length": 2048, "train.steps": 10, "data.eval_fraction": 0.1}
+    mix = [{"path": "/d/a", "weight": 1}, {"path": "/d/b", "weight": 3}]
+    assert (wanted | {"data.mix": mix}).items() <= found.recipe["set"].items()
