@@ -109,6 +109,8 @@ def say(reading: Reading, sets: Sequence[DataSet]) -> None:
     mix = []
     for each in sets:
         part = {name: value for name, value in each.said.items() if value is not None}
+        if any(one.said.get("weight") is not None for one in sets):
+            part.setdefault("weight", 1.0)
         mix.append(part | ({"source": each.source} if each.source != chosen else {}))
         for key in each.keys:
             reading.ledger.say(key, "data", "data.mix", "data.path")

@@ -90,7 +90,10 @@ def _data_sets(reading: Reading) -> None:
     stages = _foreign.parts(reading.ledger.values, "data_stages")
     block = f"{stages[0]}.data" if stages else "data"
     for stage in stages[1:]:
-        reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
+        if _of(reading, stage) == _of(reading, stages[0]):
+            reading.idle("the same data go on, in an order of their own there", stage)
+        else:
+            reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
     if stages:
         reading.idle("of the one stage that there is", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
     hub, splits = (
@@ -117,6 +120,12 @@ def _data_sets(reading: Reading) -> None:
     reading.say_count(f"{block}.num_loading_workers", "data.workers")
     reading.say_count(f"{block}.seed", "train.seed")
     apply(under(_OF_DATA, f"{block}."), reading)
+
+
+def _of(reading: Reading, stage: str) -> dict[str, Any]:
+    """The data of a stage."""
+    start = f"{stage}.data."
+    return {key.removeprefix(start): value for key, value in reading.ledger.values.items() if key.startswith(start)}
 
 
 def _folders(reading: Reading, block: str) -> bool:

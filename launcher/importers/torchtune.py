@@ -46,7 +46,7 @@ _OPTIMIZERS: Mapping[str, str] = {
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Any] = {
     "optimizer.schedule": "constant", "optimizer.weight_decay": 0.01, "optimizer.beta2": 0.999, "optimizer.clip": 0.0,
-    "train.epochs": 1, "data.eval_fraction": 0.0, "parallel": "fsdp",
+    "data.eval_fraction": 0.0, "parallel": "fsdp",
 }  # fmt: skip
 
 
@@ -58,7 +58,8 @@ def read(text: str, path: str) -> Imported:
     apply(TABLE, reading)
     _steps(reading)
     kept = {} if reading.choose.get("optimizer") != "sgd" else {"optimizer.beta2": 0.95}
-    defaults(reading, {**_DEFAULTS, **kept})
+    length = {} if "train.steps" in reading.settings else {"train.epochs": 1}
+    defaults(reading, {**_DEFAULTS, **kept, **length})
     _pure(reading)
     if "model" in reading.choose:
         reading.settings.setdefault("data.tokenizer", reading.choose["model"])

@@ -140,3 +140,25 @@ def test_a_configuration_that_a_script_makes_and_does_not_return_is_read(inside:
     wanted = {"train.sequence_length": 2048, "train.steps": 10, "data.eval_fraction": 0.1}
     mix = [{"path": "/d/a", "weight": 1}, {"path": "/d/b", "weight": 3}]
     assert (wanted | {"data.mix": mix}).items() <= found.recipe["set"].items()
+
+
+def test_the_length_of_an_epoch_that_is_cut_off_is_said_once() -> None:
+    found = read("torchtune", dedent(FILES["torchtune"][0]) + "max_steps_per_epoch: 50\nepochs: 2\n")
+    assert found.recipe["set"]["train.steps"] == 100
+    assert "train.epochs" not in found.recipe["set"]
+
+
+def test_a_set_without_a_weight_beside_one_with_it_weighs_one() -> None:
+    text = FILES["axolotl"][0].replace("path: tatsu-lab/alpaca,", "path: tatsu-lab/alpaca, weight: 2.0,")
+    assert [part["weight"] for part in read("axolotl", text).recipe["set"]["data.mix"]] == [1.0, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("second", "matters"), [("/d/a", False), ("/d/b", True)])
+def test_a_later_stage_matters_where_its_data_are_others(second: str, matters: bool) -> None:
+    stages = [
+        f"  - {{name: s{n}, start_training_step: {1 + 9 * n}, data: {{dataset: {{dataset_folder: {path}}}, seed: 1}}}}"
+        for n, path in enumerate(("/d/a", second))
+    ]
+    found = read("nanotron", "\n".join(["data_stages:", *stages, "tokens: {train_steps: 15}"]))
+    assert any(each.matters for each in found.left_out if each.key.startswith("data_stages.1")) == matters
+    assert found.recipe["set"]["data.path"] == "/d/a"
