@@ -41,7 +41,8 @@ _WHAT = (
     " any, and of all frameworks' constants (all); low and high: quantiles 0.05 and 0.95 of measured speed over what"
     " is predicted without the runs of the same model, three models of all frameworks counted in; elsewhere: over what"
     " is predicted without a pair, and all: without a framework: the quantiles 0.05 of all pairs', or of all sources'"
-    " frameworks', low ends, and 0.95 of their high ends; anchored: of runs on several nodes over what one of one node says of them, of the same layout or of others,"
+    " frameworks', low ends, and 0.95 of their high ends; anchored:"
+    " of runs on several nodes over what one of one node says of them, of the same layout or of others,"
     " each source with one vote; experts: the same of runs of models"
     " with experts"
 )

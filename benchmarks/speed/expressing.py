@@ -77,7 +77,9 @@ def express(line: Line, catalog: Catalog) -> Row:
     base = registry.load("backends", framework.engine)
     backend = StandIn(base=base, executes=_execution(line, framework), fitted=framework.fitted)
     row = replace(row, spec=_shared_out(spec), backend=backend, memory=_memory(framework, backend), measured=measured)
-    row = replace(row, moe=row.moe or spec.model.num_experts > 0)  # A source may name experts in the model's name alone.
+    row = replace(
+        row, moe=row.moe or spec.model.num_experts > 0
+    )  # A source may name experts in the model's name alone.
     return replace(row, left_out=OUT_OF_MEMORY) if row.oom else row
 
 

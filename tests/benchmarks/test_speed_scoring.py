@@ -152,6 +152,17 @@ def test_a_constant_is_the_median_of_measured_over_predicted() -> None:
     assert (frameworks["F"]["constant"], frameworks["F"]["rows"]) == (0.95, 6)
 
 
+def test_the_band_of_new_stacks_reaches_as_far_as_the_bands_of_all_but_one_in_twenty() -> None:
+    groups = [[0.9] * 8 + [1.1] * 8] * 8 + [[0.5] * 5] + [[2.0] * 5]
+    items = [
+        item(speed * 100, 100, framework=f"F{number}", family=f"f{number}")
+        for number, speeds in enumerate(groups)
+        for speed in speeds
+    ]
+    found = calibrating.content([family_of(items)])["all"]
+    assert (found["low"], found["high"]) == (0.5, 2.0)  # type: ignore[index]
+
+
 def test_models_with_experts_have_constants_of_their_own() -> None:
     rows = [item(90, 100)] * 5 + [item(60, 100, moe=True, task="pretrain")] * 5
     found = calibrating.content([family_of(rows)])
