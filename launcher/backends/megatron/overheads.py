@@ -194,9 +194,9 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if rank.spec.zero.stage != 1 or (rank.engine.quantised is not None and rank.engine.quantised.parameters):
         return
-    source, z_par, z_acc = (
+    source, (z_par, z_acc) = (
         "Megatron-core param_and_grad_buffer.py",
-        *map(rank.dtypes.size, ("parameters", "accumulate")),
+        map(rank.dtypes.size, ("parameters", "accumulate")),
     )
     what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
     expression = "z_par * P + z_acc * trained"
@@ -234,10 +234,7 @@ def userbuffers(rank: RankModel) -> Iterator[MemoryTerm]:
     fp8 makes some of them half as large. No run with them was measured.
     """
     if rank.cuda and rank.spec.backend.argument("tp-comm-overlap"):
-        what, source = (
-            "user buffers of tensor parallel products",
-            "transformer_engine/pytorch/module/base.py, initialize_ub",
-        )
+        what, source = "user buffers of tensor parallel products", "transformer_engine/pytorch/module/base.py"
         h, tok = rank.spec.model.hidden_size, rank.tokens
         yield term("communicators", ALWAYS, what, "n * 2 * h * tok", source, n=USERBUFFERS, h=h, tok=tok)
 
@@ -274,10 +271,10 @@ def global_buffer(rank: RankModel, how: Implementation) -> Iterator[MemoryTerm]:
     if not how.transformer_engine and not spec.model.kv_lora_rank:
         a = ceil(spec.model.num_attention_heads * rank.view.tensor)
     if h or a:
-        what, source, expression = (
+        what, expression, source = (
             "Megatron-core's global buffer",
-            "Megatron-core core/utils.py",
             "z * max(h, a * s) * tok",
+            "Megatron-core core/utils.py",
         )
         z, s, tok = rank.engine.size, spec.sequence_length, rank.tokens
         yield term("gather_buffers", TRAINING, what, expression, source, z=z, h=h, a=a, s=s, tok=tok)
@@ -327,12 +324,8 @@ def exchanged_tokens(rank: RankModel, how: Implementation) -> Iterator[MemoryTer
         SavedTensor(name="routed tokens", bytes=n * rank.engine.size * model.hidden_size, share="routed", part="moe"),
         SavedTensor(name="shared", bytes=shared * rank.engine.size * model.hidden_size, share="residual", part="moe"),
     ]
-    what, source, k = (
-        "routed tokens and outputs of experts",
-        "Megatron-core transformer/moe/moe_layer.py",
-        rank.token_bytes(rows),
-    )
-    yield term("temporary", ("forward",), what, "k * tok", source, k=k, tok=rank.tokens)
+    what, source = "routed tokens and outputs of experts", "Megatron-core transformer/moe/moe_layer.py"
+    yield term("temporary", ("forward",), what, "k * tok", source, k=rank.token_bytes(rows), tok=rank.tokens)
 
 
 def _dispatched_once(spec: RunSpec) -> bool:

@@ -29,18 +29,14 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if (choices := of(model).traits.choices) is not None:
         yield from choices(spec)
         return
-    extra = dict(model.extra)
-    if of(model).traits.experts and spec.backend.name == "megatron" and _is_count(extra.get("shared_width")):
+    extra, width = dict(model.extra), model.extra.get("shared_width")
+    if of(model).traits.experts and spec.backend.name == "megatron" and type(width) is int and width > 0:
         del extra["shared_width"]
     for key, value, neutral in (("model_type", model.model_type, None), ("extra", extra, {})):
         if value != neutral:
             rule = f"family={model.family} has no such choice: it is of family=transformers"
             ways = ["model.family=transformers", edit.override(f"model.{key}", neutral)]
             yield ConfigError(f"model.{key}", value, rule, ways)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 0
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

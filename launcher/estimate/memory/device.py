@@ -81,7 +81,7 @@ def needed(rank: RankModel, allocated: int, between_steps: int) -> int:
     """Bytes with which the allocator does not run out of memory where so many are allocated."""
     share = allocator(rank.spec).needed
     if rank.engine.states_in_buffers:
-        return allocated + ceil(_of_passing(share) * max(0, allocated - between_steps))
+        return allocated + ceil(_exactly(round(share * _OF_PASSING, 3)) * max(0, allocated - between_steps))
     return ceil(allocated * (1 + share))
 
 
@@ -93,16 +93,11 @@ def fragmentation(rank: RankModel, allocated: int, between_steps: int) -> Memory
     """
     lost, what = allocator(rank.spec), "segments that the caching allocator holds and does not use"
     if rank.engine.states_in_buffers:
-        share, stays = _of_passing(lost.reserved), between_steps
+        share, stays = _exactly(round(lost.reserved * _OF_PASSING, 3)), between_steps
         expression = "lost * (size - stays)"
         return term("fragmentation", ALWAYS, what, expression, lost.source, lost=share, size=allocated, stays=stays)
     share = _exactly(lost.reserved)
     return term("fragmentation", ALWAYS, what, "lost * size", lost.source, lost=share, size=allocated)
-
-
-@cache
-def _of_passing(share: float) -> Fraction:
-    return Fraction(str(round(share * _OF_PASSING, 3)))
 
 
 @cache

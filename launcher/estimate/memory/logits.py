@@ -141,12 +141,8 @@ def _of_hidden_states(rank: RankModel, per_entry: Value) -> Iterator[MemoryTerm]
     Sequence parallelism scatters the sum over tensor parallel ranks
     (``LinearWithGradAccumulationAndAsyncCommunication`` of Megatron-core ``tensor_parallel/layers.py``).
     """
-    source, z, h, tok = (
-        "Megatron-core tensor_parallel/layers.py",
-        rank.engine.size,
-        rank.spec.model.hidden_size,
-        rank.tokens,
-    )
+    source, z, h = "Megatron-core tensor_parallel/layers.py", rank.engine.size, rank.spec.model.hidden_size
+    tok = rank.tokens
     yield _logits(rank, "loss_backward", per_entry, tok, source).at("product")
     share = rank.view.residual if rank.view.residual < 1 else 0
     what, part = "gradient of the hidden states", ceil(h * share)

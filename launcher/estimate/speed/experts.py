@@ -94,9 +94,8 @@ def exchange(model: ModelSpec, shape: Shape) -> Pass:
     """Tokens to the ranks of their experts, and the results back, as far as nothing hides them."""
     if shape.expert == 1:
         return NOTHING
-    dispatcher = shape.execution.dispatcher
     ways = {"all_to_all": _copied, "all_gather": _gathered}
-    one, size = ways.get(dispatcher, _forwarded)(model, shape)
+    one, size = ways.get(shape.execution.dispatcher, _forwarded)(model, shape)
     left = 1 - shape.execution.expert_overlap
     return Pass(expert=2 * one * left, expert_bytes=2 * size, launches=8)
 

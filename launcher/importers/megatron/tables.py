@@ -49,8 +49,8 @@ KEPT = names_in("""
     num-layers-at-start-in-bf16 outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
     overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush overlap-param-gather
     overlap-param-gather-with-optimizer-step pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha
-    qk-clip-threshold reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved
-    rotary-percent rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
+    qk-clip-threshold reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved rotary-percent
+    rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
     suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg
     tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
     use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
