@@ -137,6 +137,8 @@ def test_an_adapter_is_beside_the_linears_that_were_found_and_none_else(built: l
     spec = _spec(FILE, "adapter=lora", "adapter.targets=[in_proj]", "adapter.rank=4", "parallel=fsdp")
     assert list(adapters.check(spec)) == []
     assert parameter_counts(spec, observed)[0] == FOUND["parameters"] + 2 * 4 * (16 + 8)
+    packed = _spec(FILE, "adapter=qlora", "adapter.targets=[in_proj]", "parallel=fsdp")
+    assert [error.way_out for error in observed.not_computed(packed)] == [("adapter=lora",)]
     [error] = adapters.check(_spec(FILE, "adapter=lora", "adapter.targets=[up_proj]", "parallel=fsdp"))
     assert error.way_out == ("adapter.targets=[in_proj]",)
 

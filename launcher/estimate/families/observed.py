@@ -197,6 +197,9 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
     if how.mode == "selective":
         rule = f"the parts of a layer of a {model.model_type} are not told apart here"
         yield ConfigError("checkpointing.mode", how.mode, rule, ["checkpointing=full", "checkpointing=none"])
+    if spec.adapter.name == "qlora":
+        rule = "of layers that no formula describes this version packs no weights"
+        yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora"])
     wanted = "eager" if found(model).get("attention") == "eager" else "sdpa"
     if model.attention not in (wanted, "flash" if wanted == "sdpa" else wanted):
         rule = f"its layers were run with {wanted}"

@@ -109,7 +109,6 @@ TYPES: dict[str, Decoder] = {
 }
 
 
-_BOTH = "attention_bias"
 _ROUTED = replace(_PLAIN, experts=Experts())
 _SPARSE = Experts(name="block_sparse_moe", router="router")
 _NO_LOSS: Mapping[str, Any] = {"output_router_logits": (False,)}  # The workers' loss is the cross entropy alone.
