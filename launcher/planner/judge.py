@@ -11,7 +11,7 @@ from launcher.estimate.memory.estimate import needs, needs_within
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import Chunking, least_of_schedules, least_seconds, step_seconds
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import assess, findings, pricing, verdict
+from launcher.preflight import assess, evidence, findings, pricing, verdict
 from launcher.preflight.pricing import Measured, Parts
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
@@ -83,8 +83,10 @@ class Preflight(LayoutJudge):
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
 
     def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        """Those that ``check`` names; none where they are to be ranked like the others."""
-        return () if self._unmeasured else assess.unmeasured(spec)
+        """Those that ``check`` names; none where they are to be ranked like the others, or a GPU rehearsed the run."""
+        lacking = () if self._unmeasured else assess.unmeasured(spec)
+        rehearsed = evidence.read(spec) if lacking else None
+        return () if rehearsed is not None and rehearsed.backs else lacking
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""

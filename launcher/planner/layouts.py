@@ -30,7 +30,8 @@ class Kind(NamedTuple):
         """The kind of a run."""
         parallel, zero = spec.parallel, spec.zero
         fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one kind.
-        sharding = fully if parallel.shard else f"zero{zero.stage}"
+        alone = spec.gpus == parallel.tensor * parallel.pipeline  # There is nobody to share states with.
+        sharding = fully if parallel.shard else "whole" if alone else f"zero{zero.stage}"
         return cls(
             engine=spec.backend.name,
             sharding=sharding,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from launcher.planner.planning import plan
 from launcher.planner.question import Question, ask
 from launcher.planner.space import Space
 from launcher.preflight import assess
+from launcher.preflight import evidence as rehearsals
 from launcher.spec.parse import to_dict
 from launcher.views.check.sentences import reason
 from tests.support.helpers import make_spec
 from tests.support.layouts import FEW
+from tests.support.rehearsed_ranks import FOUND
 
 NODE = ("model=1b", "hardware=h100_80g", "cluster.gpus_per_node=4", "train.global_batch_size=8")
 SHARDED = ("model=1b", "backend=megatron", *FEW[2:])
@@ -72,6 +75,25 @@ def layouts(*words: str, unmeasured: bool = False) -> list[tuple[int, tuple[str,
     question: Question = ask(words)
     found = plan(question, judge=Preflight(unmeasured=unmeasured))
     return [(each.spec.zero.stage, each.unmeasured) for each in found.layouts]
+
+
+@pytest.mark.parametrize(("chunks", "backed"), [(2, True), (5, True), (17, False), (20, True)])
+def test_a_number_of_model_chunks_is_a_part_of_a_mode(chunks: int, backed: bool) -> None:
+    stages = (f"model.num_hidden_layers={2 * chunks}", "parallel.pipeline=2", f"parallel.virtual_pipeline={chunks}")
+    spec = make_spec(*NODE, *stages, "parallel.schedule=interleaved", "backend=megatron")
+    assert (assess.unmeasured(spec) == ()) is backed
+
+
+def test_a_rehearsal_on_a_gpu_is_evidence_for_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    spec, judge = make_spec(*NODE, "backend=megatron", "zero=2"), Preflight()
+    assert judge.behind(spec) == (ZERO_2,)
+    place = rehearsals.place(spec)
+    place.mkdir(parents=True)
+    for device, behind in (("cpu", (ZERO_2,)), ("cuda", ())):
+        content = {"schema": 1, "evidence": asdict(replace(FOUND, device=device))}
+        (place / rehearsals.RESULT).write_text(json.dumps(content))
+        assert judge.behind(spec) == behind
 
 
 def test_the_planner_ranks_what_nothing_measured_backs_behind_unless_it_is_asked_for() -> None:

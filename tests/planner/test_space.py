@@ -33,3 +33,21 @@ def test_interleaved_stages_whose_ends_have_a_layer_less_are_tried_and_compose()
     assert len(counted) == 1
     assert "account-for-embedding-in-pipeline-split:true" in counted[0]
     assert question.compose(first.overrides).require() == first.spec
+
+
+def test_a_stage_has_no_more_chunks_than_it_takes_for_a_pipeline_to_idle_little() -> None:
+    """80 layers on 8 stages, with 64 micro-batches: 7 / 64 idle, 7 / 128, 7 / 320, and at last 7 / 640 or 1.1%."""
+    words = ("model=llama3_70b", "backend=megatron", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per_node=8")
+    for batch, most in ((64, 10), (320, 5), (400, 2), (1024, 1)):
+        question = ask((*words, "parallel.pipeline=8", f"train.global_batch_size={batch}", "parallel.tensor=1"))
+        (space,) = spaces_of(question, Preflight())
+        degrees = [each.settings for each in space.degrees(Preflight().errors)]
+        even = next(each for each in degrees if each["train.micro_batch_size"] == 1 and not each["backend.extra"])
+        assert max(chunks for _, chunks in space.chunkings(even)) == most
+
+
+def test_a_sequence_is_split_where_each_rank_keeps_4096_tokens() -> None:
+    words = ("model=llama3_8b", "backend=megatron", "hardware=h100_80g", "cluster.nodes=1", "cluster.gpus_per_node=8")
+    for length, degrees in ((4096, {1}), (8192, {1, 2})):
+        (space,) = spaces_of(ask((*words, f"train.sequence_length={length}", "parallel.pipeline=1")), Preflight())
+        assert {each.settings["parallel.context"] for each in space.degrees(Preflight().errors)} == degrees

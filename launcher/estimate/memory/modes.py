@@ -57,6 +57,9 @@ def sharing(spec: RunSpec) -> Iterator[str]:
         yield "tensor ranks of their own for experts"
     if parallel.pipeline > 1:
         yield f"the schedule {parallel.schedule}"
+    if parallel.virtual_pipeline > 1:
+        fewer = parallel.virtual_pipeline // 2 * 2  # Two neighbours are one part: 5 chunks are as 4.
+        yield f"{fewer} or {fewer + 1} model chunks on a stage"
 
 
 def computing(spec: RunSpec) -> Iterator[str]:
