@@ -85,8 +85,8 @@ class Preflight(LayoutJudge):
     def behind(self, spec: RunSpec) -> tuple[str, ...]:
         """Those that ``check`` names; none where they are to be ranked like the others, or a GPU rehearsed the run."""
         lacking = () if self._unmeasured else assess.unmeasured(spec)
-        rehearsed = evidence.read(spec) if lacking else None
-        return () if rehearsed is not None and rehearsed.backs else lacking
+        found = evidence.read(spec) if lacking else None
+        return () if found is not None and found.is_whole and found.device == "cuda" else lacking
 
     def seconds(self, spec: RunSpec) -> float | None:
         """As ``check`` has it."""

@@ -51,16 +51,6 @@ class MemorySavings(NamedTuple):
         return len(self.modes) * len(self.losses) * len(self.allocators)
 
     @property
-    def mildest(self) -> Settings:
-        """The savings that take least time and save least."""
-        return self.at(0, 0)[0]
-
-    @property
-    def strongest(self) -> Settings:
-        """The savings that take most time and save most."""
-        return self.at(-1, -1)[-1]
-
-    @property
     def places(self) -> list[tuple[int, int]]:
         """The places of every mode with every loss, as :meth:`at` takes them."""
         return list(itertools.product(range(len(self.modes)), range(len(self.losses))))

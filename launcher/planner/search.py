@@ -91,24 +91,18 @@ class Search:
 
     def _look_for_one(self) -> None:
         """Look for any layout that fits, among the fastest degrees with micro-batches of one sequence."""
-        for opening, variant in islice(self._small_variants(), _TRIED):
-            spec = changed_at(variant, self._spaces[opening].savings.strongest)
-            if not self._is_valid(spec):
-                continue
-            verdict = self._judge.verdict(spec)
-            if verdict.name == "fits":
+        smallest = (
+            (node.opening, variant)
+            for node in sorted(self._heap)
+            if isinstance(node.content, Degrees) and node.content.settings["train.micro_batch_size"] == 1
+            for variant in self._spaces[node.opening].variants(node.content, self._judge.errors)
+        )
+        for opening, variant in islice(smallest, _TRIED):
+            spec = changed_at(variant, self._spaces[opening].savings.at(-1, -1)[-1])
+            if self._is_valid(spec) and (verdict := self._judge.verdict(spec)).name == "fits":
                 seconds = self._judge.seconds(spec) or 0.0
                 self.found.early = Candidate(seconds, effort(spec), 0, opening, spec, verdict)
                 return
-
-    def _small_variants(self) -> Iterator[tuple[int, RunSpec]]:
-        for node in sorted(self._heap):
-            degrees = node.content
-            if isinstance(degrees, Degrees) and degrees.settings["train.micro_batch_size"] == 1:
-                yield from (
-                    (node.opening, variant)
-                    for variant in self._spaces[node.opening].variants(degrees, self._judge.errors)
-                )
 
     def _of_the_others(self) -> Iterator[Found]:
         """Go on until every engine has a layout that fits, or is known to have none."""
@@ -157,7 +151,8 @@ class Search:
         if variant is None:
             self.found.invalid += degrees.size
             return
-        bound = self._judge.least_seconds(changed_at(variant, space.savings.mildest), space.chunkings(degrees.settings))
+        fastest = changed_at(variant, space.savings.at(0, 0)[0])
+        bound = self._judge.least_seconds(fastest, space.chunkings(degrees.settings))
         self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
     def _open_degrees(self, node: _Node, degrees: Degrees) -> None:

@@ -241,7 +241,7 @@ class Space:
         """Model chunks of a stage, as many as it takes for a pipeline to idle little: ``(p - 1) / (m v)`` of a step."""
         stages, counts_ends = settings["parallel.pipeline"], settings["backend.extra"] != self.base.backend.extra
         named = [size for key in _ENDS if (size := settings[key]) is not None]
-        layers = self._layers + (len(self._counted_ends) if counts_ends else 0)
+        layers = self._layers + (len(backends.of(self.base).profile.counted_ends) if counts_ends else 0)
         divisors = edit.divisors(math.gcd((layers - sum(named)) // max(1, stages - len(named)), *named))
         if "parallel.schedule" not in self.said:
             batches = self._share(settings) // (settings["train.micro_batch_size"] or 1)
@@ -252,10 +252,6 @@ class Space:
     @cached_property
     def _layers(self) -> int:
         return cut_of(self.base).counted
-
-    @cached_property
-    def _counted_ends(self) -> Mapping[str, bool]:
-        return backends.of(self.base).profile.counted_ends
 
     def _ends(self, stages: int) -> Iterator[Settings]:
         """Stages of one size, and smaller ones at both ends, where the embedding and the head are.
@@ -271,7 +267,7 @@ class Space:
             ):
                 yield {**even, first: a, last: b}
             return
-        layers, counted = self._layers, self._counted_ends
+        layers, counted = self._layers, backends.of(self.base).profile.counted_ends
         if layers % stages == 0:
             yield even
         if layers != self.base.model.num_hidden_layers:

@@ -102,11 +102,6 @@ class Evidence:
         """True if it decides for a device of any size."""
         return not (self.ran_out or self.partial or self.least_bytes is None or self.used_bytes is None)
 
-    @property
-    def backs(self) -> bool:
-        """True if it is evidence for the mode of its run: a GPU held it."""
-        return self.is_whole and self.device == "cuda"
-
     def verdict(self, capacity: int | None) -> Measured:
         """The verdict for a device of this capacity; unknown where the measurement cannot decide."""
         if self.ran_out:

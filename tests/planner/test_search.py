@@ -158,7 +158,7 @@ def test_a_bound_with_the_traffic_of_the_states_lies_below_the_seconds_of_every_
     words = [word for word in f"{UNEVEN} zero.offload_optimizer=none".split() if not any(key in word for key in said)]
     (space,) = spaces(ask(words))
     assert {"1f1b", "interleaved", "zero_bubble", "zbv"} <= set(space.schedules)
-    judge, mildest, seen = Preflight(), space.savings.mildest, set[str]()
+    judge, mildest, seen = Preflight(), space.savings.at(0, 0)[0], set[str]()
     for settings in (each for degrees in space.degrees(judge.errors) for each in space.sharded(degrees, judge.errors)):
         variants = list(space.staged(settings, judge.errors))
         chunkings = [(one.parallel.schedule, one.parallel.virtual_pipeline) for one in variants]
