@@ -22,6 +22,7 @@ from launcher.base.terminal import say, width
 from launcher.config.catalog import Catalog
 from launcher.config.overrides import Override
 from launcher.config.request import CommandLine, Request, request
+from launcher.estimate import families
 from launcher.preflight import assess
 from launcher.preflight.assess import Assessment
 from launcher.preflight.assess_here import Judging
@@ -130,7 +131,7 @@ def _change(before: RunSpec, texts: Sequence[str], *, trusted: bool) -> _Changed
         group, _, key = path.partition(".")
         content[group][key] = value
     words = (*texts, *(edit.override(path, value) for path, value in follows.items()))
-    return _Changed(before=before, after=parse(content), words=words)
+    return _Changed(before=before, after=families.with_targets(parse(content)), words=words)
 
 
 def _no_option(override: Override) -> ConfigError:

@@ -11,7 +11,6 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.adapters import module
-from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.spec import RunSpec, edit
 
 _NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3).
@@ -30,7 +29,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _targets(spec: RunSpec) -> Iterator[ConfigError]:
-    known = _linears(spec)
+    known = families.linears(spec.model)
     if not known:
         rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
@@ -40,18 +39,6 @@ def _targets(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
         way_out = [edit.override("adapter.targets", known)]
         yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
-
-
-def _linears(spec: RunSpec) -> tuple[str, ...]:
-    """The linear layers of a block that an adapter may wrap: as the family says, or all of a decoder's but experts."""
-    family = families.of(spec.model)
-    layers = kinds_of(family, spec.model, tuple(range(spec.model.num_hidden_layers)), first_apart=False)
-    rows = [row for _, layer, _ in layers for row in block_weights(family, spec.model, layer)]
-    if family.traits.choices is None:
-        there = {module(row) for row in rows}
-        return tuple(name for name in family.traits.adapter_targets if name in there or not family.traits.experts)
-    found = [module(row) for row in rows if len(row.shape) == 2 and row.split == "tensor" and module(row)]
-    return tuple(name for name in dict.fromkeys(found) if name not in family.traits.unwrapped(spec.model))
 
 
 def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:

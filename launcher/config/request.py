@@ -160,9 +160,17 @@ def _specify(
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
             model = {"name": Path(str(config["script"])).stem, "source": SCRIPTS_OWN}
             config["model"] = {**config["model"], **model}
-        return _with_samples(parse(config)), ()
+        return _with_samples(_with_targets(parse(config))), ()
     except ConfigErrors as error:
         return None, error.errors
+
+
+def _with_targets(spec: RunSpec) -> RunSpec:
+    if spec.adapter.name == "none":
+        return spec
+    from launcher.estimate import families  # Late, because few runs have an adapter.
+
+    return families.with_targets(spec)
 
 
 def _with_samples(spec: RunSpec) -> RunSpec:

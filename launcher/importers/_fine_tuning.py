@@ -10,8 +10,6 @@ from launcher.base.frozen import dataclass
 from launcher.data.template import shipped
 from launcher.importers._reading import Reading
 
-_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
 _AS: Mapping[str, str] = {
     "gemma2": "gemma", "gemma3": "gemma", "gemma_chatml": "chatml", "mistral_v2v3": "mistral", "qwen_25": "qwen",
     "qwen2": "qwen", "qwen3_nothink": "chatml", "phi_3": "phi", "phi_35": "phi", "phi3": "phi", "yi": "chatml",
@@ -27,11 +25,9 @@ def targets(reading: Reading, key: str) -> None:
     found = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip())
     names = [str(each) for each in found]
     if names and names[0] in ("all", "all-linear", "all_linear"):
-        names = _LINEAR
-    if not names or any(re.search(r"[^\w.-]", name) for name in names):
-        reading.ledger.leave(key, "modules are named here, not matched: set adapter.targets")
-    elif {*names} == {*_LINEAR}:
         reading.ledger.default(key)
+    elif not names or any(re.search(r"[^\w.-]", name) for name in names):
+        reading.ledger.leave(key, "modules are named here, not matched: set adapter.targets")
     else:
         reading.say(key, {"adapter.targets": names})
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher import backends
+from launcher.estimate import families
 from launcher.spec import PrecisionSpec, RunSpec, edit
 from launcher.spec.change import Change, Neighbour, batches, same_batch, set_to
 
@@ -174,12 +175,11 @@ def low_rank_adapter(spec: RunSpec) -> Iterator[Change]:
     """
     if spec.model.weights is None:
         return
-    if spec.adapter.name == "none":
-        cost = "another training: of an adapter alone, beside frozen weights"
-        yield set_to(spec, cost, {"adapter.name": "lora"}, ("adapter=lora",), stays=True)
-    if spec.adapter.name != "qlora":
-        cost = "another training: of an adapter alone, beside frozen weights of 4 bits"
-        yield set_to(spec, cost, {"adapter.name": "qlora"}, ("adapter=qlora",), stays=True)
+    for name, weights in (("lora", "weights"), ("qlora", "weights of 4 bits")):
+        if spec.adapter.name == "none" or (name == "qlora" and spec.adapter.name == "lora"):
+            cost = f"another training: of an adapter alone, beside frozen {weights}"
+            change = set_to(spec, cost, {"adapter.name": name}, (f"adapter={name}",), stays=True)
+            yield replace(change, spec=families.with_targets(change.spec))
 
 
 def shorter_sequences(spec: RunSpec) -> Iterator[Change]:

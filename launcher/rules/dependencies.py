@@ -110,7 +110,7 @@ _ADAPTER = {
     "adapter.rank": 16,
     "adapter.alpha": 32,
     "adapter.dropout": 0.0,
-    "adapter.targets": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    "adapter.targets": ("all-linear",),
 }
 
 

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a Llama block, which are also the default of conf/adapter/_base.yaml."""
-
 _BELOW_ONE = {
     "optimizer.beta1": (0.9, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
     "optimizer.beta2": (0.95, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
@@ -170,7 +167,7 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if not adapter.targets:
         rule = f"{adapter.name} needs at least one module to adapt"
-        yield ConfigError("adapter.targets", [], rule, [edit.override("adapter.targets", _MODULES)])
+        yield ConfigError("adapter.targets", [], rule, ["adapter.targets=[all-linear]"])
     if spec.parallel.expert > 1:
         rule = "this version trains no adapter beside experts on ranks of their own"
         yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1", "adapter=none"])

@@ -117,7 +117,7 @@ class AdapterSpec(Hashed):
     rank: Count
     alpha: Count
     dropout: Probability
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # Of a run with an adapter never ``all-linear``, but the names that it stands for.
     double_quant: bool
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.
     rslora: bool = False  # True if the update is scaled by alpha over the root of the rank.

@@ -215,7 +215,7 @@ def test_a_recipe_is_saved_from_a_command_line_and_means_the_same(
     rows = {row["path"]: (row["first"], row["second"]) for row in json.loads(capsys.readouterr().out)["recipe"]}
     assert rows["optimizer.lr"] == (1e-4, 1e-3)
     assert main(["recipe", "diff", "mine", "tiny_cpu"]) == 0
-    targets = "adapter.targets: [q_proj] -> [q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj]"
+    targets = "adapter.targets: [q_proj] -> [all-linear]"
     assert targets in capsys.readouterr().out
     assert main(["recipe", "save", "mine", *words]) == 4
     assert main(["recipe", "save", "../mine", *words]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -120,6 +121,19 @@ def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
     [error] = _adapters.check(spec)
     assert error.path == "adapter.targets"
     assert error.rule.endswith("; out_proj are not among them")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", TYPES)
+def test_an_adapter_that_names_no_targets_wraps_linear_layers_of_the_class(kind: str) -> None:
+    """By ``peft`` itself, which wraps modules alone that are linear: a name of anything else would be missing."""
+    peft: Any = pytest.importorskip("peft")
+    model = decoders.spec_of(decoders.tiny(kind)).model
+    targets = families.linears(model)
+    made = import_module("launcher.worker.model.network").network(model, torch.bfloat16)
+    peft.inject_adapter_in_model(peft.LoraConfig(target_modules=list(targets)), made)
+    wrapped = {name.rpartition(".")[2] for name, module in made.named_modules() if hasattr(module, "lora_A")}
+    assert wrapped == {*targets}
 
 
 @pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if not found.layers])

@@ -215,3 +215,12 @@ def test_what_the_cache_of_selective_checkpointing_hands_over_is_not_held_twice(
 
     assert at("full", "loss_backward") < at("selective", "loss_backward") < at("none", "loss_backward")
     assert at("selective", "next_block_backward") < at("none", "next_block_backward")
+
+
+def test_an_adapter_wraps_the_linear_layers_of_its_model_where_none_are_named() -> None:
+    words = ("adapter=lora", "model.weights=weights")
+    assert make_spec("model=gpt2", *words).adapter.targets == ("c_attn", "c_proj", "c_fc")
+    mamba = make_spec("model=jamba_mini", *words).adapter.targets
+    assert {"in_proj", "x_proj", "q_proj", "up_proj"} <= {*mamba}
+    assert "mamba" not in mamba
+    assert make_spec("model=gpt2").adapter.targets == ("all-linear",)

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from launcher.base import registry
 from launcher.base.errors import ConfigError
+from launcher.estimate.rank.adapters import module
+from launcher.estimate.rank.counts import block_weights, kinds_of
 from launcher.estimate.rank.family import Family
 from launcher.spec import ModelSpec, RunSpec, edit
 
@@ -37,6 +40,26 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
             rule = f"family={model.family} has no such choice: it is of family=transformers"
             ways = ["model.family=transformers", edit.override(f"model.{key}", neutral)]
             yield ConfigError(f"model.{key}", value, rule, ways)
+
+
+def linears(model: ModelSpec) -> tuple[str, ...]:
+    """The linear layers of a model's blocks that an adapter may wrap: as the family says, or all but the experts'."""
+    family = of(model)
+    layers = kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False)
+    rows = [row for _, layer, _ in layers for row in block_weights(family, model, layer)]
+    if family.traits.choices is None:
+        there = {module(row) for row in rows}
+        return tuple(name for name in family.traits.adapter_targets if name in there)
+    cut = [row for row in rows if len(row.shape) == 2 and row.split == "tensor" and row.name.endswith(".weight")]
+    return tuple(name for name in dict.fromkeys(map(module, cut)) if name not in family.traits.unwrapped(model))
+
+
+def with_targets(spec: RunSpec) -> RunSpec:
+    """The run with the linear layers of its model named, where its adapter is to wrap all of them (``all-linear``)."""
+    adapter = spec.adapter
+    if adapter.name == "none" or "all-linear" not in adapter.targets or not (found := linears(spec.model)):
+        return spec
+    return replace(spec, adapter=replace(adapter, targets=found))
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

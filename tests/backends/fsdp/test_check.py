@@ -231,10 +231,10 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("zero.offload_parameters=none", "adapter=lora"),
         ),
         (
-            ("model=deepseek_v3", "adapter=lora"),
+            ("model=deepseek_v3", "adapter=lora", "adapter.targets=[q_proj,o_proj]"),
             "adapter.targets",
-            "the linear layers of this model are q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj; q_proj, "
-            "k_proj, v_proj, gate_proj, up_proj, down_proj are not among them",
+            "the linear layers of this model are q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj; q_proj are "
+            "not among them",
             ("adapter.targets=[q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj]",),
         ),
         *(
@@ -333,10 +333,9 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("model.trust_remote_code=false",),
         ),
         (
-            ("model=gpt2", "adapter=lora"),
+            ("model=gpt2", "adapter=lora", "adapter.targets=[c_attn,q_proj]"),
             "adapter.targets",
-            "the linear layers of this model are c_attn, c_proj, c_fc; q_proj, k_proj, v_proj, o_proj, gate_proj, "
-            "up_proj, down_proj are not among them",
+            "the linear layers of this model are c_attn, c_proj, c_fc; q_proj are not among them",
             ("adapter.targets=[c_attn,c_proj,c_fc]",),
         ),
     ],

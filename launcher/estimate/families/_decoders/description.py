@@ -91,6 +91,8 @@ class Decoder:
     down: str = "down_proj"  # Its last linear.
     gated: bool = True  # True if the activation of one half is multiplied with the other.
     mlp_bias: Bias = False  # The bias of its linears.
+    # Linears whose names ``peft`` takes for routed experts' (0.21, ``_MOE_TARGET_MODULE_MAPPING``).
+    unwrapped: tuple[str, ...] = ()
     activation_weights: tuple[str, ...] = ()  # Learned numbers of its activation.
     experts: Experts | None = None  # The routed experts in place of the MLP.
     head_bias: Bias = False  # The bias of the output projection.

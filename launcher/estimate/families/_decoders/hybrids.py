@@ -262,6 +262,8 @@ TYPES: dict[str, Decoder] = {
         _QWEN, config="Qwen3_5MoeTextConfig", experts=_QWEN_EXPERTS, sizes={**_DELTA, "joined": 0}
     ),
     "qwen3_5_text": replace(_QWEN, config="Qwen3_5TextConfig", sizes={**_DELTA, "joined": 0}),
-    "qwen3_next": replace(_QWEN, config="Qwen3NextConfig", experts=_QWEN_EXPERTS),
+    "qwen3_next": replace(
+        _QWEN, config="Qwen3NextConfig", experts=_QWEN_EXPERTS, unwrapped=("gate_proj", "up_proj", "down_proj")
+    ),
 }
 """Each model type of several kinds of layers."""

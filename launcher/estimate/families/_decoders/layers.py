@@ -47,7 +47,7 @@ def packages(model: ModelSpec) -> tuple[str, ...]:
 
 def unwrapped(model: ModelSpec) -> tuple[str, ...]:
     """The linears that no adapter may wrap."""
-    return tuple(dict.fromkeys(name for kind in _kinds(model) for name in kind.UNWRAPPED))
+    return (*values.decoder(model).unwrapped, *(name for kind in _kinds(model) for name in kind.UNWRAPPED))
 
 
 def _kinds(model: ModelSpec) -> list[Kind]:
