@@ -15,6 +15,7 @@ from launcher.config.catalog import Catalog
 from launcher.config.compose import Config, compose
 from launcher.config.overrides import Override, is_own_model, read
 from launcher.config.recipes import Recipe
+from launcher.estimate import families
 from launcher.spec import RunSpec
 from launcher.spec.model import SCRIPTS_OWN
 from launcher.spec.parse import parse
@@ -160,17 +161,9 @@ def _specify(
         if config["script"] and not any(override.key.partition(".")[0] == "model" for override in overrides):
             model = {"name": Path(str(config["script"])).stem, "source": SCRIPTS_OWN}
             config["model"] = {**config["model"], **model}
-        return _with_samples(_with_targets(parse(config))), ()
+        return _with_samples(families.with_targets(parse(config))), ()
     except ConfigErrors as error:
         return None, error.errors
-
-
-def _with_targets(spec: RunSpec) -> RunSpec:
-    if spec.adapter.name == "none":
-        return spec
-    from launcher.estimate import families  # Late, because few runs have an adapter.
-
-    return families.with_targets(spec)
 
 
 def _with_samples(spec: RunSpec) -> RunSpec:

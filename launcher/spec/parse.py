@@ -264,6 +264,8 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         return [way for alternative in arguments for way in _way_out(alternative, value, path)][:3]
     if isinstance(kind, type) and issubclass(kind, ProfileSpec):
         return [f"{path}={{start:10,steps:3,ranks:[0]}}", f"{path}=null"]
+    if origin is tuple and isinstance(value, str):
+        return [f"{path}=[{value}]"]
     if origin is Literal:
         if value == "dualpipe":
             return [f"{path}=dualpipe_v parallel.virtual_pipeline=2", f"{path}=zero_bubble"]

@@ -174,7 +174,6 @@ class _Training:
             self._metrics.mark()
 
     def _evaluate(self, step: int) -> torch.Tensor:
-        """The loss on held-out samples; the first evaluation is followed by the memory tracker."""
         batches = self._context.beat.each(self._noted(self._batches.held_out()))
         if self._evaluated:
             return self._engine.evaluate(batches)

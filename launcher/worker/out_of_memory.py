@@ -197,7 +197,6 @@ def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> Out
 
 
 def _with_host(known: OutOfMemory) -> OutOfMemory:
-    """The node's memory, and who has it; or the limit that this process has for its addresses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:  # Of this process alone (``ulimit -v``), whatever the node has.
         pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -224,7 +224,6 @@ class Checkpoints:
             self._finish(step, partial, last=last)
 
     def _finish(self, step: int, partial: Path, *, last: bool) -> None:
-        """Give the folder its name, which says that every rank's part is there."""
         if self._saving.together(step, partial, lambda: self._named(step, partial), last=last):
             self.newest = step
 

@@ -93,7 +93,6 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
-    """Models and settings that AutoTP of DeepSpeed 0.19.8 does not split, or would split wrongly."""
     degree, model, path = spec.parallel.tensor, spec.model, "parallel.tensor"
     if degree == 1:
         return
@@ -278,8 +277,11 @@ def _of_bitsandbytes(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.optimizer_states", found, rule, ["precision.optimizer_states=null"])
 
 
+_AS_BYTES = {"zero.quantized_weights": False, "zero.hpz": 1, "zero.offload_parameters": "none"}
+"""Settings beside which 4-bit weights are neither counted nor tested, and their neutral values."""
+
+
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
-    """Settings that the worker does not honour; a script of the user's own may."""
     yield from _shared.check_worker(spec)
     yield from _packing.check(spec)
     yield from _models.check(spec)
@@ -295,11 +297,10 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.dora and spec.zero.stage == 3:
         rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
-    if spec.adapter.name == "qlora" and spec.zero.stage not in (1, 2):
-        rule = "ZeRO 3 gathers packed weights, and keeps small ones gathered, which this version does not count"
-        if spec.zero.stage == 0:
-            rule = "4-bit weights are tested beside ZeRO 1 and 2"
-        yield ConfigError("zero.stage", spec.zero.stage, rule, ["zero=2", "parallel=fsdp", "adapter=lora"])
+    for key, plain in _AS_BYTES.items() if spec.adapter.name == "qlora" else ():
+        if (value := edit.value_at(spec, key)) != plain:
+            rule = "ZeRO shards 4-bit weights as the bytes that they are, on the device alone"
+            yield ConfigError(key, value, rule, [edit.override(key, plain), "adapter=lora"])
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

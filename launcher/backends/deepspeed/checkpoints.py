@@ -52,7 +52,6 @@ def facts(spec: RunSpec) -> JsonObject:
 
 
 def _swapped(spec: RunSpec) -> str | bool:
-    """The states that are offloaded to NVMe, by name; False if none are."""
     return " and ".join(part for part in _PARTS if getattr(spec.zero, f"offload_{part}") == "nvme") or False
 
 

@@ -32,7 +32,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _in_its_place(ways: Iterable[str], path: str) -> list[str]:
-    """Ways out that also take the key away, but those that are no settings."""
     return [way if way.startswith("launch ") else f"{way} +{path}=null" for way in ways]
 
 
@@ -62,7 +61,6 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
-    """Keys that this release does not read, and blocks that the worker does not play along with."""
     extra = given(spec.backend.extra)
     for key, value in _plain(extra).items():
         path, release = f"backend.extra.{key}", f"DeepSpeed {options.VERSION}"
@@ -84,12 +82,10 @@ def _unknown(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _block(path: str, line: str) -> str:
-    """The part of a key's path that its line is about: an option, or the block that it lies in."""
     return ".".join(path.split(".")[: line.count(".") + 1])
 
 
 def _uncounted(path: str, value: Any, refusal: options.Refusal, block: str) -> Iterator[ConfigError]:
-    """The reason why an option is not handed on, unless its value is DeepSpeed's default."""
     usual, why, instead = refusal
     if usual is None or value != usual:
         ways = [*(f"{way} {_extra(block, None)}" for way in instead), _extra(block if usual is None else path, usual)]

@@ -74,6 +74,5 @@ def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _has_header() -> bool:
-    """True if a compiler would find libaio's header, in its own folders or in ``CPATH``."""
     folders = [*os.environ.get("CPATH", "").split(os.pathsep), "/usr/include", "/usr/local/include"]
     return any((Path(folder) / _HEADER).is_file() for folder in folders if folder)

@@ -8,6 +8,7 @@ of a block's backward pass at which a gradient waits or a bucket is copied; ``st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import Literal
 
 from launcher.backends.deepspeed import optimizer, partition
@@ -316,7 +317,7 @@ def stage3_bucket(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def stage3_window(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Stage 3: gathered parameters, ``z min(P, max(live, reuse / 2) + w)``.
+    """Stage 3: gathered parameters, ``z min(P, max(live, reuse / 2) + w + kept)``.
 
     Each module's call, a parent's too, prefetches a bucket, until ``max_live_parameters`` are gathered, and what the
     prefetcher has met again on its way is not released (``fetch_sub_module``). A weight whose next use lies within
@@ -325,21 +326,40 @@ def stage3_window(rank: RankModel) -> Iterator[MemoryTerm]:
 
     What one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes
     weights until they are no fewer than the bucket (``numel_prefetching``).
+
+    Weights of few elements, or packed ones of few bytes, are not released but for the step (``ds_persist``;
+    ``_partition_all_parameters`` and ``_post_step``, stage3.py).
     """
-    zero, z, whole = rank.spec.zero, rank.engine.size, rank.elements.whole
+    zero, (z, whole, kept) = rank.spec.zero, _gathered(rank)
     ahead = zero.prefetch_bucket_size + rank.elements.largest
     what, expression = "gathered parameters (stage3_max_live_parameters, max_reuse_distance)", "z * min(P, window)"
     ahead_only = not zero.prefetch_bucket_size or zero.offload_parameters == "nvme"  # It stops at weights on NVMe.
     live = zero.prefetch_bucket_size if ahead_only else zero.max_live_parameters
     w = rank.largest_block.largest
     window = max(max(live, -(-zero.max_reuse_distance // 2)) + w, rank.elements.largest)
-    window = whole if _held_by_autograd(rank) else window
+    window = whole if _held_by_autograd(rank) else window + kept
     yield _term("gather_buffers", PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=window)
+    what = "weights that stay whole (stage3_param_persistence_threshold)"
+    yield _term("gather_buffers", ROOT_BACKWARD | {"idle"}, what, "z * kept", z=z, kept=kept)
     if zero.quantized_weights:
         yield quantized_ahead(rank, ahead)
         return
     what = "output of the all-gather ahead"
     yield _term("gather_buffers", ("forward",), what, expression, z=z, P=whole, window=ahead)
+
+
+def _gathered(rank: RankModel) -> tuple[int, int, int]:
+    """Bytes of an element, and in such elements the weights that ranks gather, and those that stay whole.
+
+    A frozen token table is not used again in the backward pass, and goes with its call. Packed weights are bytes of two
+    values, which DeepSpeed takes for elements; their constants are no parameters.
+    """
+    counts, z = rank.elements, rank.engine.size
+    whole = counts.whole - (0 if rank.embedding.trained or rank.tied else rank.embedding.whole)
+    if not counts.quantised:
+        return z, whole, counts.kept
+    wide, kept = whole - counts.quantised, counts.kept - counts.kept_quantised
+    return 1, z * wide + ceil(counts.quantised / 2), z * kept + ceil(counts.kept_quantised / 2)
 
 
 def _held_by_autograd(rank: RankModel) -> bool:

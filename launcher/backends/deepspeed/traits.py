@@ -36,6 +36,7 @@ def engine(spec: RunSpec) -> EngineTraits:
         documents_mask=masks_documents(spec),
         gradients_leave=spec.zero.stage >= 2 and spec.zero.offload_optimizer != "none",
         gradients_stay=spec.zero.stage == 3 or flat_fp32_gradients(spec),
+        kept_whole=spec.zero.param_persistence_threshold if spec.zero.stage == 3 else 0,
         saves_after_products=spec.zero.stage == 3 and spec.adapter.name == "none" and spec.parallel.tensor == 1,
         grouped_experts=True,
         whole_embedding=True,

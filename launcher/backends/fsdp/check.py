@@ -87,7 +87,6 @@ def _axes(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
-    """Models and settings that ``launcher.worker.fsdp.tensor_parallel`` has no plan for."""
     model, degree = spec.model, spec.parallel.tensor
     if degree == 1:
         return
@@ -244,7 +243,6 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
-    """Formats that torch's modules and optimizers cannot be given one by one."""
     compute, meaning = spec.precision.compute, dtypes(spec)
     products = beside_products(compute)
     parameters = meaning.parameters

@@ -28,7 +28,7 @@ from launcher.estimate.memory.moments import (
     Moments,
 )
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
-from launcher.estimate.rank.model import NF4_BITS, BlockKind, RankModel
+from launcher.estimate.rank.model import BlockKind, RankModel
 
 _TRACE_OF_STAGES = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
 
@@ -40,7 +40,6 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
     apart, shared = splits(rank.spec), rank.spec.parallel.expert > 1
     if rank.spec.parallel.shard:
-        yield from constants(rank)
         yield from () if apart else sharded(rank)
     else:
         yield from weight_cache(rank)
@@ -68,15 +67,6 @@ def sharded(rank: RankModel) -> Iterator[MemoryTerm]:
         yield from block_reduction(rank)
     yield from root_reduction(rank)
     yield from unreduced(rank)
-
-
-def constants(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Constants of other ranks' 4-bit weights: every rank has all of them, and its own shard's are counted already."""
-    shared = rank.elements.quantised - rank.elements.quantised_parameters
-    if shared:
-        bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
-        what = "constants of other ranks' 4-bit weights"
-        yield term("parameters", ALWAYS, what, "ceil(bits * P / 8)", source, bits=bits, P=shared)
 
 
 def gathered(rank: RankModel) -> Iterator[MemoryTerm]:

@@ -85,7 +85,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _refused(spec: RunSpec, argument: str, value: Any) -> str | None:
-    """The reason why an argument is not handed on; None where it is, or takes something away."""
     reason, is_refused = options.line(argument) or ("", False)
     if argument == "attention-dropout" and implementation(spec).attention == "unfused":
         same = bool(value) == (spec.model.dropout > 0)
@@ -130,7 +129,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _by_setting(spec: RunSpec, argument: str, setting: str, value: Any) -> str:
-    """The words that mean the argument with its value, or where they are."""
     if (words := _WORDS.get(argument, {}).get(value)) is not None:
         return words
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -60,7 +60,6 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _checkout(spec: RunSpec) -> Iterator[ConfigError]:
-    """The program of a checkout, and the index of the data set that it reads."""
     path, data = spec.backend.path, spec.data
     if path is None:
         return

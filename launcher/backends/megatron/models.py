@@ -50,7 +50,6 @@ def _hybrid(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _unknown(spec: RunSpec) -> bool:
-    """True if no arguments describe the model."""
     traits = families.of(spec.model).traits
     return traits.names is None and traits.pattern is None
 
@@ -95,7 +94,6 @@ _LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_e
 
 
 def _has_argument(given: Mapping[str, Any], *, latent: bool) -> bool:
-    """True if Megatron-LM's arguments say this scaling of rotary positions."""
     kind, rest = given.get("rope_type", "default"), {key: given[key] for key in given if key != "rope_type"}
     if kind == "llama3":
         return not latent and rest.pop("factor", None) is not None and rest == _LLAMA3

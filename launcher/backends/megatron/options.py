@@ -126,17 +126,17 @@ NO_MEMORY: Mapping[str, str] = {
         high-priority-* moe-deepep-num-sms moe-enable-deepep moe-flex-dispatcher-* moe-hybridep-*
         moe-permute-fusion-into-hybridep moe-shared-expert-overlap moe-token-drop-policy no-align-*
         no-gradient-reduce-div-fusion no-overlap-p2p-communication no-pin-cpu-* no-tp-comm-*
-        no-use-layer-wise-param-layout outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
+        overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
         overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-*
         pipeline-model-parallel-comm-backend reuse-grad-buf-for-mxfp8-param-ag
-        sharp-enabled-group suggested-communication-unit-size tp-comm-*
+        sharp-enabled-group tp-comm-*
         use-ring-exchange-p2p use-sharp use-torch-optimizer-for-cpu-offload
     """,
     "of kernels that save the same tensors": """
         attention-dropout
-        disable-clone-scatter-output-in-embedding disable-fp8-wgrad disable-jit-fuser flash-attention-version
-        fp8-output-proj moe-router-padding-for-* moe-single-grouped-* no-bias-dropout-fusion
-        no-clone-scatter-output-in-embedding no-fp8-wgrad no-persist-layer-norm no-rope-fusion
+        disable-clone-scatter-output-in-embedding disable-jit-fuser flash-attention-version
+        moe-router-padding-for-* moe-single-grouped-* no-bias-dropout-fusion
+        no-clone-scatter-output-in-embedding no-persist-layer-norm no-rope-fusion
         use-fused-weighted-squared-relu use-grouped-gemm-for-*
     """,
     "of when Python and torch give back what is free": """
@@ -185,18 +185,20 @@ REFUSED: Mapping[str, str] = {
         ddp-param-name-patterns-* ddp-reduce-scatter-with-fp32-accumulation enable-full-sharding-in-hsdp
         expert-tensor-parallel-num-weight-shards fp32-residual-connection fsdp-* keep-fp8-transpose-cache
         megatron-fsdp-enable-* megatron-fsdp-max-* moe-expert-rank-capacity-factor moe-paged-stash
-        tensor-parallel-num-weight-shards use-nccl-ub
+        no-use-layer-wise-param-layout suggested-communication-unit-size tensor-parallel-num-weight-shards use-nccl-ub
     """,
     _SAVED: """
-        checkpoint-activations delay-wgrad-compute distribute-saved-activations ep-overlap-early-attn-memory-release
-        fp16-lm-cross-entropy fused-residual-rmsnorm mla-down-proj-fusion moe-apply-probs-on-input moe-layer-recompute
-        no-bias-swiglu-fusion overlap-dispatch-backward-with-experts-wgrad qk-l2-norm recompute-activations
+        checkpoint-activations delay-wgrad-compute disable-fp8-wgrad distribute-saved-activations
+        ep-overlap-early-attn-memory-release fp16-lm-cross-entropy fused-residual-rmsnorm mla-down-proj-fusion
+        moe-apply-probs-on-input moe-layer-recompute no-bias-swiglu-fusion no-fp8-wgrad
+        overlap-dispatch-backward-with-experts-wgrad qk-l2-norm recompute-activations
         use-kitchen-attention use-te-activation-func use-transformer-engine-op-fuser
     """,
     "more activations would stay on the GPU than are counted": """
         activation-offload-fraction delta-offload-bytes-* min-offloaded-tensor-size
     """,
-    "its products are in other formats than are counted": "te-precision-config-file",
+    "its products are in other formats than are counted": "fp8-output-proj te-precision-config-file",
+    "the replicas of shards would share out what is counted whole": "outer-dp-sharding-strategy",
     "experts would take more tokens than an even share": "moe-expert-capacity-factor",
     "tokens would be exchanged in another way than is counted": "moe-token-dispatcher-type",
     "attention would have a weight more for each head": "softmax-type",
@@ -232,6 +234,7 @@ INSTEAD: Mapping[str, str] = {
 LET_THROUGH: Mapping[str, tuple[object, ...]] = {
     "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
     "optimizer-offload-fraction": (1, 1.0),
+    "outer-dp-sharding-strategy": ("no_shard",),
     "softmax-type": ("vanilla",),
     "vocab-extra-ids": (0,),
 }

@@ -106,7 +106,6 @@ def _loaded_whole(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _layout(spec: RunSpec) -> Iterator[ConfigError]:
-    """Presets that accelerate does not drive; each axis of one is named."""
     for axis in _AXES:
         if (degree := getattr(spec.parallel, axis)) > 1:
             rule = f"TRL runs {', '.join(way.partition('=')[2] for way in PRESETS)}, in which {axis} is 1"
@@ -230,7 +229,6 @@ def _packing(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:
-    """TRL's own arguments that a setting of ours gives."""
     if not spec.backend.extra:
         return
     for name in sorted(spec.backend.extra.keys() & config.build(edit.changed(spec, "backend.extra", {})).keys()):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.backends.fsdp.overheads import block_instants, constants, unreduced
+from launcher.backends.fsdp.overheads import block_instants, unreduced
 from launcher.backends.trl.engines import as_engine, backend_of, engine_of
 from launcher.backends.trl.traits import SOURCE, TILE
 from launcher.base.formula import Value
@@ -45,7 +45,6 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def _sharded(rank: RankModel) -> Iterator[MemoryTerm]:
     """FSDP2 with the embedding and the head in groups of their own."""
-    yield from constants(rank)
     yield from _gathered(rank)
     yield from _reduced(rank)
     yield from unreduced(rank)

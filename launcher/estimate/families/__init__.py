@@ -47,7 +47,7 @@ def linears(model: ModelSpec) -> tuple[str, ...]:
     family = of(model)
     layers = kinds_of(family, model, tuple(range(model.num_hidden_layers)), first_apart=False)
     rows = [row for _, layer, _ in layers for row in block_weights(family, model, layer)]
-    if family.traits.choices is None:
+    if family.traits.adapter_targets:
         there = {module(row) for row in rows}
         return tuple(name for name in family.traits.adapter_targets if name in there)
     cut = [row for row in rows if len(row.shape) == 2 and row.split == "tensor" and row.name.endswith(".weight")]
@@ -59,7 +59,8 @@ def with_targets(spec: RunSpec) -> RunSpec:
     adapter = spec.adapter
     if adapter.name == "none" or "all-linear" not in adapter.targets or not (found := linears(spec.model)):
         return spec
-    return replace(spec, adapter=replace(adapter, targets=found))
+    others = [name for name in adapter.targets if name not in ("all-linear", *found)]
+    return replace(spec, adapter=replace(adapter, targets=(*found, *others)))
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

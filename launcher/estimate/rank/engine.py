@@ -73,6 +73,8 @@ class EngineTraits(Hashed):
     expert_outputs: bool = False  # True if the outputs of routed experts are kept.
     # True if linears save their input after their product: they are autograd functions written in Python.
     saves_after_products: bool = False
+    # The elements, or bytes of packed ones, up to which a weight that is sharded stays whole beside its shard.
+    kept_whole: int = 0
     cpu: bool = False  # True if the kernels are those of the CPU.
     # True if scans of state spaces and of linear attention are Triton's kernels, and not operations of torch.
     scan_kernels: bool = False

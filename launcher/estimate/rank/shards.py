@@ -47,6 +47,8 @@ class WeightCounts:
     drawn_quantised: int = 0  # Of the largest block of rows that is drawn of one of those.
     quantised_experts: int = 0  # Of routed experts that are held in 4 bits, before sharding.
     largest_shard: int = 0  # Of the largest shard that the optimizer steps.
+    kept: int = 0  # Of weights so small that each rank keeps them whole beside its shard.
+    kept_quantised: int = 0  # Those of these that are held in 4 bits.
     # Of each matrix that receives gradients, in the order of the model, before sharding.
     matrices: tuple[int, ...] = ()
     stepped: tuple[int, ...] = ()  # Of the shard of each matrix that the optimizer steps.
@@ -114,6 +116,7 @@ class ShardRule(Hashed):
     joined: bool  # True if one tensor holds all experts of a layer.
     rows: bool  # True if shards are cut by rows of each tensor, False if from one flat buffer.
     inside: bool  # True if experts that cannot be shared out whole are cut themselves.
+    kept: int  # The elements, or bytes of packed ones, of the largest weight that stays whole beside its shard.
 
 
 def shard_rule(view: RankView, engine: EngineTraits) -> ShardRule:
@@ -140,6 +143,7 @@ def _shard_rule(
         joined=engine.library == "transformers" and engine.grouped_experts,
         rows=engine.shard_rows,
         inside=engine.shared_experts,
+        kept=engine.kept_whole,
     )
 
 
@@ -168,6 +172,7 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
     one, trains = prod(local), not weight.frozen
     whole, matrix = copies * one, trains and len(local) > 1
     parameters, stepped = shard(states.parameters), shard(states.optimizer) if trains else 0
+    kept = whole if ((one + 1) // 2 if weight.quantised else one) <= rule.kept else 0
     return WeightCounts(
         dense=0 if expert else whole,
         expert=whole if expert else 0,
@@ -186,6 +191,8 @@ def _elements(weight: Weight, rule: ShardRule) -> WeightCounts:
         drawn_quantised=drawn if weight.quantised else 0,
         quantised_experts=whole if weight.quantised and expert else 0,
         largest_shard=stepped // copies,
+        kept=kept,
+        kept_quantised=kept if weight.quantised else 0,
         matrices=(one,) * copies if matrix else (),
         stepped=(stepped // copies,) * copies if matrix else (),
     )

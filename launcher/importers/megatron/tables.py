@@ -19,14 +19,14 @@ KEPT = names_in("""
     cpu-offloading-retain-pinned-cpu-buffers create-all-gather-group ddp-average-in-collective ddp-bucket-size
     ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw decoupled-lr decoupled-min-lr decrease-batch-size-if-needed
     defer-embedding-wgrad-compute delay-offload-until-cuda-graph deterministic-mode disable-align-grad-reduce
-    disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding disable-fp8-wgrad
-    disable-gloo-process-groups disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration
-    disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
-    disable-tp-comm-split-ag disable-tp-comm-split-rs empty-unused-memory-level enable-experimental end-weight-decay
+    disable-bf16-reduced-precision-matmul disable-clone-scatter-output-in-embedding disable-gloo-process-groups
+    disable-jit-fuser disable-manual-gc-eval disable-symmetric-registration disable-tp-comm-bulk-dgrad
+    disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag
+    disable-tp-comm-split-rs empty-unused-memory-level enable-experimental end-weight-decay
     fine-grained-offloading-max-inflight-offloads first-last-layers-bf16 flash-attention-version fp4-param-gather
-    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-output-proj fp8-param-gather
-    glu-linear-offset hierarchical-context-parallel-sizes high-priority-a2a-comm-stream high-priority-stream-groups
-    hysteresis init-model-with-meta-device kitchen-attention-backend manual-gc manual-gc-interval
+    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-param-gather glu-linear-offset
+    hierarchical-context-parallel-sizes high-priority-a2a-comm-stream high-priority-stream-groups hysteresis
+    init-model-with-meta-device kitchen-attention-backend manual-gc manual-gc-interval
     microbatch-group-size-per-virtual-pipeline-stage min-loss-scale moe-aux-loss-coeff moe-deepep-num-sms
     moe-enable-deepep moe-flex-dispatcher-backend moe-flex-dispatcher-num-sms moe-grouped-gemm
     moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
@@ -41,19 +41,18 @@ KEPT = names_in("""
     muon-extra-scale-factor muon-fp32-matmul-prec muon-momentum muon-nesterov muon-no-split-qkv muon-num-ns-steps
     muon-scalar-optimizer muon-scale-mode muon-tp-mode nccl-communicator-config-path no-align-grad-reduce
     no-align-param-gather no-bias-dropout-fusion no-clone-scatter-output-in-embedding
-    no-create-attention-mask-in-dataloader no-fp8-wgrad no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
+    no-create-attention-mask-in-dataloader no-gradient-accumulation-fusion no-gradient-reduce-div-fusion
     no-initialization no-manual-gc-eval no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm
     no-pin-cpu-grads no-pin-cpu-params no-rope-freq no-rope-fusion no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
-    no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout
-    no-weight-decay-cond-type no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16
-    num-layers-at-start-in-bf16 outer-dp-sharding-strategy overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce
-    overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush overlap-param-gather
-    overlap-param-gather-with-optimizer-step pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha
-    qk-clip-threshold reuse-grad-buf-for-mxfp8-param-ag rope-scaling-factor rope-type rotary-interleaved rotary-percent
-    rotary-scaling-factor rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay
-    suggested-communication-unit-size te-rng-tracker tp-comm-bootstrap-backend tp-comm-overlap tp-comm-overlap-cfg
-    tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
-    use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
+    no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs no-weight-decay-cond-type
+    no-yarn-correction-range-round-to-int num-layers-at-end-in-bf16 num-layers-at-start-in-bf16
+    overlap-cpu-optimizer-d2h-h2d overlap-grad-reduce overlap-moe-expert-parallel-comm
+    overlap-p2p-communication-warmup-flush overlap-param-gather overlap-param-gather-with-optimizer-step
+    pipeline-model-parallel-comm-backend qk-clip qk-clip-alpha qk-clip-threshold reuse-grad-buf-for-mxfp8-param-ag
+    rope-scaling-factor rope-type rotary-interleaved rotary-percent rotary-scaling-factor
+    rotary-seq-len-interpolation-factor sharp-enabled-group start-weight-decay te-rng-tracker tp-comm-bootstrap-backend
+    tp-comm-overlap tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad use-cpu-initialization use-fused-weighted-squared-relu
+    use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-ring-exchange-p2p use-rope-scaling use-sharp
     use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping weight-decay-incr-style wgrad-deferral-limit
     window-attn-skip-freq window-size yarn-beta-fast yarn-beta-slow yarn-correction-range-round-to-int
     yarn-original-max-position-embeddings
@@ -222,6 +221,10 @@ MATTERS: Mapping[str, tuple[str, ...]] = names_table({
     "memory: the states of its optimizer are in 8 bits there": "use-bnb-optimizer",
     "memory: a part of the optimizer's states stays on the GPU there": "optimizer-offload-fraction",
     "memory: nothing here counts its layers": "transformer-impl",
+    "memory: it has buffers, formats or shards there that nothing here counts": """
+        disable-fp8-wgrad fp8-output-proj no-fp8-wgrad no-use-layer-wise-param-layout outer-dp-sharding-strategy
+        suggested-communication-unit-size
+    """,
     "memory: experts take more tokens than an even share": "moe-expert-capacity-factor",
     f"{_MODEL}: attention has a weight more for each head": "softmax-type",
 })

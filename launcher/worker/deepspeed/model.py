@@ -217,7 +217,6 @@ def _cut_by_plan(made: Any, settings: Mapping[str, Any]) -> AutoTP:
 
 
 def _hand_on(parameter: torch.Tensor, fresh: torch.Tensor) -> None:
-    """Copy AutoTP's notes on a parameter's split to the parameter that takes its place."""
     for name in _NOTES:
         if hasattr(parameter, name):
             setattr(fresh, name, getattr(parameter, name))

@@ -78,7 +78,6 @@ def rank_parts(context: Context) -> RankParts:
 
 
 def _sequence_ranks(context: Context) -> Any:
-    """The ranks that share a sequence by ring attention or by Ulysses; None where there are none."""
     parallel = context.spec.parallel
     if parallel.context > 1:
         from launcher.worker.fsdp.context_parallel import Ring  # Late, because torch has its functions only from 2.10.
@@ -314,7 +313,6 @@ def _apart(states: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_model(name: str) -> str:
-    """A name in the list of a rank's model chunks as it is in the whole model."""
     return re.sub(r"(^|\.)\d+\.network\.", r"\1network.", name, count=1)
 
 

@@ -62,7 +62,6 @@ def mesh(context: Context) -> DeviceMesh:
 
 
 def _copies(spec: RunSpec) -> int:
-    """Ranks that see different tokens."""
     return spec.shard_degree * spec.parallel.replicate
 
 

@@ -122,7 +122,6 @@ class Pipeline:
         return torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self._device)
 
     def _loss(self, scaler: Scaler, mean: torch.Tensor, _: object) -> torch.Tensor:
-        """A micro-batch's part of the loss, noted, and scaled for its backward pass."""
         loss = mean / self._micro_batches
         self._losses.append(loss.detach())
         return scaler.scale(loss)

@@ -46,7 +46,6 @@ def _train(context: Context, arguments: Sequence[str]) -> None:
 
 
 def _known_here(context: Context) -> list[str]:
-    """Arguments that only the worker knows; Megatron's parser takes the last of two values."""
     from launcher.worker.megatron import checkpoints
 
     words, found = ["--no-check-for-nan-in-loss-and-grad"], checkpoints.source(context)

@@ -152,7 +152,6 @@ def _validate() -> None:
 
 
 def _where(error: BaseException) -> str:
-    """The line of source of an assertion that has no text."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(frame.filename).name}: {frame.line}"
 
@@ -195,8 +194,6 @@ def _without_training_loop() -> None:
 
 
 def _as_target(torch: Any) -> None:
-    """The compute capability of the target, which ``validate_args`` asks CUDA for."""
-
     def properties(*_: object) -> types.SimpleNamespace:
         major, minor = _TARGET["capability"]
         return types.SimpleNamespace(major=major, minor=minor, name="target", total_memory=0, multi_processor_count=1)

@@ -250,7 +250,6 @@ class CudaTracker(MemoryTracker):
         self._phase = phase
 
     def _collect(self) -> None:
-        """Book the peak since the last look on the phase that was entered then."""
         self._look()
         self._phase = None
 

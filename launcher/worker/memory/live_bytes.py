@@ -91,7 +91,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ty
         return result
 
     def _refuse(self, requested: int, operation: str) -> NoReturn:
-        """Fail as torch's allocator does, in its words."""
         free = max(0, int(self.limit) - self.bytes)
         error = torch.OutOfMemoryError(
             f"CPU out of memory. Tried to allocate {gib(requested)}. A rank may use {gib(int(self.limit))} "

@@ -164,5 +164,4 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
 @cache
 def _known(operation: Any) -> tuple[str, Pile | None]:
-    """The name of an operation, and the pile of its tensors where it tells one."""
     return str(operation), pile_of_operation(str(operation))

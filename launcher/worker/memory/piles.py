@@ -248,7 +248,6 @@ class Layers:
         self._hook(output if isinstance(output, tuple) else (output,), lambda _: self._entered(number))
 
     def _hook(self, values: tuple[Any, ...], call: Any) -> None:
-        """Call back when the gradient of the first of these tensors that has one is known."""
         for value in values:
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 handle = value.register_hook(call)  # type: ignore[no-untyped-call]

@@ -124,6 +124,5 @@ def export(tensors: dict[str, torch.Tensor], spec: RunSpec, directory: Path) -> 
 
 
 def _saved_name(name: str) -> str:
-    """A parameter's name in ``peft``'s files (``get_peft_model_state_dict``)."""
     name = name.replace(f".modules_to_save.{_NAME}", "").replace(f".{_NAME}", "")
     return name.removesuffix(".weight") if ".lora_magnitude_vector." in name else name

@@ -268,8 +268,6 @@ def _drawn(made: Any, module: nn.Module) -> list[str]:
 
 
 def _drawn_rows(made: Any, module: nn.Module, name: str) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
-    """Draws a block of rows by a copy of the module that has no other tensors."""
-
     def draw(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         twin = _twin(module, depth=-1)
         owner, _, last = name.rpartition(".")

@@ -70,7 +70,7 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
         return values
 
     @contextlib.contextmanager
-    def filling(self, device: torch.device) -> Any:
+    def filling(self, device: torch.device, access: initial.Access) -> Any:
         """The whole weight to be filled in the compute format; this rank then keeps its part in 4 bits."""
         values = torch.empty(self.out_features, self.in_features, dtype=self.compute_dtype, device=device)
         if self._transposed:
@@ -78,7 +78,7 @@ class Linear(Linear4bit):  # type: ignore[misc]  # Frameworks are not type-check
         yield values
         if self._transposed:
             values = values.t().contiguous()
-        self.quant_state = _pack(values, self.weight, double=self._double)
+        self.quant_state = _pack(values, self.weight, access, double=self._double)
 
 
 class Unpacked(nn.Module):
@@ -98,18 +98,20 @@ class Unpacked(nn.Module):
         return values
 
     @contextlib.contextmanager
-    def filling(self, packed: torch.Tensor, device: torch.device) -> Iterator[torch.Tensor]:
+    def filling(self, packed: torch.Tensor, device: torch.device, access: initial.Access) -> Iterator[torch.Tensor]:
         """The whole weights to be filled; this rank then keeps its part of them in 4 bits."""
         values = torch.empty(self._shape, dtype=self._dtype, device=device)
         yield values
-        self._state = _pack(values, packed, double=self._double)
+        self._state = _pack(values, packed, access, double=self._double)
 
 
-def _pack(values: torch.Tensor, into: torch.Tensor, *, double: bool) -> Any:
+def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, *, double: bool) -> Any:
     """Put this rank's part of quantised values into a packed parameter; the constants of all of them."""
     packed, state = quantize_4bit(values, compress_statistics=double, quant_type=_KIND)
-    part = initial.local(into)
-    part.tensor.copy_(packed[part.region])
+    with access(into) as opened:
+        if opened is not None:
+            part = initial.local(opened)
+            part.tensor.copy_(packed[part.region])
     return state
 
 
@@ -134,9 +136,9 @@ def access(made: nn.Module, device: torch.device, otherwise: initial.Access) -> 
     packed: dict[int, Callable[[], contextlib.AbstractContextManager[torch.Tensor]]] = {}
     for module in made.modules():
         if isinstance(module, Linear):
-            packed[id(module.weight)] = functools.partial(module.filling, device)
+            packed[id(module.weight)] = functools.partial(module.filling, device, otherwise)
         elif isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], Unpacked):
-            packed[id(module.original)] = functools.partial(module[0].filling, module.original, device)
+            packed[id(module.original)] = functools.partial(module[0].filling, module.original, device, otherwise)
 
     def opened(parameter: torch.Tensor) -> contextlib.AbstractContextManager[torch.Tensor | initial.Local | None]:
         filling = packed.get(id(parameter))

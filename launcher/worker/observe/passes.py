@@ -54,7 +54,6 @@ class _WithoutValues(LiveBytes):  # type: ignore[no-untyped-call]  # torch types
         self._weights = {each.numel() for each in parameters if each.dim() > 1}
 
     def _counts(self, tensor: torch.Tensor) -> bool:
-        """True but for casts and gradients of weights, which others count."""
         return (isinstance(tensor, FakeTensor) or tensor.device.type == "meta") and tensor.numel() not in self._weights
 
 
@@ -221,8 +220,6 @@ def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dropping_gradients(block: nn.Module) -> Iterator[None]:
-    """Let each gradient of a parameter go as soon as it is made."""
-
     def drop(parameter: torch.Tensor) -> None:
         parameter.grad = None
 

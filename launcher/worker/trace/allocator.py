@@ -109,7 +109,6 @@ class CachingAllocator:
         return _Block(pool=pool, bytes=wanted, segment=order, order=order)
 
     def _expanded(self, pool: _Pool, size: int) -> _Block | None:
-        """Map as many pages behind the pool's last block as it lacks."""
         tail = self._tails.get(pool)
         usable = tail if tail is not None and tail.free else None
         page = _page(pool)
@@ -200,7 +199,6 @@ class CachingAllocator:
 
 
 def _segment_size(size: int) -> int:
-    """``get_allocation_size``."""
     if size <= _SMALL:
         return _SMALL_SEGMENT
     return _LARGE_SEGMENT if size < _OWN_SEGMENT else -(-size // _ROUND_SEGMENT) * _ROUND_SEGMENT

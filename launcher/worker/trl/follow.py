@@ -139,7 +139,6 @@ class Follower(TrainerCallback):  # type: ignore[misc]
             self._metrics.mark()
 
     def _evaluate(self) -> torch.Tensor:
-        """The mean loss on held-out samples; the first evaluation is followed by the memory tracker."""
         self._context.beat.begin("evaluation")
         first, self._has_evaluated = not self._has_evaluated, True
         measured = self._context.memory.measuring("evaluation", live_bytes.tensors_of_process(), summary=False)
@@ -150,7 +149,6 @@ class Follower(TrainerCallback):  # type: ignore[misc]
         return torch.tensor(float(found["eval_loss"]))
 
     def _save(self, *, last: bool = False) -> None:
-        """Write a checkpoint; the first one is followed by the memory tracker."""
         tracker = self._context.memory
         self._context.beat.begin("checkpoint")
         if tracker.has("checkpoint_save"):

@@ -94,7 +94,6 @@ class Watch:
         self._records.clear()
 
     def _device(self) -> Growth | None:
-        """Growth of the pile that grows fastest: between steps, or only at its peak."""
         newest = self._records[-1]
         used = newest.device_used_bytes or newest.reserved_bytes or highest(newest)
         total = newest.device_bytes

@@ -249,18 +249,6 @@ def test_every_zero_stage_is_accepted(stage: int, precision: str, ulysses: int) 
             "backend=deepspeed writes checkpoints in the foreground",
             ("save.async=false", "parallel=fsdp"),
         ),
-        (
-            ("parallel=zero3", "adapter=qlora"),
-            "zero.stage",
-            "ZeRO 3 gathers packed weights, and keeps small ones gathered, which this version does not count",
-            ("zero=2", "parallel=fsdp", "adapter=lora"),
-        ),
-        (
-            ("parallel=zero0", "adapter=qlora"),
-            "zero.stage",
-            "4-bit weights are tested beside ZeRO 1 and 2",
-            ("zero=2", "parallel=fsdp", "adapter=lora"),
-        ),
     ],
 )
 def test_what_this_backend_cannot_do_is_refused_with_the_way_out(

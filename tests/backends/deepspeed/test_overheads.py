@@ -102,16 +102,33 @@ def test_zero_3_prefetches_until_the_bound_of_live_parameters_or_keeps_what_is_r
     def gathered(*words: str) -> int:
         return at(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000", *words)), "loss")
 
-    weight = HIDDEN * WIDTH
+    norms = rank("parallel=zero3").elements.kept
+    weight = HIDDEN * WIDTH + norms
     assert gathered("zero.max_reuse_distance=100_000_000") == 2 * (10**9 + weight)
     assert gathered("zero.max_live_parameters=700_000_000") == 2 * (700_000_000 + weight)
     assert gathered("zero.max_reuse_distance=1_600_000_000") == 2 * (10**9 + weight)
     without = ("zero.prefetch_bucket_size=0", "zero.max_reuse_distance=1_600_000_000")
     assert gathered(*without) == 2 * (800_000_000 + weight)
-    adapted = 2 * rank("parallel=zero3", "adapter=lora").elements.whole
+    adapted = 2 * (rank("parallel=zero3", "adapter=lora").elements.whole - TABLE)
     assert gathered("adapter=lora") == adapted, "autograd keeps views of what an adapter's linears multiply by"
     found = list(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000")))
     assert at(found, "forward") - at(found, "loss") == 2 * (TABLE + 50_000_000)
+
+
+def test_zero_3_keeps_small_weights_whole_between_steps() -> None:
+    """Norms, and an adapter's matrices of up to 100,000 elements; packed weights are as small as their bytes."""
+
+    def kept(*words: str) -> int:
+        return at(stage3_window(rank("parallel=zero3", *words)), "idle")
+
+    blocks = len(rank().view.layers)
+    assert kept() == 2 * (2 * blocks + 1) * HIDDEN
+    assert kept("zero.param_persistence_threshold=1000") == 0
+    small = 8 * HIDDEN  # Of rank 8: both matrices of an output projection.
+    lora = ("adapter=lora", "adapter.rank=8", "adapter.targets=[o_proj]")
+    assert kept(*lora) == kept() + 2 * blocks * 2 * small
+    whole = kept(*lora, "adapter.name=qlora", f"zero.param_persistence_threshold={HIDDEN * HIDDEN // 2}")
+    assert whole == kept(*lora) + blocks * 2 * HIDDEN * (HIDDEN + HIDDEN // 4) // 2
 
 
 def test_recomputation_takes_the_mlps_output_out_of_the_cache_where_linears_save_after_their_product() -> None:
