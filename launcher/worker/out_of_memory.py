@@ -218,7 +218,6 @@ def _with_disk(known: OutOfMemory, error: BaseException, directory: Path) -> Out
 
 
 def _written_by(error: BaseException, directory: Path) -> Path:
-    """The file or folder that was being written, by the files of the code in which it failed."""
     frames: list[Any] = traceback.extract_tb(error.__traceback__)
     names = {Path(frame.filename).stem for frame in frames}
     if "metrics" in names and "checkpoints" not in names:

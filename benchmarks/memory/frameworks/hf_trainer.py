@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from launcher.backends.fsdp.overheads import constants
 from launcher.backends.trl.overheads import adapters, last_hidden_state
+from launcher.estimate.memory import states
 from launcher.estimate.memory.estimate import Backend
 from launcher.estimate.memory.moments import ALWAYS, LOSS, ROOT_BACKWARD, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
@@ -64,14 +64,14 @@ class HfTrainer(Backend):
         """16-bit weights; fp32 where an adapter is trained, or all of it under FSDP's mixed precision."""
         low: Dtype = spec.precision.compute
         adapted = spec.adapter.name != "none" and not self.low_adapters
-        states: Dtype = "fp32" if adapted or (self.fsdp and self.mixed) else low
+        held: Dtype = "fp32" if adapted or (self.fsdp and self.mixed) else low
         return Dtypes(
-            parameters=low if adapted else states,
+            parameters=low if adapted else held,
             compute=low,
             gradients=low,
-            accumulate=states,
+            accumulate=held,
             master=None,
-            optimizer_states=states,
+            optimizer_states=held,
             reduce=low,
         )
 
@@ -101,7 +101,7 @@ class HfTrainer(Backend):
             yield from gptq_scales(rank)
         if self.fsdp:
             if not self.gptq:
-                yield from constants(rank)
+                yield from states.constants(rank)
             yield from gathered(rank)
             yield from unsharded_gradients(rank)
             yield from retained_inputs(rank)

@@ -64,6 +64,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     else:
         yield from stage3_bucket(rank)
         yield from stage3_window(rank)
+        yield from states.constants(rank)
         yield from secondary_partition(rank)
 
 

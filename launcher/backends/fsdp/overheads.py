@@ -40,6 +40,7 @@ def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
     """Everything of FSDP2, or of DDP and autocast."""
     apart, shared = splits(rank.spec), rank.spec.parallel.expert > 1
     if rank.spec.parallel.shard:
+        yield from states.constants(rank)
         yield from () if apart else sharded(rank)
     else:
         yield from weight_cache(rank)

@@ -16,6 +16,7 @@ from launcher.backends.fsdp.overheads import block_instants, unreduced
 from launcher.backends.trl.engines import as_engine, backend_of, engine_of
 from launcher.backends.trl.traits import SOURCE, TILE
 from launcher.base.formula import Value
+from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
 from launcher.estimate.memory.moments import (
     ALWAYS,
@@ -45,6 +46,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
 
 def _sharded(rank: RankModel) -> Iterator[MemoryTerm]:
     """FSDP2 with the embedding and the head in groups of their own."""
+    yield from states.constants(rank)
     yield from _gathered(rank)
     yield from _reduced(rank)
     yield from unreduced(rank)

@@ -41,10 +41,14 @@ def parameters(rank: RankModel) -> Iterator[MemoryTerm]:
     if quantised:
         bits, what, source = NF4_BITS[rank.spec.adapter.double_quant], "quantised weights", "QLoRA, arXiv:2305.14314, 3"
         yield term("parameters", ALWAYS, what, "ceil(bits * shard / 8)", source, bits=bits, shard=quantised)
-    if others := rank.elements.quantised - quantised:  # Constants are no parameters, which every rank has whole.
+
+
+def constants(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Constants of other ranks' 4-bit weights: every rank has all of them, and its own shard's are counted already."""
+    if shared := rank.elements.quantised - rank.elements.quantised_parameters:
         bits, source = NF4_BITS[rank.spec.adapter.double_quant] - 4, "launcher/worker/model/quantised.py"
         what = "constants of other ranks' 4-bit weights"
-        yield term("parameters", ALWAYS, what, "ceil(bits * P / 8)", source, bits=bits, P=others)
+        yield term("parameters", ALWAYS, what, "ceil(bits * P / 8)", source, bits=bits, P=shared)
 
 
 def drawing(rank: RankModel) -> Iterator[MemoryTerm]:

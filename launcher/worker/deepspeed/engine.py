@@ -219,7 +219,6 @@ def kept(engine: Any) -> Iterator[Kept]:
 
 
 def _follow_buckets(engine: Any, memory: MemoryTracker) -> None:
-    """Tell the tracker of buckets that ZeRO 1 and 2 make in a backward pass and drop at its end."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "setup_buckets"):
         make = wrapper.setup_buckets

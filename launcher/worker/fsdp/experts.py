@@ -80,8 +80,6 @@ def _dispatching(made: Any, plan: dict[str, str]) -> Iterator[nn.Module]:
 
 
 def _placement(ranks: int) -> Any:
-    """Whole experts on each rank where they can be shared out evenly, else equal rows of each."""
-
     def placement(parameter: nn.Parameter) -> Shard:
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         return Shard(0 if local.shape[0] % ranks == 0 else 1)

@@ -134,7 +134,6 @@ def draws(made: Any) -> Iterator[tuple[str, torch.Tensor, Draw]]:
 
 
 def _given(value: torch.Tensor) -> Draw:
-    """Values that are no draw; they are few, so that one block of rows holds them."""
     return lambda values, _: values.copy_(value)
 
 

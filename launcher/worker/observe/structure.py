@@ -131,7 +131,6 @@ def _signature(block: nn.Module) -> Any:
 
 
 def _name(block: nn.Module, taken: set[str]) -> str:
-    """A word for a kind of layers: its children that hold matrices, experts by their own word."""
     words = [name for name, child in block.named_children() if any(each.dim() > 1 for each in child.parameters())]
     if any(each.dim() > 2 and "experts" in name for name, each in block.named_parameters()):
         words.append("experts")
@@ -177,7 +176,6 @@ def linears(found: Structure) -> list[str]:
 
 
 def _require_all_counted(found: Structure) -> None:
-    """Refuse a model whose layers share parameters: each would be counted in every layer."""
     each = sum(parameter.numel() for block in found.blocks for parameter in block.parameters())
     if each != sum(parameter.numel() for parameter in found.blocks.parameters()):
         raise TrainingError("its layers share parameters, which this version counts with none of them")

@@ -134,7 +134,6 @@ class Watch:
         return self._growth(where, rate, used, newest.node_bytes) if rate else None
 
     def _rate(self, values: Sequence[int], holds: int) -> float | None:
-        """Bytes a step by the rule, of the last samples or of all; None where there is no growth."""
         steps = [record.step for record in self._records]
         rates = (trend(steps[start:], values[start:], _SHARE * holds) for start in {max(0, len(values) - _FEWEST), 0})
         return next((rate for rate in rates if rate), None)

@@ -11,7 +11,6 @@ from launcher.backends.fsdp.overheads import (
     block_instants,
     block_reduction,
     buckets,
-    constants,
     exchanged,
     gathered,
     kept_after_forward,
@@ -22,6 +21,7 @@ from launcher.backends.fsdp.overheads import (
     waiting_losses,
     weight_cache,
 )
+from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
 from launcher.estimate.memory.moments import Moment
 from launcher.estimate.memory.terms import MemoryTerm
@@ -141,7 +141,7 @@ def test_a_tied_output_projection_has_a_gradient_and_until_it_is_tied_memory_of_
 
 def test_constants_of_other_ranks_4_bit_weights_are_on_every_rank() -> None:
     model = rank("parallel=fsdp", "adapter=qlora")
-    (found,) = constants(model)
+    (found,) = states.constants(model)
     linears = LAYERS * (BLOCK - 2 * HIDDEN)
     # Double quantisation: 8 bits for 64 values, and an fp32 constant for 256 of those.
     assert found.bytes == pytest.approx(linears * 7 / 8 * (8 / 64 + 32 / (64 * 256)) / 8, rel=1e-6)
