@@ -41,7 +41,8 @@ def engine(spec: RunSpec) -> EngineTraits:
         shard_rows=spec.parallel.shard,
         gradients_stay=is_ddp(spec) and spec.backend.bucket_view,
         whole_blocks=True,
-        gradients_last=spec.parallel.shard and splits(spec),
+        gradients_last=spec.parallel.shard
+        and (splits(spec) or (spec.gradient_accumulation > 1 and not reduces_each(spec))),
         optimizer=_step(spec),
         fused_norm=spec.train.kernels == "liger",
         fused_activation=spec.train.kernels == "liger",

@@ -155,7 +155,6 @@ def cut(made: Any, mesh: DeviceMesh, *, sequence: bool) -> None:
 
 
 def _copies(module: nn.Module) -> list[nn.Module]:
-    """The module that computes, and where ``peft`` trains a copy of it, the frozen one beside it."""
     if isinstance(module, network.Absent):
         return []
     copies = getattr(module, "modules_to_save", None)

@@ -202,7 +202,6 @@ class _Layout:
             yield Piece(f"{block}.mlp.experts.gate_up_proj", region, view)
 
     def _plain(self, block: str, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:
-        """Pieces of parameters that are whole on every rank, and of matrices cut by columns."""
         owner, _, kind = inner.rpartition(".")
         if kind.startswith("layer_norm_"):  # Transformer Engine keeps a norm with the matrix that follows it.
             owner, kind = _FUSED_NORMS[owner], kind.removeprefix("layer_norm_")

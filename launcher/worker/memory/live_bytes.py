@@ -164,7 +164,6 @@ def _kinds(kind: type[torch.Tensor]) -> set[type[torch.Tensor]]:
 
 
 def _is_defined(tensor: torch.Tensor) -> bool:
-    """False for the tensors without a device that DeepSpeed 0.17 keeps beside a step."""
     try:
         return tensor.device is not None
     except RuntimeError:

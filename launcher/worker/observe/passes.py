@@ -110,7 +110,6 @@ def _fake(*, autocast: bool) -> Iterator[None]:
 
 
 def _for_a_token(sizes: Sequence[int], lengths: Sequence[int]) -> list[float]:
-    """Bytes for one token by ``c + a s + b s^2`` through three lengths: ``a`` and ``b``."""
     (first, second, third), (short, middle, long) = sizes, lengths
     rise = (second - first) / (middle - short)
     bend = ((third - second) / (long - middle) - rise) / (long - short)

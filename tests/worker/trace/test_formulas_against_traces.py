@@ -144,6 +144,7 @@ _FSDP = (
     *(f"llama/{cell}/full/4/adapter=lora/adapter.dora=true" for cell in ("fsdp/fp32", "fsdp/bf16")),
     "llama/fsdp/bf16/full/4/adapter=lora/adapter.modules_to_save=[embed_tokens,lm_head]",
     "moe/ddp/bf16/full/4/adapter=qlora/adapter.targets=[q_proj,v_proj]",
+    "llama/fsdp/bf16/none/4/train.global_batch_size=16/backend.micro_step_sync=false",
     *(f"moe/fsdp/bf16/{mode}/4/parallel.expert=2/{_HEAVY}" for mode in ("none", "full")),
     f"moe/fsdp/fp32/none/16/parallel.expert=4/{_HEAVY}",
     f"moe/hsdp/bf16/none/8/zero=2/parallel.expert=2/{_HEAVY}",
