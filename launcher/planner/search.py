@@ -105,7 +105,7 @@ class Search:
                 return
 
     def _of_the_others(self) -> Iterator[Found]:
-        """Go on until every engine has a layout that fits, or is known to have none."""
+        """Go on until every engine has a layout that fits and has evidence, or is known to have none."""
         while self._heap:
             have = self._engines()
             missing = [space.base.backend.name not in have for space in self._spaces]
@@ -116,7 +116,7 @@ class Search:
                 yield self.found
 
     def _engines(self) -> set[str]:
-        return {each.spec.backend.name for each in (*self.found.best.values(), *self.found.untried.values())}
+        return {each.spec.backend.name for each in self.found.best.values()}
 
     def _known(self, opening: int, spec: RunSpec) -> dict[Kind, Candidate]:
         """The results to which a layout belongs: without evidence is what chooses a part that has none."""
