@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _adapters
 from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
+from launcher.estimate.rank import adapters
+from launcher.estimate.rank.adapters import module
 from launcher.estimate.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit
 
@@ -23,7 +24,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if transformers_config(families.of(spec.model), spec.model) is None:
         return
     yield from _folders(spec)
-    yield from _adapters.check(spec)
+    yield from check_adapters(spec)
 
 
 def computed(spec: RunSpec) -> bool:
@@ -69,3 +70,113 @@ def tensor_degrees(spec: RunSpec) -> Iterator[str]:
     """Ways out to tensor parallel degrees that divide the world and the key and value heads."""
     degrees = edit.divisors(spec.model.key_value_heads)
     return edit.nearest(spec, "parallel.tensor", degrees, lambda run: run.gpus % run.model_parallel == 0, limit=2)
+
+
+# Adapters: ``peft`` finds modules by their names, so each name must be one of the model's, and of no module that is not
+# meant.
+
+
+_NF4_BLOCK = 64  # Values with a constant of their own (QLoRA, arXiv:2305.14314, section 3).
+
+
+def check_adapters(spec: RunSpec) -> Iterator[ConfigError]:
+    """Adapters of layers that do not exist, and variants of LoRA beside what they do not go with."""
+    if spec.adapter.name == "none":
+        return
+    yield from _targets(spec)
+    yield from _modules_to_save(spec)
+    if spec.adapter.dora:
+        yield from _dora(spec)
+    if spec.adapter.name == "qlora":
+        yield from _quantised(spec)
+
+
+def _targets(spec: RunSpec) -> Iterator[ConfigError]:
+    known = families.linears(spec.model)
+    if not known:
+        rule = f"no adapter of the layers of the family {spec.model.family} is built in this version"
+        yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none"])
+        return
+    unknown = [target for target in spec.adapter.targets if target not in known]
+    if unknown:
+        rule = f"the linear layers of this model are {', '.join(known)}; {', '.join(unknown)} are not among them"
+        way_out = [edit.override("adapter.targets", known)]
+        yield ConfigError("adapter.targets", list(spec.adapter.targets), rule, way_out)
+
+
+def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:
+    """``peft`` takes every module whose name ends so; a tied table would become two that are no longer equal."""
+    wanted, path = spec.adapter.modules_to_save, "adapter.modules_to_save"
+    known = _tables(spec)
+    unknown = [name for name in wanted if name not in known]
+    if not unknown:
+        return
+    none = edit.override(path, ())
+    if not known:
+        rule = "the token table is the output projection, too (model.tie_word_embeddings), and peft would train a copy"
+        if not spec.model.tie_word_embeddings:
+            rule = f"this version trains no modules outside the blocks of the family {spec.model.family}"
+        yield ConfigError(path, list(wanted), rule, [none])
+        return
+    rule = f"beside an adapter {', '.join(known)} may be trained whole, and {', '.join(unknown)} are not among them"
+    yield ConfigError(path, list(wanted), rule, [edit.override(path, known), none])
+
+
+def _tables(spec: RunSpec) -> tuple[str, ...]:
+    """The modules with matrices outside the blocks, by the names that the class of ``transformers`` has for them."""
+    family, model = families.of(spec.model), spec.model
+    if model.tie_word_embeddings or family.traits.transposed:
+        return ()
+    outside = [*family.embedding(model, model.vocab_size), *family.head(model, model.vocab_size)]
+    return tuple(module(weight) for weight in outside if len(weight.shape) == 2)
+
+
+def _dora(spec: RunSpec) -> Iterator[ConfigError]:
+    back = "adapter.dora=false"
+    if spec.checkpointing.mode == "selective":
+        rule = "DoRA's products of weights would count among those of which selective checkpointing keeps every second"
+        yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none", back])
+    if spec.adapter.name == "qlora" and spec.adapter.dropout:
+        rule = "with dropout DoRA multiplies by unpacked weights once more, and keeps all of them until backward"
+        yield ConfigError("adapter.dropout", spec.adapter.dropout, rule, ["adapter.dropout=0.0", back])
+    if spec.train.compile:
+        rule = "this version compiles no blocks with DoRA"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", back])
+
+
+def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
+    if spec.model.num_experts and spec.checkpointing.mode != "full":
+        rule = "autograd would keep the experts of all layers unpacked, more than they take in 16 bits"
+        yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", "adapter=lora"])
+    if spec.train.compile:
+        rule = "this version compiles no blocks with 4-bit weights"
+        yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
+    if spec.hardware.device == "cpu":
+        yield from _unpacked_on_the_cpu(spec)
+
+
+def _unpacked_on_the_cpu(spec: RunSpec) -> Iterator[ConfigError]:
+    """Rows that bitsandbytes 0.50.2 silently unpacks wrongly, since it mistakes their constants."""
+    model, family = spec.model, families.of(spec.model)
+    rows = {
+        "model.hidden_size": model.hidden_size,
+        "model.intermediate_size": model.intermediate_size,
+        "model.head_dim": model.num_attention_heads * model.head_size,
+        "model.moe_intermediate_size": model.moe_intermediate_size,
+        "model.q_lora_rank": model.q_lora_rank,
+        "model.kv_lora_rank": model.kv_lora_rank,
+        "model.v_head_dim": model.num_attention_heads * model.v_head_dim,
+    }
+    blocks = (family.block(model, layer) for layer in (0, model.num_hidden_layers - 1))
+    found = {
+        weight.shape[1] for block in blocks for weight in adapters.weights(block, spec.adapter) if weight.quantised
+    }
+    for path, length in rows.items():
+        if length % _NF4_BLOCK and length in found:
+            rule = (
+                f"on the CPU bitsandbytes unpacks rows of whole blocks of {_NF4_BLOCK} values, and these have {length}"
+            )
+            legal = [
+                multiple for multiple in edit.multiples_around(length, _NF4_BLOCK, 1) if not path.endswith("head_dim")
+            ]
+            yield ConfigError(path, edit.value_at(spec, path), rule, [edit.override(path, each) for each in legal])

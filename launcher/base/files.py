@@ -280,6 +280,13 @@ def any_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
+def load_own(path: Path) -> Any:
+    """Read a YAML of this package, which needs no limits."""
+    import yaml  # Late, because most commands read none.
+
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def parse_json(text: str | bytes) -> Any:
     """JSON from anyone; ValueError says why it is none, not finite, or beyond :data:`LARGEST` or :data:`DEEPEST`."""
     if len(text) > MOST_BYTES:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 from launcher.base import files, registry
 from launcher.base.errors import ConfigError, ConfigErrors
@@ -28,9 +30,6 @@ _CLASSES = re.compile(
 )
 """Classes of which one says whose Python a file is."""
 
-_WORDS = "say its model, data and settings as words: launch check model=ORG/NAME train.sequence_length=..."
-_MODEL = f"{_WORDS}; the config.json of its model is read by launch import hf"
-
 
 @dataclass(frozen=True, slots=True)
 class _Format:
@@ -42,62 +41,16 @@ class _Format:
     instead: str = ""  # What can be done with it where no importer reads it.
 
 
-_FORMATS = (
-    _Format("megatron", "an argument list of Megatron-LM", ("MODEL_ARGS",)),
-    _Format("deepspeed", "a ds_config.json of DeepSpeed", (
-        "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size gradient_clipping",
-        "train_batch_size fp16", "train_batch_size bf16",
-    )),
-    _Format("hf", "a config.json of Hugging Face", (
-        "model_type architectures", "model_type vocab_size", "model_type hidden_size",
-    )),
-    _Format("axolotl", "a configuration of axolotl", (
-        "base_model datasets", "base_model sequence_len", "base_model micro_batch_size", "base_model adapter",
-        "base_model pretraining_dataset",
-    )),
-    _Format("llamafactory", "a configuration of LLaMA-Factory", (
-        "finetuning_type", "model_name_or_path cutoff_len", "model_name_or_path template dataset",
-    )),
-    _Format("trl", "a configuration of TRL", (
-        "model_name_or_path dataset_name", "model_name_or_path dataset_mixture", "model_name_or_path use_peft",
-        "model_name_or_path num_generations", "SFTConfig", "DPOConfig", "KTOConfig", "GRPOConfig", "RewardConfig",
-    )),
-    _Format("accelerate", "a configuration of accelerate", (
-        "compute_environment distributed_type", "distributed_type num_processes", "compute_environment num_processes",
-    )),
-    _Format("torchtitan", "a configuration of torchtitan", (
-        "job model training", "model training parallelism", "model training lr_scheduler", "model training metrics",
-        "Trainer.Config",
-    )),
-    _Format("nanotron", "a configuration of nanotron", (
-        "tokens optimizer parallelism", "general model parallelism tokens",
-    )),
-    _Format("torchtune", "a configuration of torchtune", (
-        "checkpointer tokenizer model optimizer", "checkpointer dataset model", "checkpointer model loss",
-    )),
-    _Format("megatron_bridge", "a configuration of Megatron Bridge", (
-        "train model checkpoint", "optimizer scheduler train ddp", "train model ddp", "ConfigContainer",
-    )),
-    _Format("nemo", "a configuration of NeMo", (
-        "trainer exp_manager", "_target_", "trainer model restore_from_path",
-    ), _MODEL),
-    _Format("trl", "the TrainingArguments of Hugging Face's Trainer", (
-        "output_dir per_device_train_batch_size", "output_dir num_train_epochs",
-        "per_device_train_batch_size learning_rate", "per_device_train_batch_size"
-        " num_train_epochs", "TrainingArguments",
-    )),
-    _Format("megatron", "Megatron-LM's --yaml-cfg", ("language_model model_parallel",),
-            "the arguments as flags are read: --num-layers 32"),
-    _Format("megatron", "Megatron-LM's test recipes", ("spec products",),
-            "the model_config.yaml of one of its cases is read: launch import megatron"),
-)  # fmt: skip
-"""Formats whose keys others have, too, come last."""
+@cache
+def _formats() -> tuple[_Format, ...]:
+    found = files.load_own(Path(__file__).parent / "tables" / "formats.yaml")
+    return tuple(_Format(**{**row, "signs": tuple(row["signs"])}) for row in found)
 
 
 def refuse_other(kind: str, text: str, path: str) -> None:
     """Refuse by ConfigErrors a file that looks like another format, with the keys that say so and the ways out."""
     keys = set(_keys(text, path))
-    alike = [(each, sign) for each in _FORMATS for sign in map(str.split, each.signs) if keys.issuperset(sign)]
+    alike = [(each, sign) for each in _formats() for sign in map(str.split, each.signs) if keys.issuperset(sign)]
     if not alike or any(key.startswith("--") for key in keys):
         return
     if any(each.kind == kind and not each.instead for each, _ in alike):

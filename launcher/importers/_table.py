@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launcher.base import files
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.config import recipes, safe_yaml
+from launcher.config import recipes
 from launcher.config.ledger import OPEN, Imported
 from launcher.importers._reading import Reading
 from launcher.spec.parse import OPEN_NODES, accepts, kinds
@@ -43,7 +44,7 @@ class Row:
 
 def table(name: str) -> Any:
     """The content of ``tables/NAME.yaml``."""
-    return safe_yaml.load(_FOLDER / f"{name}.yaml")
+    return files.load_own(_FOLDER / f"{name}.yaml")
 
 
 def rows(name: str, *by: Enter, **shared: Sequence[Row]) -> tuple[Row, ...]:

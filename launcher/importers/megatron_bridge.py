@@ -1,7 +1,7 @@
 """Megatron Bridge's recipes: Python functions that fill a ``ConfigContainer`` (release 0.6), and YAML of its sections.
 
 Its sections hold Megatron-core's dataclasses, so that a key without a setting here means what the argument of
-Megatron-LM of the same name does (``launcher.importers.megatron.tables``). What ``_pretrain_common`` sets is known.
+Megatron-LM of the same name does (``launcher.importers.megatron.arguments``). What ``_pretrain_common`` sets is known.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
-from launcher.importers import Imported, _foreign, _python
+from launcher.importers import Imported, _foreign
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
+from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
 from launcher.importers.megatron.data_and_saves import mixed
-from launcher.importers.megatron.tables import DEFAULTS, MEANINGS
 
 HAS_VARIABLES = True
 
@@ -54,7 +54,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     """
     notes: list[str] = []
     if path.endswith(".py") or _foreign.is_python(text):
-        followed = _python.Followed(text, path)
+        followed = _foreign.Followed(text, path)
         content, notes = followed.function((variables or {}).get("config")), followed.notes
     else:
         content = _foreign.content_of(text, path, "a configuration of Megatron Bridge")

@@ -96,10 +96,8 @@ def _data_sets(reading: Reading) -> None:
             reading.leave("one set of data is read from beginning to end here: set data.mix", stage)
     if stages:
         reading.idle("of the one stage that there is", f"{stages[0]}.name", f"{stages[0]}.start_training_step")
-    hub, splits = (
-        reading.value(f"{block}.dataset.hf_dataset_or_datasets"),
-        reading.value(f"{block}.dataset.hf_dataset_splits"),
-    )
+    hub = reading.value(f"{block}.dataset.hf_dataset_or_datasets")
+    splits = reading.value(f"{block}.dataset.hf_dataset_splits")
     names = {"hf_dataset_or_datasets": "path", "hf_dataset_splits": "split", "hf_dataset_config_name": "config",
              "text_column_name": "column"}  # fmt: skip
     hubs = [each for each in (hub if isinstance(hub, list) else [hub]) if isinstance(each, str)]

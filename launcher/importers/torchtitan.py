@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
-from launcher.importers import Imported, _foreign, _python, _trainer
+from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, say_word, table
 
@@ -51,7 +51,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     notes: list[str] = []
     python = path.endswith(".py") or (not path.endswith((".toml", ".json")) and _foreign.is_python(text))
     if python:
-        followed = _python.Followed(text, path)
+        followed = _foreign.Followed(text, path)
         content, notes = _sections(followed.function((variables or {}).get("config"))), followed.notes
     else:
         content = _foreign.content_of(text, path, "a configuration of torchtitan")

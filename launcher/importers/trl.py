@@ -13,7 +13,7 @@ from typing import Any
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger, name_from
-from launcher.importers import Imported, _fine_tuning, _foreign, _python, _trainer
+from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, imported, rows, say_text, say_word, under
 
@@ -94,7 +94,7 @@ def _of_trl(content: JsonObject) -> bool:
 
 def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
     """The arguments of a script's calls, with the names that they have in YAML, and its task."""
-    followed = _python.Followed(text, path)
+    followed = _foreign.Followed(text, path)
     found: JsonObject = {}
     task = None
     for call in followed.calls((
@@ -131,7 +131,7 @@ _PEFT_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_
                "use_dora": "use_dora", "use_rslora": "use_rslora", "task_type": "lora_task_type"}  # fmt: skip
 
 
-def _data_and_model(followed: _python.Followed) -> JsonObject:
+def _data_and_model(followed: _foreign.Followed) -> JsonObject:
     """The model and the data of a script: first arguments of ``load_dataset``, ``from_pretrained`` and a trainer."""
     found: JsonObject = {}
     for name, key in (("load_dataset", "dataset_name"), ("from_pretrained", "model_name_or_path")):

@@ -122,195 +122,85 @@ def _reads_text(spec: RunSpec) -> bool:
     return spec.data.source in ("text", "chat", "huggingface", "rows")
 
 
+def _counts_epochs(spec: RunSpec) -> bool:
+    return spec.train.epochs is not None or spec.train.evals_per_epoch is not None or bool(spec.save.per_epoch)
+
+
 REFUSED: tuple[Row, ...] = (
     *_rows(_SLURM, lambda spec: spec.cluster.kind == "slurm", "cluster=slurm", "by Slurm"),
-    Dependent(
-        "cluster.requeues",
-        3,
-        lambda spec: spec.cluster.kind == "slurm" or spec.train.on_hang == "restart",
-        "cluster=slurm",
-        "by Slurm, and on this machine with train.on_hang=restart",
-    ),
-    Dependent(
-        "cluster.memory_request",
-        "mem",
-        lambda spec: spec.cluster.memory is not None,
-        "cluster.memory=0",
-        "where cluster.memory is set",
-    ),
-    *_rows(
-        {"cluster.container_image": None, "cluster.container_mounts": ()},
-        lambda spec: spec.cluster.container != "none",
-        "cluster.container=apptainer",
-        "by a container",
-    ),
+    *_rows({"cluster.requeues": 3}, lambda spec: spec.cluster.kind == "slurm" or spec.train.on_hang == "restart",
+           "cluster=slurm", "by Slurm, and on this machine with train.on_hang=restart"),
+    *_rows({"cluster.memory_request": "mem"},
+           lambda spec: spec.cluster.memory is not None, "cluster.memory=0", "where cluster.memory is set"),
+    *_rows({"cluster.container_image": None, "cluster.container_mounts": ()},
+           lambda spec: spec.cluster.container != "none", "cluster.container=apptainer", "by a container"),
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
     *(OfAnEngine(path, neutral) for path, neutral in _OF_ENGINES.items()),
     *_rows(_VARIANTS, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
-    Dependent(
-        "zero.nvme_path", None, _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"
-    ),
-    Dependent(
-        "optimizer.adamw_lr",
-        None,
-        lambda spec: spec.optimizer.name == "muon",
-        "optimizer=muon",
-        "beside Muon, by what AdamW steps",
-    ),
-    Dependent(
-        "precision.recipe",
-        None,
-        lambda spec: spec.precision.compute in ("fp8", "fp4"),
-        "precision.compute=fp8",
-        "by computation in fp8 and fp4",
-    ),
-    *_rows(
-        {"precision.loss_scale": None, "precision.initial_loss_scale": None, "precision.loss_scale_window": None},
-        lambda spec: spec.precision.compute == "fp16",
-        "precision.compute=fp16",
-        "by fp16 computation",
-    ),
-    Dependent(
-        "checkpointing.modules",
-        (),
-        lambda spec: spec.checkpointing.mode == "selective",
-        "checkpointing=selective",
-        "by selective activation checkpointing",
-    ),
-    Dependent(
-        "checkpointing.offload_modules",
-        (),
-        lambda spec: spec.checkpointing.offload,
-        "checkpointing.offload=true",
-        "where activations are offloaded",
-    ),
-    Dependent(
-        "checkpointing.layers",
-        None,
-        lambda spec: spec.checkpointing.mode != "none" or spec.checkpointing.offload,
-        "checkpointing=full",
-        "by activation checkpointing",
-    ),
-    Dependent(
-        "checkpointing.method",
-        None,
-        lambda spec: spec.checkpointing.mode == "full",
-        "checkpointing=full",
-        "by full activation checkpointing",
-    ),
-    *_rows(
-        {"optimizer.fused": None, "optimizer.foreach": None},
-        lambda spec: spec.optimizer.name in ("adamw", "sgd"),
-        "optimizer=adamw",
-        "by torch's own optimizers",
-    ),
-    *_rows(
-        {"tracking.project": None, "tracking.uri": None},
-        lambda spec: spec.tracking.kind in ("wandb", "mlflow"),
-        "tracking=mlflow",
-        "by wandb and mlflow",
-    ),
-    *_rows(
-        {"data.revision": None, "data.config": None},
-        lambda spec: spec.data.of_the_hub,
-        "data=huggingface",
-        "of a data set on the Hugging Face Hub",
-    ),
-    Dependent(
-        "data.samples",
-        None,
-        lambda spec: (
-            spec.train.epochs is not None or spec.train.evals_per_epoch is not None or bool(spec.save.per_epoch)
-        ),
-        "train.epochs=1",
-        "where a number follows from the epoch",
-    ),
-    *_rows(
-        {"data.max_samples": None, "data.packing": None}, _reads_text, "data=text", "where data are rows or documents"
-    ),
-    *_rows(
-        {"data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None, "data.eval_config": None},
-        lambda spec: spec.data.source != "synthetic",
-        "data=text",
-        "where data has a source",
-    ),
-    Dependent(
-        "model.trust_remote_code",
-        False,
-        lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",
-        "model.weights=path/to/model",
-        "where a folder of weights or a tokenizer is loaded",
-    ),
-)
+    *_rows({"zero.nvme_path": None},
+           _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"),
+    *_rows({"optimizer.adamw_lr": None},
+           lambda spec: spec.optimizer.name == "muon", "optimizer=muon", "beside Muon, by what AdamW steps"),
+    *_rows({"precision.recipe": None}, lambda spec: spec.precision.compute in ("fp8", "fp4"),
+           "precision.compute=fp8", "by computation in fp8 and fp4"),
+    *_rows({"precision.loss_scale": None, "precision.initial_loss_scale": None, "precision.loss_scale_window": None},
+           lambda spec: spec.precision.compute == "fp16", "precision.compute=fp16", "by fp16 computation"),
+    *_rows({"checkpointing.modules": ()}, lambda spec: spec.checkpointing.mode == "selective",
+           "checkpointing=selective", "by selective activation checkpointing"),
+    *_rows({"checkpointing.offload_modules": ()},
+           lambda spec: spec.checkpointing.offload, "checkpointing.offload=true", "where activations are offloaded"),
+    *_rows({"checkpointing.layers": None}, lambda spec: spec.checkpointing.mode != "none" or spec.checkpointing.offload,
+           "checkpointing=full", "by activation checkpointing"),
+    *_rows({"checkpointing.method": None},
+           lambda spec: spec.checkpointing.mode == "full", "checkpointing=full", "by full activation checkpointing"),
+    *_rows({"optimizer.fused": None, "optimizer.foreach": None},
+           lambda spec: spec.optimizer.name in ("adamw", "sgd"), "optimizer=adamw", "by torch's own optimizers"),
+    *_rows({"tracking.project": None, "tracking.uri": None},
+           lambda spec: spec.tracking.kind in ("wandb", "mlflow"), "tracking=mlflow", "by wandb and mlflow"),
+    *_rows({"data.revision": None, "data.config": None},
+           lambda spec: spec.data.of_the_hub, "data=huggingface", "of a data set on the Hugging Face Hub"),
+    *_rows({"data.samples": None},
+           _counts_epochs, "train.epochs=1", "where a number follows from the epoch"),
+    *_rows({"data.max_samples": None, "data.packing": None},
+           _reads_text, "data=text", "where data are rows or documents"),
+    *_rows({"data.path": None, "data.mix": (), "data.eval_path": None, "data.eval_split": None,
+            "data.eval_config": None},
+           lambda spec: spec.data.source != "synthetic", "data=text", "where data has a source"),
+    *_rows({"model.trust_remote_code": False},
+           lambda spec: spec.model.weights is not None or spec.data.tokenizer != "bytes",
+           "model.weights=path/to/model", "where a folder of weights or a tokenizer is loaded"),
+)  # fmt: skip
 
 WARNED: tuple[Row, ...] = (
     *_rows(_ADAPTER, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
-    Dependent("adapter.double_quant", True, lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
-    Dependent(
-        "train.loss_chunk", 1024, lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"
-    ),
-    *_rows(
-        {"train.eval_steps": 8, "data.eval_fraction": 0.01, "data.eval_path": None, "data.eval_split": None},
-        lambda spec: spec.evaluates,
-        "train.eval_every=100",
-        "where the run evaluates",
-    ),
-    Dependent(
-        "train.rollbacks",
-        3,
-        lambda spec: spec.train.on_spike == "rollback",
-        "train.on_spike=rollback",
-        "where a jump of the loss leads back to a checkpoint",
-    ),
-    *_rows(
-        {"optimizer.min_lr": 0.0, "optimizer.decay_steps": None},
-        lambda spec: spec.optimizer.schedule != "constant",
-        "optimizer.schedule=cosine",
-        "by a schedule that ends lower than it starts",
-    ),
-    *_rows(
-        {"optimizer.wsd_decay_steps": None, "optimizer.wsd_decay": "linear"},
-        lambda spec: spec.optimizer.schedule == "wsd",
-        "optimizer.schedule=wsd",
-        "by the wsd schedule",
-    ),
-    *_rows(
-        {"optimizer.warmup": "linear", "optimizer.warmup_lr": 0.0},
-        lambda spec: spec.warmup_steps > 0,
-        "optimizer.warmup_steps=10",
-        "by a warm-up",
-    ),
-    Dependent(
-        "data.split",
-        "train",
-        lambda spec: spec.data.of_the_hub or (spec.data.source == "text" and "[" in spec.data.split),
-        "data=huggingface",
-        "from a Hugging Face data set or a folder's files by their names, or as a slice",
-    ),
-    *_rows(
-        {"data.template": None, "data.train_on": "assistant", "data.preview": 0},
-        lambda spec: spec.data.source == "chat",
-        "data=chat",
-        "from conversations",
-    ),
-    *_rows(
-        {"data.column": "text", "data.on_bad_row": "error"},
-        _reads_text,
-        "data=text",
-        "where rows hold text or messages",
-    ),
-    Dependent(
-        "data.token_dtype", "uint16", lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"
-    ),
-    Dependent("data.tokenizer", "bytes", _reads_text, "data=text", "where text becomes tokens"),
-    *_rows(
-        {"model.rope_parameters": None, "model.rope_theta": 10000.0},
-        lambda spec: spec.model.position_embedding == "rope",
-        "model.position_embedding=rope",
-        "by rotary position embeddings",
-    ),
-)
+    *_rows({"adapter.double_quant": True}, lambda spec: spec.adapter.name == "qlora", "adapter=qlora", "by qlora"),
+    *_rows({"train.loss_chunk": 1024},
+           lambda spec: spec.train.loss == "chunked", "train.loss=chunked", "by the chunked loss"),
+    *_rows({"train.eval_steps": 8, "data.eval_fraction": 0.01, "data.eval_path": None, "data.eval_split": None},
+           lambda spec: spec.evaluates, "train.eval_every=100", "where the run evaluates"),
+    *_rows({"train.rollbacks": 3}, lambda spec: spec.train.on_spike == "rollback",
+           "train.on_spike=rollback", "where a jump of the loss leads back to a checkpoint"),
+    *_rows({"optimizer.min_lr": 0.0, "optimizer.decay_steps": None}, lambda spec: spec.optimizer.schedule != "constant",
+           "optimizer.schedule=cosine", "by a schedule that ends lower than it starts"),
+    *_rows({"optimizer.wsd_decay_steps": None, "optimizer.wsd_decay": "linear"},
+           lambda spec: spec.optimizer.schedule == "wsd", "optimizer.schedule=wsd", "by the wsd schedule"),
+    *_rows({"optimizer.warmup": "linear", "optimizer.warmup_lr": 0.0},
+           lambda spec: spec.warmup_steps > 0, "optimizer.warmup_steps=10", "by a warm-up"),
+    *_rows({"data.split": "train"},
+           lambda spec: spec.data.of_the_hub or (spec.data.source == "text" and "[" in spec.data.split),
+           "data=huggingface", "from a Hugging Face data set or a folder's files by their names, or as a slice"),
+    *_rows({"data.template": None, "data.train_on": "assistant", "data.preview": 0},
+           lambda spec: spec.data.source == "chat", "data=chat", "from conversations"),
+    *_rows({"data.column": "text", "data.on_bad_row": "error"},
+           _reads_text, "data=text", "where rows hold text or messages"),
+    *_rows({"data.token_dtype": "uint16"},
+           lambda spec: spec.data.source == "tokens", "data=tokens", "from a token file"),
+    *_rows({"data.tokenizer": "bytes"}, _reads_text, "data=text", "where text becomes tokens"),
+    *_rows({"model.rope_parameters": None, "model.rope_theta": 10000.0},
+           lambda spec: spec.model.position_embedding == "rope",
+           "model.position_embedding=rope", "by rotary position embeddings"),
+)  # fmt: skip
 
 type _Table = tuple[tuple[Row, ...], Callable[[RunSpec], tuple[object, ...]], tuple[object, ...]]
 """Rows, the function that reads their keys' values at once, and the values that ask for nothing."""

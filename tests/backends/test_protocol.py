@@ -23,7 +23,6 @@ OWNERS = ("backends", "worker", "importers")
 
 OTHER_THINGS = {
     "actions/check.py": "the kinds of files that deepspeed= and megatron_args= name",
-    "config/synonyms.py": "words of other tools, among them those that name an engine",
     "job/versions.py": "a distribution on PyPI",
     "base/package.py": "an extra of this distribution",
     "estimate/rank/engine.py": "the library whose modules run",

@@ -116,13 +116,13 @@ def test_another_tools_word_for_the_accumulation_is_answered_with_ours(
 
 def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     groups = Catalog(folder=Path.cwd()).groups
-    keys = {way.partition("=")[0] for words in synonyms._BY_KEY for way in synonyms.ways(words, "x") if "=" in way}
+    keys = {way.partition("=")[0] for words in synonyms.by_word() for way in synonyms.ways(words, "x") if "=" in way}
     assert len(keys) > 30
     assert [
         key for key in keys if key not in known_keys() and key not in groups and not key.startswith(OPEN_NODES)
     ] == []
-    assert not set(synonyms._BY_KEY) & {*groups, *known_keys()}
-    assert {*synonyms.VERBS} <= {*VERBS}
+    assert not set(synonyms.by_word()) & {*groups, *known_keys()}
+    assert {*synonyms.table()["verbs"]} <= {*VERBS}
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     with pytest.raises(SystemExit):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.backends import _adapters
+from launcher.backends import _models
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
@@ -118,7 +118,7 @@ def test_each_kind_of_layer_saves_what_autograd_keeps_for_it(kind: str, layer: i
 def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
     overrides = hugging_face.read(json.dumps(decoders.tiny("nemotron_h")), "config.json").imported.overrides
     spec = make_spec("model=tiny", *overrides, "adapter=lora", "adapter.targets=[in_proj,out_proj]")
-    [error] = _adapters.check(spec)
+    [error] = _models.check_adapters(spec)
     assert error.path == "adapter.targets"
     assert error.rule.endswith("; out_proj are not among them")
 

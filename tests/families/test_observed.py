@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.backends import _adapters as adapters
+from launcher.backends import _models as adapters
 from launcher.base.files import JsonObject
 from launcher.config.hub import observing, reading
 from launcher.estimate import families

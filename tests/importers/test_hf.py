@@ -1,27 +1,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.base.errors import ConfigErrors
-from launcher.config.hub import keys as hugging_face_keys
 from launcher.config.hub import reading as hugging_face
 from launcher.config.ledger import leaves
 from launcher.config.recipes import Recipe
 from launcher.importers.hf import read
 from tests.support.foreign_files import DEEPSEEK_V3, GPT2, LLAMA3_8B, MIXTRAL_8X7B
 from tests.support.helpers import make_spec
+from tests.support.model_files import errors_of, left_out, model_of, refused, that_matters
 
 FILES = Path(__file__).parent / "files" / "hf"
 
-BY_HAND = (
-    "model=custom model.family=... model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=..."
-    " model.num_attention_heads=... model.vocab_size=..."
-)
 
 LLAMA32_1B = LLAMA3_8B | {
     "head_dim": 64,
@@ -76,111 +70,36 @@ def _values(model: object) -> dict[str, Any]:
     return {name: getattr(model, name) for name in type(model).__dataclass_fields__}  # type: ignore[attr-defined]
 
 
-def _left_out(config: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    return {left.key: (left.effect, left.matters) for left in read(json.dumps(config), "config.json").left_out}
-
-
-def _that_matters(config: dict[str, Any]) -> list[str]:
-    return [key for key, (_, matters) in _left_out(config).items() if matters]
-
-
 def test_nothing_of_a_plain_config_changes_the_run() -> None:
     for config in (LLAMA3_8B, QWEN3_32B, MIXTRAL_8X7B, GPT2):
-        assert _that_matters(config) == []
+        assert that_matters(config) == []
 
 
 def test_what_changes_the_model_and_has_no_setting_is_left_out_and_matters() -> None:
-    left = _left_out(DEEPSEEK_V3)
+    left = left_out(DEEPSEEK_V3)
     assert [key for key, (_, matters) in left.items() if matters] == []
     assert left["quantization_config.quant_method"][0].startswith("no effect: of the stored weights; model.weights re")
     assert left["num_nextn_predict_layers"][0].startswith("no effect: transformers' class trains without")
     odd = LLAMA3_8B | {"attention_dropout": 0.1, "layer_types": ["full_attention", "sliding_attention"]}
-    assert _that_matters(odd) == ["attention_dropout", "layer_types"]
-    assert _that_matters(LLAMA3_8B | {"layer_types": ["full_attention"]}) == []
+    assert that_matters(odd) == ["attention_dropout", "layer_types"]
+    assert that_matters(LLAMA3_8B | {"layer_types": ["full_attention"]}) == []
 
 
 def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_it_may_read_it() -> None:
     odd = LLAMA3_8B | {"mystery_projection": 3}
     effect = "no effect: transformers' class of llama does not read it"
-    assert _left_out(odd)["mystery_projection"] == (effect, False)
+    assert left_out(odd)["mystery_projection"] == (effect, False)
     effect = "the folder's own code may read it, which is not run here"
-    assert _left_out(odd | {"auto_map": {"AutoConfig": "mine.Config"}})["mystery_projection"] == (effect, True)
-
-
-ESTIMATORS = {"model_type": "opt", "num_layers": 64, "hidden_dim": 9216, "ffn_embed_dim": 36864, "n_head": 72}
-
-
-def _refused(config: dict[str, Any]) -> dict[str, str]:
-    return {str(error.path).rpartition(" ")[2]: error.way_out[0] for error in read(json.dumps(config), "c.json").errors}
-
-
-def test_a_model_in_another_programs_words_is_no_import_of_the_classes_default_sizes() -> None:
-    [first, *_] = read(json.dumps(ESTIMATORS), "config.json").errors
-    assert first.path == "config.json: num_layers"
-    assert "of opt does not read it, and would take its default: it reads num_hidden_layers" in first.rule
-    assert _refused(ESTIMATORS) == {
-        "num_layers": "call it num_hidden_layers in the file",
-        "hidden_dim": "call it hidden_size in the file",
-        "ffn_embed_dim": "call it ffn_dim in the file",
-        "n_head": "call it num_attention_heads in the file",
-    }
-    assert _refused({"model_type": "gpt2", "nLayers": 48}) == {"nLayers": "call it n_layer in the file"}
-    written = {"hidden_size": 9216, "num_attention_heads": 72, "num_hidden_layers": 64}
-    assert _refused({"model_type": "opt", **written, "hidden_dim": 36864}) == {
-        "hidden_dim": "call it ffn_dim in the file"
-    }
-
-
-@pytest.mark.parametrize("kind", [*hugging_face_keys.table()["classes"]])
-def test_a_word_for_a_size_that_a_class_does_not_read_is_never_without_effect(kind: str) -> None:
-    size = 999_983  # A prime, so that it is the value of nothing else.
-    learned = _model({"model_type": kind})["position_embedding"] == "learned"
-    words = {
-        word: setting
-        for setting, words in hugging_face_keys._SIZES.items()
-        for word in words
-        if setting != "max_position_embeddings" or learned
-    }
-    found = 0
-    for word, setting in words.items():
-        document = {"model_type": kind, word: size}
-        if word in _refused(document):
-            found += 1
-            continue
-        left = {left.key: left for left in read(json.dumps(document), "c.json").left_out}
-        if word in left and "made from the latent" not in left[word].effect:
-            found += 1
-            assert left[word].matters, word
-            assert f"set model.{setting}" in left[word].effect or word == "hidden_dim"
-    assert found > 20
-
-
-def test_a_second_word_for_a_size_that_says_the_same_has_no_effect() -> None:
-    same = {"n_layers": 32, "dim": 4096, "hidden_dim": 14336, "n_kv_heads": 8, "d_head": 128, "num_experts": 1}
-    left = _left_out(LLAMA3_8B | same)
-    assert _that_matters(LLAMA3_8B | same) == []
-    assert left["n_layers"] == ("no effect: num_hidden_layers says the same", False)
-    assert _that_matters(LLAMA3_8B | {"n_layers": 33, "num_experts": 8}) == ["n_layers", "num_experts"]
-
-
-def test_a_size_that_the_class_reads_and_the_file_leaves_out_is_named_by_the_class_s_word() -> None:
-    sizes = {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024}
-    config = {"model_type": "llama", "vocab_size": 1000, **sizes}
-    assert _refused(config | {"kv_heads": 2}) == {"kv_heads": "call it num_key_value_heads in the file"}
-    assert "its class has no such size" in _left_out({"model_type": "gpt2", "kv_heads": 2})["kv_heads"][0]
-
-
-def _model(config: dict[str, Any]) -> Mapping[str, Any]:
-    return hugging_face.read(json.dumps(config), "config.json").model
+    assert left_out(odd | {"auto_map": {"AutoConfig": "mine.Config"}})["mystery_projection"] == (effect, True)
 
 
 def test_dumped_keys_of_generation_and_history_have_no_effect() -> None:
     dumped = {"max_length": 20, "do_sample": False, "top_k": 50, "is_decoder": False, "id2label": {"0": "LABEL_0"}}
-    assert _that_matters(LLAMA3_8B | dumped | {"tie_encoder_decoder": False, "pruned_heads": {}}) == []
+    assert that_matters(LLAMA3_8B | dumped | {"tie_encoder_decoder": False, "pruned_heads": {}}) == []
 
 
 def test_another_head_than_a_language_models_matters() -> None:
-    assert _that_matters(LLAMA3_8B | {"architectures": ["LlamaForSequenceClassification"]}) == ["architectures"]
+    assert that_matters(LLAMA3_8B | {"architectures": ["LlamaForSequenceClassification"]}) == ["architectures"]
 
 
 def _overrides(config: dict[str, Any]) -> list[str]:
@@ -219,7 +138,7 @@ def test_scaled_rotary_positions_are_the_classes_own() -> None:
     wanted = "model.rope_parameters={rope_type:yarn,factor:4.0,original_max_position_embeddings:2048}"
     assert wanted in _overrides(scaled)
     assert not [word for word in _overrides(LLAMA3_8B) if word.startswith("model.rope_parameters")]
-    effect, matters = _left_out(LLAMA3_8B | {"rope_scaling": {"type": "dynamic", "factor": 4.0}})["rope_scaling.factor"]
+    effect, matters = left_out(LLAMA3_8B | {"rope_scaling": {"type": "dynamic", "factor": 4.0}})["rope_scaling.factor"]
     assert (effect[:10], matters) == ("no effect:", False)
 
 
@@ -233,7 +152,7 @@ def test_a_sliding_window_is_a_setting_where_a_sequence_may_be_longer() -> None:
 def test_first_dense_layers_of_qwen3_moe_are_a_setting_and_others_are_refused() -> None:
     config = {"model_type": "qwen3_moe", "mlp_only_layers": [0, 1]}
     assert "model.first_dense_layers=2" in _overrides(config)
-    [error] = _message(json.dumps({"model_type": "qwen3_moe", "decoder_sparse_step": 2}))
+    [error] = errors_of(json.dumps({"model_type": "qwen3_moe", "decoder_sparse_step": 2}))
     assert error["rule"] == "dense layers among those with experts are not built here: only the first ones are dense"
 
 
@@ -277,138 +196,6 @@ def test_the_recipe_says_what_the_overrides_say() -> None:
     assert "model.name=Meta-Llama-3-8B" in found.overrides
 
 
-def _message(text: str) -> list[dict[str, object]]:
-    return [error.as_dict() for error in read(text, "models/config.json").errors]
-
-
-def _raised(text: str) -> list[dict[str, object]]:
-    with pytest.raises(ConfigErrors) as caught:
-        read(text, "models/config.json")
-    return [error.as_dict() for error in caught.value.errors]
-
-
-def test_a_file_that_is_not_json_is_an_error_with_its_path() -> None:
-    [error] = _raised("hidden_size: 4096")
-    assert error["path"] == "models/config.json"
-    assert error["rule"] == "a config.json is JSON, and this is not: Expecting value: line 1 column 1 (char 0)"
-    [error] = _raised("[1, 2]")
-    assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json is one JSON object: {...}")
-
-
-@pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
-def test_a_model_type_that_is_no_word_is_an_error(kind: object) -> None:
-    [error] = _message(json.dumps(LLAMA3_8B | {"model_type": kind}))
-    assert error["path"] == "models/config.json: model_type"
-
-
-def test_an_unknown_model_type_is_named_by_what_is_known_of_it_and_not_by_its_spelling() -> None:
-    [error] = _message(json.dumps({"model_type": "xlnet", "d_model": 256}))
-    assert str(error["rule"]).startswith("no family here reads it, and nothing is known of its memory: transformers 5")
-    assert "has XLNetLMHeadModel for it" in str(error["rule"])
-    assert error["way_out"] == ["script=path/to/train.py", BY_HAND.replace("hidden_size=...", "hidden_size=256")]
-    [error] = _message(json.dumps({"model_type": "lama", "hidden_size": 256}))
-    assert "has no language model of this type either" in str(error["rule"])
-    assert not [way for way in error["way_out"] if "llama" in way]  # type: ignore[attr-defined]
-
-
-def test_architectures_may_name_the_class_of_a_known_model_type() -> None:
-    [error] = _message(json.dumps(LLAMA3_8B | {"model_type": "acme"}))
-    assert error["rule"] == (
-        "no family here reads it, but architectures names LlamaForCausalLM, the class of another model_type"
-    )
-    assert 'write "model_type": "llama" into the file' in error["way_out"]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"model_type": "bert"}, "this is an encoder, which predicts masked words"),
-        ({"model_type": "t5"}, "this is an encoder with a decoder"),
-        ({"model_type": "mllama"}, "this is a model of text and images, and only language models of text"),
-        ({"model_type": "whisper"}, "this is a model of text and sound, and only language models of text"),
-        ({"model_type": "acme", "audio_config": {"a": 1}}, "this is a model of text and sound, and only language"),
-    ],
-)
-def test_what_is_no_language_model_is_refused_by_its_kind(config: dict[str, Any], said: str) -> None:
-    [error] = _message(json.dumps(config))
-    assert str(error["rule"]).startswith(said)
-
-
-def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_out() -> None:
-    document = {"model_type": "llava", "text_config": LLAMA3_8B, "vision_config": {"hidden_size": 64}, "image_id": 7}
-    found = hugging_face.read(json.dumps(document), "config.json")
-    assert not found.errors
-    plain = _model(LLAMA3_8B)
-    assert {key: found.model[key] for key in plain if key not in ("name", "source")} == {
-        key: plain[key] for key in plain if key not in ("name", "source")
-    }
-    effect = "the language model of text_config alone is trained here, without what encodes images or sound"
-    left = {left.key: (left.effect, left.matters) for left in found.imported.left_out}
-    assert left["vision_config.hidden_size"] == left["image_id"] == (effect, False)
-
-
-IMAGES = {"vision_config": {"depth": 2}, "image_token_id": 7, "architectures": ["AcmeForConditionalGeneration"]}
-MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"model_type": "qwen2_vl", **IMAGES, **MROPE, "hidden_size": 3584},
-        {"model_type": "qwen2_5_vl", **IMAGES, "text_config": {"model_type": "qwen2_vl_text", **MROPE}},
-        {
-            "model_type": "acme",
-            "thinker_config": {"model_type": "b", **IMAGES, "text_config": {"model_type": "qwen2_5_vl_text"}},
-        },
-        {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "mm_hidden_size": 1024},
-        {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, "hidden_size": 3072},
-    ],
-    ids=lambda document: document["model_type"],
-)
-def test_a_language_model_among_the_keys_of_one_of_images_is_read_as_the_type_whose_layers_it_has(
-    document: dict[str, Any],
-) -> None:
-    found = hugging_face.read(json.dumps(document), "config.json", weights="folder")
-    assert (found.errors, _that_matters(document)) == ((), [])
-    assert found.model["family"] in ("llama", "transformers")
-    assert found.within
-    assert "weights" not in found.model
-    assert "rope_parameters" not in found.model or found.model["family"] == "transformers"
-    if document["model_type"].startswith("qwen"):
-        assert (found.model["attention_bias"], found.model["vocab_size"]) == (True, 152064)
-
-
-def test_a_type_of_a_folders_own_code_is_refused_with_the_sizes_that_its_file_says() -> None:
-    [error] = _message(json.dumps({"model_type": "xverse", "auto_map": {"AutoConfig": "a.B"}, "num_layers": 28}))
-    assert str(error["rule"]).endswith(", and the code in its own folder is not run here")
-    like, _, by_hand = map(str, error["way_out"])  # type: ignore[call-overload]
-    assert like == 'write "model_type": "llama" into the file, whose layers are the same'
-    assert by_hand.startswith("model=custom model.family=... model.num_hidden_layers=28 model.hidden_size=... ")
-
-
-def test_all_wrong_values_come_at_once() -> None:
-    errors = _message(json.dumps(LLAMA3_8B | {"vocab_size": "32000", "hidden_act": "tanh"}))
-    assert [error["path"] for error in errors] == [
-        "models/config.json: hidden_act",
-        "models/config.json: vocab_size",
-    ]
-    assert errors[1]["found"] == "32000"
-    assert errors[1]["rule"] == "a llama config.json holds it as an integer of at least 1"
-    assert errors[0]["rule"] == (
-        "no model family here has it; they have silu, swish, gelu, gelu_python, gelu_new, gelu_fast,"
-        " gelu_pytorch_tanh, relu, relu2"
-    )
-
-
-def test_values_of_the_wrong_kind_are_errors() -> None:
-    errors = _message(json.dumps(LLAMA3_8B | {"tie_word_embeddings": "no", "rms_norm_eps": [1], "head_dim": 0}))
-    assert [(error["path"], error["found"], error["rule"]) for error in errors] == [
-        ("models/config.json: head_dim", 0, "a llama config.json holds it as an integer of at least 1"),
-        ("models/config.json: tie_word_embeddings", "no", "is true or false"),
-        ("models/config.json: rms_norm_eps", [1], "is a number"),
-    ]
-
-
 def _kept(config: dict[str, Any]) -> dict[str, Any]:
     found = hugging_face.read(json.dumps(config), "config.json")
     assert found.errors == ()
@@ -419,35 +206,35 @@ def _kept(config: dict[str, Any]) -> dict[str, Any]:
                                    {"num_hidden_layers": None}])  # fmt: skip
 def test_a_wrong_size_beside_a_window_is_an_error_of_its_own(wrong: dict[str, Any]) -> None:
     [key] = wrong
-    [error] = _message(json.dumps({"model_type": "mistral", "sliding_window": 4096, **wrong}))
+    [error] = errors_of(json.dumps({"model_type": "mistral", "sliding_window": 4096, **wrong}))
     assert error["path"] == f"models/config.json: {key}"
 
 
 def test_a_key_of_another_class_is_not_taken_for_the_own_one() -> None:
     for config in ({"model_type": "starcoder2", "layer_norm_epsilon": 1e-3}, {"model_type": "stablelm", "norm_eps": 1}):
         assert _kept(config)["norm_epsilon"] == 1e-05
-        assert _that_matters(config) == []
-    assert _refused({"model_type": "falcon", "n_layer": 12}) == {"n_layer": "call it num_hidden_layers in the file"}
+        assert that_matters(config) == []
+    assert refused({"model_type": "falcon", "n_layer": 12}) == {"n_layer": "call it num_hidden_layers in the file"}
     assert _kept({"model_type": "gptj", "num_hidden_layers": 12})["num_hidden_layers"] == 12
     assert _kept({"model_type": "olmoe", "num_experts": 12})["num_experts"] == 12
     both = {"model_type": "gptj", "num_hidden_layers": 12, "n_layer": 12}
-    assert _that_matters(both) == []
+    assert that_matters(both) == []
     assert _kept(both | {"n_layer": 6})["num_hidden_layers"] == 12
-    assert _that_matters(both | {"n_layer": 6}) == ["n_layer"]
+    assert that_matters(both | {"n_layer": 6}) == ["n_layer"]
 
 
 @pytest.mark.parametrize("kind", ["falcon", "persimmon", "gpt_neox"])
 def test_a_head_of_the_usual_size_is_default_and_another_one_matters(kind: str) -> None:
     sizes = {"model_type": kind, "hidden_size": 512, "num_attention_heads": 8}
     assert "head_dim" in read(json.dumps(sizes | {"head_dim": 64}), "config.json").default
-    assert _that_matters(sizes | {"head_dim": 32}) == ["head_dim"]
+    assert that_matters(sizes | {"head_dim": 32}) == ["head_dim"]
 
 
 @pytest.mark.parametrize("kind", ["cohere2", "exaone4", "phi3", "qwen2_moe", "granite"])
 def test_a_head_of_a_size_that_attention_reads_though_its_class_names_none_is_taken(kind: str) -> None:
     sizes = {"model_type": kind, "hidden_size": 512, "num_attention_heads": 8, "head_dim": 32}
-    assert _model(sizes)["head_dim"] == 32
-    assert _that_matters(sizes) == []
+    assert model_of(sizes)["head_dim"] == 32
+    assert that_matters(sizes) == []
 
 
 def test_a_null_that_the_class_has_itself_is_default() -> None:
@@ -464,7 +251,7 @@ def test_a_null_that_the_class_has_itself_is_default() -> None:
     ],
 )
 def test_code_beside_a_file_reads_nothing_of_keys_that_ask_for_nothing(config: dict[str, Any]) -> None:
-    assert _that_matters(config | {"auto_map": {"AutoConfig": "mine.Config"}}) == []
+    assert that_matters(config | {"auto_map": {"AutoConfig": "mine.Config"}}) == []
 
 
 @pytest.mark.parametrize(
@@ -476,20 +263,20 @@ def test_code_beside_a_file_reads_nothing_of_keys_that_ask_for_nothing(config: d
     ],
 )
 def test_what_a_description_does_not_cover_is_refused_on_import(kind: str, key: str, value: object, known: str) -> None:
-    [error] = _message(json.dumps({"model_type": kind, key: value}))
+    [error] = errors_of(json.dumps({"model_type": kind, key: value}))
     assert error["path"] == f"models/config.json: {key}"
     assert error["rule"] == f"of models of the type {kind} the launcher knows {known} alone"
 
 
 def test_the_loss_of_a_decoders_router_is_left_out_and_matters() -> None:
     config = {"model_type": "olmoe", "output_router_logits": True}
-    assert _that_matters(config) == ["output_router_logits"]
+    assert that_matters(config) == ["output_router_logits"]
     assert "output_router_logits" not in _kept(config)["extra"]
 
 
 def test_a_pattern_of_windows_in_letters_is_left_to_the_kinds_of_layers() -> None:
     config: dict[str, Any] = {"model_type": "exaone4", "num_hidden_layers": 4, "sliding_window_pattern": "LLLG"}
-    [error] = _message(json.dumps(config))
+    [error] = errors_of(json.dumps(config))
     assert error["way_out"] == ['write "sliding_window_pattern": 4 into the file']
     config["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
     assert _kept(config)["extra"] == {"layer_types": config["layer_types"]}
@@ -497,12 +284,12 @@ def test_a_pattern_of_windows_in_letters_is_left_to_the_kinds_of_layers() -> Non
 
 
 def test_an_error_says_an_before_a_vowel() -> None:
-    [error] = _message(json.dumps({"model_type": "opt", "vocab_size": 0}))
+    [error] = errors_of(json.dumps({"model_type": "opt", "vocab_size": 0}))
     assert error["rule"] == "an opt config.json holds it as an integer of at least 1"
 
 
 def test_a_mixture_without_experts_is_told_what_to_write() -> None:
-    [error] = _message(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 1, "mlp_only_layers": [0]}))
+    [error] = errors_of(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 1, "mlp_only_layers": [0]}))
     assert error["way_out"] == ['write "model_type": "qwen3" into the file']
 
 
@@ -511,12 +298,12 @@ def test_layers_without_a_window_are_left_out_once_and_without_contradiction() -
     config = QWEN3_32B | {"num_hidden_layers": 4, "max_window_layers": 2, "sliding_window": 64}
     config |= {"use_sliding_window": True, "layer_types": kinds}
     assert "model.sliding_window=64" in _overrides(config)
-    assert _left_out(config)["layer_types"] == ("the layers without a window attend within it here, too", True)
-    assert _that_matters(config) == ["layer_types"]
-    assert _that_matters(config | {"layer_types": kinds[2:] * 2}) == []
-    assert _that_matters(config | {"sliding_window": config["max_position_embeddings"]}) == []
+    assert left_out(config)["layer_types"] == ("the layers without a window attend within it here, too", True)
+    assert that_matters(config) == ["layer_types"]
+    assert that_matters(config | {"layer_types": kinds[2:] * 2}) == []
+    assert that_matters(config | {"sliding_window": config["max_position_embeddings"]}) == []
     none = config | {"layer_types": kinds[:2] * 2}
-    assert _that_matters(none) == []
+    assert that_matters(none) == []
     assert not [word for word in _overrides(none) if "window" in word]
 
 
@@ -525,4 +312,4 @@ def test_gemma_has_the_activation_that_its_class_puts_in_place_of_gelu() -> None
     assert found == _kept({"model_type": "gemma", "hidden_act": "gelu_pytorch_tanh"})
     assert found["extra"] == {"hidden_act": "gelu_pytorch_tanh"}
     effect = "no effect: transformers' class puts gelu_pytorch_tanh in its place"
-    assert _left_out({"model_type": "gemma", "hidden_act": "gelu"})["hidden_act"] == (effect, False)
+    assert left_out({"model_type": "gemma", "hidden_act": "gelu"})["hidden_act"] == (effect, False)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2
 
-from launcher.backends import _models, _optimizers, _packing, _shared
+from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.deepspeed import extra, optimizer
-from launcher.backends.deepspeed.swapping import PARAMETER_BUFFERS, swapping
+from launcher.backends.deepspeed.partition import PARAMETER_BUFFERS, swapping
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
@@ -283,7 +283,7 @@ _AS_BYTES = {"zero.quantized_weights": False, "zero.hpz": 1, "zero.offload_param
 
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _shared.check_worker(spec)
-    yield from _packing.check(spec)
+    yield from _shared.check_packing(spec)
     yield from _models.check(spec)
     if spec.train.compile and (spec.zero.stage == 3 or spec.model_parallel > 1):
         rule = (

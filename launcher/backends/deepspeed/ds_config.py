@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.backends._shared import given
 from launcher.backends.deepspeed.optimizer import OWN, is_torch
-from launcher.backends.deepspeed.swapping import swapping
+from launcher.backends.deepspeed.partition import swapping
 from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.files import JsonObject
 from launcher.spec import Offload, RunSpec

@@ -44,7 +44,7 @@ def _known(spec: RunSpec) -> Iterator[ConfigError]:
             way_out = [f"launch show {SETTINGS[block[0]].partition('.')[0]}"]
             yield ConfigError(f"backend.extra.{path}", value, rule, way_out)
             continue
-        line = options.line(path)
+        line = options.line(path) or ""
         if line in SETTINGS:
             yield _by_setting(spec, path, SETTINGS[line], value)
         elif path.partition(".")[0] == "tensor_parallel" and spec.parallel.tensor == 1:

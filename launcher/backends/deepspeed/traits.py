@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.backends._packing import key_heads, masks_documents
-from launcher.backends.deepspeed.swapping import swapping
+from launcher.backends._shared import key_heads, masks_documents
+from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution
 from launcher.estimate.rank.formats import Dtypes, beside_master

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.backends import _models, _optimizers, _packing, _shared
+from launcher.backends import _models, _optimizers, _shared
 from launcher.backends.fsdp import expert_ranks, float8
 from launcher.backends.fsdp.traits import dtypes, is_ddp, splits
 from launcher.base.errors import ConfigError
@@ -53,7 +53,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _optimizer(spec)
     yield from _packed(spec)
     yield from _shared.check_worker(spec)
-    yield from _packing.check(spec)
+    yield from _shared.check_packing(spec)
     yield from _models.check(spec)
 
 

@@ -256,11 +256,9 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if rank.spec.save.load is None or rank.spec.zero.offload_parameters != "none":
         return
-    what, source, z_par = (
-        "gradients of zeros",
-        "torch/distributed/checkpoint/state_dict.py",
-        rank.dtypes.size("parameters"),
-    )
+    what = "gradients of zeros"
+    source = "torch/distributed/checkpoint/state_dict.py"
+    z_par = rank.dtypes.size("parameters")
     shard = rank.elements.optimizer
     yield term("gradients", LOAD, what, "z_par * shard", source, z_par=z_par, shard=shard).at("restoring")
     buffers = (each for each in states.gradients(rank) if each.moments == LOAD)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from launcher.backends._packing import key_heads, masks_documents
+from launcher.backends._shared import key_heads, masks_documents
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import UNEVEN, EngineTraits, Execution
 from launcher.estimate.rank.formats import FP32, Dtypes, refined

@@ -15,9 +15,8 @@ from launcher.backends._shared import no_validator as native
 from launcher.backends.deepspeed import ds_config
 from launcher.backends.trl import config
 from launcher.backends.trl.check import check, warnings
-from launcher.backends.trl.engines import as_engine, backend_of, engine_of
 from launcher.backends.trl.overheads import overheads
-from launcher.backends.trl.traits import dtypes, engine, execution
+from launcher.backends.trl.traits import as_engine, backend_of, dtypes, engine, engine_of, execution
 from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.job.job import RUN, Job

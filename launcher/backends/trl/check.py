@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.backends.trl import config
-from launcher.backends.trl.engines import as_engine, backend_of, engine_of
+from launcher.backends.trl.traits import as_engine, backend_of, engine_of
 from launcher.base.errors import ConfigError
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families

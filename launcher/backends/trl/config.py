@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.backends.trl.engines import engine_of
+from launcher.backends.trl.traits import engine_of
 from launcher.base.files import JsonObject
 from launcher.job.job import RUN
 from launcher.spec import Dtype, RunSpec

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.backends.fsdp.overheads import block_instants, unreduced
-from launcher.backends.trl.engines import as_engine, backend_of, engine_of
-from launcher.backends.trl.traits import SOURCE, TILE
+from launcher.backends.trl.traits import SOURCE, TILE, as_engine, backend_of, engine_of
 from launcher.base.formula import Value
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks

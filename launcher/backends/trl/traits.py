@@ -1,15 +1,51 @@
-"""The implementation that runs under TRL, as far as memory and speed depend on it."""
+"""The engine below TRL, which accelerate drives, and the implementation that runs, as memory and speed depend on it.
+
+It is FSDP2, DDP or DeepSpeed, by the preset. Formats, buffers and limits of sharding are those of the backends ``fsdp``
+and ``deepspeed``, since it is the same torch and the same DeepSpeed; :func:`as_engine` is the run that they are asked
+about.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
-from launcher.backends.trl.engines import as_engine, backend_of, engine_of
+from launcher.backends import Backend
+from launcher.base import registry
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate.rank.engine import EngineTraits, Execution, LogitsBytes
 from launcher.estimate.rank.formats import Dtypes
-from launcher.spec import Dtype, RunSpec
+from launcher.spec import Dtype, RunSpec, edit
+
+type Engine = Literal["fsdp", "ddp", "deepspeed"]
+
+
+def engine_of(spec: RunSpec) -> Engine:
+    """The engine that accelerate drives: FSDP2 where parameters are sharded, DeepSpeed for the other ZeRO stages."""
+    if spec.parallel.shard:
+        return "fsdp"
+    return "deepspeed" if spec.zero.stage else "ddp"
+
+
+def backend_of(spec: RunSpec) -> Backend:
+    """The backend of that engine."""
+    found: Backend = registry.load("backends", "deepspeed" if engine_of(spec) == "deepspeed" else "fsdp")
+    return found
+
+
+def as_engine(spec: RunSpec) -> RunSpec:
+    """The same run as its engine would have it, without TRL's own arguments.
+
+    accelerate leaves ``DistributedDataParallel`` its defaults: gradients are no views of the buckets, of 25 MiB. The
+    format of a reduction has no key there, and what a base is loaded in follows from the adapter.
+    """
+    name = "deepspeed" if engine_of(spec) == "deepspeed" else "fsdp"
+    settings: dict[str, object] = {"backend.name": name, "backend.extra": {}}
+    if engine_of(spec) == "ddp":
+        settings["backend.bucket_view"] = False
+    return edit.changed_at(spec, settings)
+
 
 TILE = (4096, 32768)
 """Tokens and entries of the vocabulary whose logits TRL's loss has at once (``TOKEN_CHUNK_SIZE`` of

@@ -24,33 +24,7 @@ _LIKE = {
 }
 """Types of a folder's own code whose layers and tensors are those of another, a module for further tokens apart."""
 
-_ENCODERS = frozenset((
-    "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm",
-    "eurobert", "flaubert", "funnel", "ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "longformer", "luke",
-    "megatron-bert", "mobilebert", "modernbert", "mpnet", "nomic_bert", "nystromformer", "rembert", "roberta",
-    "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "tapas", "xlm-roberta", "xlm-roberta-xl", "xmod",
-))  # fmt: skip
-
-_SEQ2SEQ = frozenset((
-    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "encoder-decoder", "fsmt", "led", "longt5", "m2m_100",
-    "marian", "mbart", "mt5", "mvp", "nllb-moe", "pegasus", "pegasus_x", "plbart", "prophetnet", "switch_transformers",
-    "t5", "t5gemma", "udop", "umt5",
-))  # fmt: skip
-
-_SOUND = frozenset((
-    "bark", "encodec", "hubert", "moshi", "musicgen", "musicgen_melody", "seamless_m4t", "seamless_m4t_v2",
-    "speech_to_text", "speecht5", "unispeech", "vits", "voxtral", "wav2vec2", "wav2vec2-bert", "wavlm", "whisper",
-))  # fmt: skip
-
-_IMAGES = frozenset((
-    "align", "aria", "aya_vision", "beit", "blip", "blip-2", "chameleon", "chinese_clip", "clip", "clipseg", "convnext",
-    "convnextv2", "deit", "detr", "dinov2", "emu3", "florence2", "fuyu", "gemma3n", "git", "glm4v", "got_ocr2",
-    "grounding-dino", "idefics", "idefics2", "idefics3", "instructblip", "internvl", "internvl_chat", "janus",
-    "kosmos-2", "llama4", "llava", "llava_next", "llava_next_video", "llava_onevision", "llava_qwen", "mllama", "molmo",
-    "owlvit", "paligemma", "phi3_v", "phi4_multimodal", "pix2struct", "pixtral", "qwen2_5_omni", "qwen2_5_vl",
-    "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "resnet", "sam", "segformer", "siglip", "siglip2", "smolvlm", "swin",
-    "swinv2", "trocr", "video_llava", "vipllava", "vision-encoder-decoder", "vit", "vit_mae",
-))  # fmt: skip
+_ENCODERS, _SEQ2SEQ, _SOUND, _IMAGES = (keys.MODEL_TYPES[kind] for kind in ("encoders", "seq2seq", "sound", "images"))
 
 _PARTS = {
     **dict.fromkeys(("vision_config", "vision_tower", "mm_vision_tower", "img_processor"), "images"),

@@ -51,7 +51,8 @@ def read(text: str, path: str) -> Imported:
 
 def _open(reading: Reading) -> None:
     """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
-    deciding = _SETTINGS | zero.settings() | optimizer.settings() | optimizer.scheduler_settings() | others.settings()
+    sections = (zero.settings(), optimizer.settings(), optimizer.scheduler_settings(), others.settings())
+    deciding = {**_SETTINGS, **{key: setting for section in sections for key, setting in section.items()}}
     for key, value in reading.ledger.values.items():
         setting = deciding.get(key)
         if value == AUTO:

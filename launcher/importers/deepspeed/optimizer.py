@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.importers._table import table
 from launcher.importers.deepspeed.reading import Reading
 
 BLOCK = "optimizer"
@@ -21,20 +22,8 @@ _DEFAULTS: Mapping[str, Mapping[str, float]] = {
 }
 """What the classes take for what the file does not say (``ops/adam``, ``torch.optim``)."""
 
-_USUAL: Mapping[str, object] = {
-    "bias_correction": True, "amsgrad": False, "nesterov": False, "dampening": 0, "maximize": False,
-    "eps_inside_sqrt": False, "fp32_optimizer_states": True,
-}  # fmt: skip
-_EFFECTS: Mapping[str, str] = {
-    "bias_correction": "the moments are corrected for their start at 0 here",
-    "amsgrad": "the step divides by the second moment here, not by its largest value so far",
-    "nesterov": "the momentum is the plain one here, not Nesterov's",
-    "dampening": "gradients enter the momentum whole here",
-    "maximize": "the loss is minimised here",
-    "eps_inside_sqrt": "epsilon is added to the root here, not below it",
-    "fp32_optimizer_states": "optimizer states that are offloaded are fp32 here",
-    "max_grad_norm": "DeepSpeed refuses it here and clips by gradient_clipping, which is optimizer.clip",
-}
+_USUAL: Mapping[str, object] = table("deepspeed")["optimizer_usual"]
+_EFFECTS: Mapping[str, str] = table("deepspeed")["optimizer_effects"]
 _OF_KERNELS = ("set_grad_none", "capturable", "differentiable", "cuda_aware", "comm_backend_name")
 """Arguments that decide how the step is computed or sent, not what it is."""
 

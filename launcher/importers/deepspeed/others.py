@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launcher.config.ledger import word_in
-from launcher.importers.deepspeed.reading import AUTO, Reading
+from launcher.importers._table import table
+from launcher.importers.deepspeed.reading import Reading
 from launcher.spec import bounds
 
 _FORMATS = {
@@ -20,57 +21,16 @@ _SCALE: Mapping[str, object] = {
 }  # fmt: skip
 """Keys of the loss scale with DeepSpeed's defaults (``runtime/precision_config.py``)."""
 
-_USUAL: Mapping[str, object] = {
-    "data_types.buffer_dtype": None, "data_types.keep_in_fp32_modules": AUTO,
-    "disable_allgather": False, "dump_state": False, "gradient_allreduce_op": "mean",
-    "gradient_predivide_factor": 1.0, "log_level": None, "memory_breakdown": False, "prescale_gradients": False,
-    "use_data_before_expert_parallelism": False,
-    "vocabulary_size": None, "wall_clock_breakdown": False,
-}  # fmt: skip
-"""Keys on which DeepSpeed alone acts, with its defaults (``runtime/constants.py``)."""
-
-_UNCOUNTED: Mapping[str, tuple[object, str]] = {
-    "aio.use_gds": (False, "the buffers of NVMe offload lie in host memory here"),
-    "disable_python_gc": (False, "Python collects its garbage here"),
-    "seq_parallel_communication_data_type": (None, "gradients travel in precision.reduce here"),
-}
+_TABLE = table("deepspeed")
+_ACTING: Mapping[str, object] = _TABLE["acting"]  # Keys on which DeepSpeed alone acts, with its defaults.
+_UNCOUNTED: Mapping[str, tuple[object, str]] = _TABLE["uncounted"]
 """Options whose memory is not counted, so that runs here have the default: it, and what a run does by it."""
+
+_IDLE: Mapping[str, str] = _TABLE["idle"]  # Keys and blocks without effect on a run here, with the reason.
+_ABSENT: Mapping[str, str] = _TABLE["absent"]  # Features that the run does not have, and what it does in their place.
 
 _PRINTING = ("comms_logger", "flops_profiler", "timers")
 """Blocks with a switch that DeepSpeed alone acts on: what it prints."""
-
-_FILES: Mapping[str, str] = {
-    "checkpoint": "the run directory has its own checkpoints, which any number of ranks reads",
-    **dict.fromkeys(("nebula", "datastates", "datastates-llm"), "the run directory has its own checkpoints"),
-    "csv_monitor": "metrics.jsonl of the run has what it writes",
-    "comet": "tracking has no comet; metrics.jsonl of the run has what it sends",
-    "dataloader_drop_last": "batches are always whole here",
-    "zero_allow_untested_optimizer": "it is written for the optimizer that runs",
-    "zero_force_ds_cpu_optimizer": "it is written for the optimizer that runs",
-    "managed_gradient_accumulation": "the worker lets DeepSpeed count the micro-batches",
-    "autotuning": "of `deepspeed --autotuning` alone; launch -m compares settings",
-}
-"""Keys and blocks without effect on a run here, with the reason."""
-
-_SWITCHED: Mapping[str, str] = {
-    "amp": "nothing is computed in half precision by Apex here, which DeepSpeed 0.19.8 has no more",
-    "compile": "blocks are not compiled beside ZeRO here",
-    "compression_training": "nothing is quantized, pruned or distilled here; DeepSpeed 0.19.8 has it no more",
-    "curriculum_learning": "samples are of full length from the first step on here",
-    "data_efficiency": "samples are drawn and cut without a curriculum or dropped tokens here",
-    "eigenvalue": "no eigenvalues are looked for here; DeepSpeed 0.19.8 has it no more",
-    "elasticity": "DeepSpeed 0.19.8 finds no batch by itself any more: set train.micro_batch_size",
-    "expert_parallel": "experts are not spread over ranks by DeepSpeed here",
-    "graph_harvesting": "steps are not captured as graphs here",
-    "hybrid_engine": "nothing is generated in between here",
-    "progressive_layer_drop": "all layers take part in each step here; DeepSpeed 0.19.8 has it no more",
-    "quantize_training": "weights are not quantized here; DeepSpeed 0.19.8 has it no more",
-    "sparse_attention": "attention is dense here; DeepSpeed 0.19.8 has no other any more",
-    "sparse_gradients": "gradients of embeddings are dense here",
-    "torch_autocast": "the model is computed in precision= here, without torch.autocast",
-    "weight_quantization": "weights are not quantized here",
-}
-"""Features that the run does not have here, and what it does in their place."""
 
 _BY_PARTS = ("compression_training", "data_efficiency")  # Features whose parts have switches of their own.
 
@@ -79,30 +39,18 @@ HEADS = frozenset({
     *("optimizer", "scheduler", "zero_optimization", "allgather_size", "fp16", "bf16", "bfloat16", "data_types"),
     *("communication_data_type", "steps_per_print", "tensorboard", "wandb", "activation_checkpointing", "pipeline"),
     *("tensor_parallel", "sequence_parallel_size", "aio"),
-    *(key.partition(".")[0] for key in (*_USUAL, *_UNCOUNTED)),
+    *(key.partition(".")[0] for key in (*_ACTING, *_UNCOUNTED)),
     *_PRINTING,
-    *_FILES,
-    *_SWITCHED,
+    *_IDLE,
+    *_ABSENT,
 })
 """Every key that some release of DeepSpeed reads at the top of the file."""
 
 
-def settings() -> dict[str, str]:
+def settings() -> Mapping[str, str]:
     """Keys and the settings that decide in their place."""
-    return {
-        "bf16.enabled": "precision",
-        "fp16.enabled": "precision",
-        "bfloat16.enabled": "precision",
-        "gradient_clipping": "optimizer.clip",
-        "data_types.grad_accum_dtype": "precision.accumulate",
-        "communication_data_type": "precision.reduce",
-        "steps_per_print": "train.log_every",
-        "tensorboard.enabled": "tracking",
-        "wandb.enabled": "tracking",
-        "wandb.project": "tracking.project",
-        "sequence_parallel_size": "parallel.ulysses",
-        "tensor_parallel.autotp_size": "parallel.tensor",
-    }
+    found: Mapping[str, str] = _TABLE["decided"]
+    return found
 
 
 def precision(reading: Reading) -> None:
@@ -241,7 +189,7 @@ def _activations(reading: Reading, *, cut: bool) -> None:
 def engine(reading: Reading) -> None:
     """Enter the keys that DeepSpeed acts on by itself."""
     reading.say_number("gradient_clipping", "optimizer.clip")
-    for key, usual in _USUAL.items():
+    for key, usual in _ACTING.items():
         reading.keep_unless(key, usual)
     for block in _PRINTING:
         if reading.flag(f"{block}.enabled") or (block == "timers" and reading.has(block)):
@@ -254,11 +202,11 @@ def engine(reading: Reading) -> None:
 
 def features(reading: Reading) -> None:
     """Enter features that a run does not have here, or has in another way."""
-    for block, why in _FILES.items():
+    for block, why in _IDLE.items():
         if not reading.absent(f"{block}.enabled") and not reading.flag(f"{block}.enabled"):
             reading.default(block)
         reading.idle(why, block)
-    for block, effect in _SWITCHED.items():
+    for block, effect in _ABSENT.items():
         keys = list(reading.inside(block))
         if _is_on(reading, block, keys):
             switches = [key for key in keys if key.endswith("enabled") and reading.flag(key)]

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from launcher.config.ledger import Settings, name_from
 from launcher.importers import Imported
-from launcher.importers.megatron import data_and_saves, hybrid, layout, steps_and_optimizer
+from launcher.importers.megatron import data_and_saves, layout, model_sizes, steps_and_optimizer
+from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS, Meaning, by_value
 from launcher.importers.megatron.kinds import refuse
 from launcher.importers.megatron.model_sizes import is_local, model
 from launcher.importers.megatron.parse import parse
 from launcher.importers.megatron.reader import Reader, ledger_of
-from launcher.importers.megatron.tables import DEFAULTS, MEANINGS, Meaning, by_value
 from launcher.importers.megatron.vocabulary import multiple
 
 HAS_VARIABLES = True
@@ -48,7 +48,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     """Choices and settings of the arguments that have some."""
-    letters = hybrid.pattern(reader)
+    letters = model_sizes.pattern(reader)
     sizes = model(reader, letters)
     degrees = layout.parallel(reader, sizes, letters)
     compute, formats = layout.precision(reader)

@@ -1,4 +1,8 @@
-"""Arguments of a Megatron-LM argument list, as they stand in the text and with the values that they have."""
+"""Arguments of a Megatron-LM argument list, as they stand in the text, and the meaning of those without a setting.
+
+``tables/megatron.yaml`` has them by their effect. An argument that changes memory or the model, and that the estimate
+does not count, is never kept in silence: it is left out and matters.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.frozen import dataclass
+from launcher.importers._table import table
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
@@ -50,16 +55,6 @@ class Parsed:
 def name_of(spelling: str) -> str:
     """The name of an argument, with dashes however it is spelt."""
     return spelling.lstrip("-").replace("_", "-")
-
-
-def names_table(rows: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Names by what they have in common, from rows of names between blanks."""
-    return {key: names_in(names) for key, names in rows.items()}
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """Names between blanks."""
-    return tuple(text.split())
 
 
 class ByName[T]:
@@ -106,3 +101,64 @@ def check_numbers(found: Iterable[Argument], path: str) -> None:
 def _as_number(value: object) -> object:
     is_number = isinstance(value, str) and _INTEGER.match(value)
     return files.integer(value.replace("_", "")) if is_number and isinstance(value, str) else value
+
+
+# The meaning of arguments that no setting here says.
+
+_TABLES = table("megatron")
+
+
+def names_table(name: str) -> dict[str, tuple[str, ...]]:
+    """A part of ``tables/megatron.yaml``: names of arguments by what they have in common."""
+    return {key: tuple(names.split()) for key, names in _TABLES[name].items()}
+
+
+KEPT = tuple(_TABLES["kept"].split())
+"""Arguments on which the engine acts and that leave memory as it is, or are counted: ``backend.extra``."""
+
+SWITCHES = frozenset(_TABLES["switches"].split())
+"""Arguments without a value whose names do not say so by their beginning."""
+
+NO_EFFECT = names_table("no_effect")
+"""Arguments without an effect on what is trained here, by the sentence that says why."""
+
+MATTERS = names_table("matters")
+"""Arguments that change the maths, the memory or the data, and that the run does not have, by what differs."""
+
+DEFAULTS: Mapping[str, object] = {
+    "add-position-embedding": True, "cross-entropy-fusion-impl": "native", "cuda-graph-impl": "none",
+    "dataloader-type": "single", "distributed-backend": "nccl", "exit-signal-handler": True, "moe-router-dtype": "fp32",
+    "moe-token-dispatcher-type": "alltoall", "optimizer-offload-fraction": 1.0,
+    "outer-dp-sharding-strategy": "no_shard", "transformer-impl": "transformer_engine", "softmax-type": "vanilla",
+    "vocab-extra-ids": 0,
+}  # fmt: skip
+"""Values with which a run here is what it is without them, whatever else the argument can do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The meaning of an argument: with an effect it is left out, without one the engine has it."""
+
+    effect: str | None = None
+    matters: bool = False
+
+
+def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
+    """The meaning of an argument whose value decides, among the values of all; None where its name does."""
+    value, capacity = values[name], values.get("moe-expert-capacity-factor")
+    even = isinstance(capacity, int | float) and capacity <= 1
+    kept = {
+        "transformer-impl": value == "local",
+        "moe-router-dtype": True,
+        "moe-expert-capacity-factor": even,
+        "moe-pad-expert-input-to-capacity": even,
+    }
+    return Meaning() if kept.get(name) else None
+
+
+MEANINGS = ByName((
+    *((name, Meaning()) for name in KEPT),
+    *((name, Meaning(effect=f"no effect: {why}")) for why, names in NO_EFFECT.items() for name in names),
+    *((name, Meaning(effect=effect, matters=True)) for effect, names in MATTERS.items() for name in names),
+))  # fmt: skip
+"""The meaning of each argument that is known."""

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
-from launcher.importers.megatron.arguments import names_in
 from launcher.importers.megatron.shell import marks
+from launcher.importers.megatron.shell.builtins import SHELLS, TAKE_SCRIPTS
 from launcher.importers.megatron.shell.follower import Command, Decision, Script
-from launcher.importers.megatron.shell.programs import SHELLS, TAKE_SCRIPTS
 
 _TRAINING = re.compile(r"train|finetun|fine_tun|sft|(^|_)rl(_|\b)|distill", re.IGNORECASE)
 _TOOL = re.compile(
@@ -35,16 +34,14 @@ _OF_SLURM = {
 _MOST_HINTS = 8  # Ways out in one message.
 _MOST_LISTS = 100  # Variables that are compared with one another, which takes a time that grows with their square.
 
+_OF_TORCHRUN = """
+    node-rank master-addr master-port rdzv-id rdzv-backend rdzv-endpoint ntasks-per-node ntasks n max-restarts hostfile
+    standalone log-dir tee redirects gpus gpus-per-task G monitor-interval local-ranks-filter
+"""
 LAUNCHER = {
     **dict.fromkeys(("nnodes", "num-nodes", "nodes", "N"), "nnodes"),
     **dict.fromkeys(("nproc-per-node", "num-gpus", "gpus-per-node", "gres"), "nproc-per-node"),
-    **{
-        name: name
-        for name in names_in("""
-            node-rank master-addr master-port rdzv-id rdzv-backend rdzv-endpoint ntasks-per-node ntasks n max-restarts
-            hostfile standalone log-dir tee redirects gpus gpus-per-task G monitor-interval local-ranks-filter
-        """)
-    },
+    **{name: name for name in _OF_TORCHRUN.split()},
 }
 """Arguments of torchrun, deepspeed and Slurm by name with dashes, and torchrun's name for the same."""
 

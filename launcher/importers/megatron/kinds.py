@@ -6,7 +6,7 @@ Their sizes are spelt as a GPT's are, so that an estimate would be given, and be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError
 from launcher.importers.megatron.arguments import ByName, names_table
@@ -17,37 +17,7 @@ _RETRIEVAL = "a retriever (inverse cloze task)"
 _HYBRID = "a hybrid of attention and Mamba layers"
 _REINFORCED = "reinforcement learning (GRPO), with a model that generates beside the one that learns"
 
-ARGUMENTS: Mapping[str, tuple[str, ...]] = names_table({
-    _VISION_LANGUAGE: """
-        allow-missing-vision-projection-checkpoint disable-vision-class-token freeze-LM freeze-ViT image-tag-type
-        language-model-type max-num-tiles mrope-section pixel-shuffle prompt-path use-image-tag use-tiling
-        vision-model-type vision-language-*
-    """,
-    "an image model": """
-        classes-fraction data-per-class-fraction dino-* head-lr-mult img-h img-w iter-per-epoch mask-factor mask-type
-        num-channels num-classes patch-dim swin-backbone-type vision-backbone-type vision-pretraining
-        vision-pretraining-type
-    """,
-    "Retro, which retrieves neighbours of its text": "retro-*",
-    _RETRIEVAL: """
-        bert-load biencoder-* block-data-path embedding-path evidence-data-path ict-* indexer-batch-size
-        indexer-log-interval query-in-block-prob retriever-* titles-data-path use-one-sent-docs
-    """,
-    "T5, an encoder and a decoder": """
-        decoder-num-layers decoder-seq-length encoder-pipeline-model-parallel-size encoder-tensor-model-parallel-size
-        pipeline-model-parallel-split-rank
-    """,
-    "BERT": "bert-embedder-type bert-no-binary-head mask-prob output-bert-embeddings short-seq-prob",
-    _HYBRID: """
-        disable-mamba-mem-eff-path hybrid-attention-ratio hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern
-        is-hybrid-model mamba-* mtp-hybrid-override-pattern
-    """,
-    "a model with another attention (gated delta net, DeepSeek's sparse attention)": """
-        experimental-attention-variant indexer-* linear-attention-freq linear-attention-type
-    """,
-    "a model whose layers differ in size": "heterogeneous-layers-config-encoded-json heterogeneous-layers-config-path",
-    _REINFORCED: "grpo-* langrl-* no-rl-* perform-rl-step refit-method rl-*",
-})
+ARGUMENTS = names_table("models")
 """Arguments that only such a model has; a name that ends in ``*`` is a beginning."""
 
 _INFERENCE = "inference, which generates text"
@@ -55,15 +25,7 @@ _EVALUATION = "an evaluation of a trained model"
 _CONVERSION = "a conversion of a checkpoint"
 _PREPARATION = "a preparation of data"
 
-TRAINS_NOTHING: Mapping[str, tuple[str, ...]] = names_table({
-    _INFERENCE: """
-        genfile num-tokens-to-generate out-seq-length prompt-file prompts sample-input-file sample-output-file
-        text-generate-input-file text-generate-output-file
-    """,
-    _EVALUATION: "adaptive-seq-len eval-only num-fewshot overlapping-eval skip-train strict-lambada task-list",
-    _CONVERSION: "ckpt-convert-format convert-checkpoint-* target-pipeline-parallel-size target-tensor-parallel-size",
-    _PREPARATION: "json-keys output-prefix",
-})
+TRAINS_NOTHING = names_table("trains_nothing")
 """Arguments that only such a program has; a name that ends in ``*`` is a beginning."""
 
 _MODES = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.config.ledger import Settings
 from launcher.estimate.rank import free_layout
-from launcher.importers.megatron.hybrid import Pattern
+from launcher.importers.megatron.model_sizes import Pattern
 from launcher.importers.megatron.reader import Reader, first
 
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}

@@ -8,29 +8,13 @@ from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import OPEN
-from launcher.importers.megatron.arguments import Argument, Arguments, Parsed, name_of, typed
+from launcher.importers.megatron.arguments import SWITCHES, Argument, Arguments, Parsed, name_of, typed
 from launcher.importers.megatron.command import decided_by, launcher_pairs
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.follower import Decision
 
 _BEGINNINGS = ("disable-", "enable-", "no-", "use-", "log-", "overlap-", "reset-")
 _WITH_VALUE = frozenset({"no-weight-decay-cond-type", "log-interval", "log-level", "log-memory-interval"})
-_NAMES = frozenset((
-    "accumulate-allreduce-grads-in-fp32", "add-bias-linear", "add-qkv-bias", "apply-layernorm-1p",
-    "apply-query-key-layer-scaling", "apply-residual-connection-post-layernorm", "async-save",
-    "attention-softmax-in-fp32", "auto-detect-ckpt-format", "bf16", "calculate-per-token-loss",
-    "checkpoint-activations", "ckpt-fully-parallel-save", "cross-entropy-loss-fusion", "ddp-average-in-collective",
-    "deepspeed", "deepspeed-activation-checkpointing", "eod-mask-loss", "exit-on-missing-checkpoint",
-    "external-cuda-graph", "finetune", "fim-data", "fp16", "fp16-lm-cross-entropy", "fp8-param-gather",
-    "grad-reduce-in-bf16", "group-query-attention", "init-method-xavier-uniform", "manual-gc", "mock-data",
-    "moe-enable-deepep", "moe-grouped-gemm", "moe-layer-recompute", "moe-pad-expert-input-to-capacity",
-    "moe-per-layer-logging", "moe-permute-fusion", "moe-router-enable-expert-bias", "moe-router-fusion",
-    "moe-router-pre-softmax", "moe-shared-expert-overlap", "moe-use-upcycling", "multi-latent-attention", "openai-gelu",
-    "optimizer-cpu-offload", "profile", "qk-layernorm", "recompute-activations", "rotary-interleaved",
-    "sequence-parallel", "sft", "skip-train", "squared-relu", "standalone", "swiglu", "tp-comm-overlap",
-    "untie-embeddings-and-output-weights", "wandb-save-code", "zero-contigious-gradients",
-))  # fmt: skip
-
 _FLAG_WITH_BLANK = re.compile(r"--[\w-]+\s+\S")
 _DASHED = re.compile(r"-[A-Za-z]")
 _LISTED = re.compile(r"[@*]|(ARGS?|OPTS?|OPTIONS?|FLAGS?|EXTRA|PARAMS?|CONFIGS?)\}?\Z", re.IGNORECASE)
@@ -236,4 +220,4 @@ def _plain(value: Any) -> Any:
 def _is_switch(flag: str) -> bool:
     """True if the argument of a flag takes no value."""
     name = name_of(marks.plain(flag))
-    return name in _NAMES or (name.startswith(_BEGINNINGS) and name not in _WITH_VALUE)
+    return name in SWITCHES or (name.startswith(_BEGINNINGS) and name not in _WITH_VALUE)

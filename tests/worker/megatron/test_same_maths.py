@@ -16,7 +16,7 @@ from launcher.backends.megatron import options
 from launcher.backends.megatron.implementation import COUNTED
 from launcher.importers import UNKNOWN
 from launcher.importers.megatron import read
-from launcher.importers.megatron.tables import KEPT
+from launcher.importers.megatron.arguments import KEPT
 from launcher.spec import RunSpec
 from launcher.worker.data.corpus import Synthetic
 from launcher.worker.data.order import Order

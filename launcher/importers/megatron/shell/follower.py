@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from launcher.importers.megatron.shell import marks
 from launcher.importers.megatron.shell.conditions import YES, Truth
 from launcher.importers.megatron.shell.expansion import Expansion
-from launcher.importers.megatron.shell.parameters import Parameters
+from launcher.importers.megatron.shell.parameters import Budget, Parameters, State, Value, given_positional
 from launcher.importers.megatron.shell.parser import parse
-from launcher.importers.megatron.shell.state import Budget, State, Value, given_positional
 from launcher.importers.megatron.shell.tree import Body, Heredoc, ShellError, Statement
 
 _DEEPEST = 30  # Functions and scripts in one another, far below Python's own limit of calls.

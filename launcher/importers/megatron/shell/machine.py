@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from launcher.importers.megatron.shell import marks, patterns, tree
+from launcher.importers.megatron.shell.builtins import Programs
 from launcher.importers.megatron.shell.conditions import NO, YES, Operand, Truth, both, either
 from launcher.importers.megatron.shell.follower import Decision, Script
+from launcher.importers.megatron.shell.parameters import merged
 from launcher.importers.megatron.shell.parser import parse
-from launcher.importers.megatron.shell.programs import Programs
-from launcher.importers.megatron.shell.state import merged
 from launcher.importers.megatron.shell.tree import ShellError
 
 _ROUNDS = 1000  # Rounds of one loop; scripts of trainings count nodes, GPUs or layers.

@@ -1,0 +1,147 @@
+"""A ``config.json`` that is no model here is refused by what it is, with all of its wrong values at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from launcher.base.errors import ConfigErrors
+from launcher.config.hub import reading as hugging_face
+from launcher.importers.hf import read
+from tests.support.foreign_files import LLAMA3_8B
+from tests.support.model_files import errors_of, model_of, that_matters
+
+BY_HAND = (
+    "model=custom model.family=... model.num_hidden_layers=... model.hidden_size=... model.intermediate_size=..."
+    " model.num_attention_heads=... model.vocab_size=..."
+)
+
+
+def _raised(text: str) -> list[dict[str, object]]:
+    with pytest.raises(ConfigErrors) as caught:
+        read(text, "models/config.json")
+    return [error.as_dict() for error in caught.value.errors]
+
+
+def test_a_file_that_is_not_json_is_an_error_with_its_path() -> None:
+    [error] = _raised("hidden_size: 4096")
+    assert error["path"] == "models/config.json"
+    assert error["rule"] == "a config.json is JSON, and this is not: Expecting value: line 1 column 1 (char 0)"
+    [error] = _raised("[1, 2]")
+    assert (error["found"], error["rule"]) == ("[1, 2]", "a config.json is one JSON object: {...}")
+
+
+@pytest.mark.parametrize("kind", [["llama"], {"llama": 1}, 3, None])
+def test_a_model_type_that_is_no_word_is_an_error(kind: object) -> None:
+    [error] = errors_of(json.dumps(LLAMA3_8B | {"model_type": kind}))
+    assert error["path"] == "models/config.json: model_type"
+
+
+def test_an_unknown_model_type_is_named_by_what_is_known_of_it_and_not_by_its_spelling() -> None:
+    [error] = errors_of(json.dumps({"model_type": "xlnet", "d_model": 256}))
+    assert str(error["rule"]).startswith("no family here reads it, and nothing is known of its memory: transformers 5")
+    assert "has XLNetLMHeadModel for it" in str(error["rule"])
+    assert error["way_out"] == ["script=path/to/train.py", BY_HAND.replace("hidden_size=...", "hidden_size=256")]
+    [error] = errors_of(json.dumps({"model_type": "lama", "hidden_size": 256}))
+    assert "has no language model of this type either" in str(error["rule"])
+    assert not [way for way in error["way_out"] if "llama" in way]  # type: ignore[attr-defined]
+
+
+def test_architectures_may_name_the_class_of_a_known_model_type() -> None:
+    [error] = errors_of(json.dumps(LLAMA3_8B | {"model_type": "acme"}))
+    assert error["rule"] == (
+        "no family here reads it, but architectures names LlamaForCausalLM, the class of another model_type"
+    )
+    assert 'write "model_type": "llama" into the file' in error["way_out"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "bert"}, "this is an encoder, which predicts masked words"),
+        ({"model_type": "t5"}, "this is an encoder with a decoder"),
+        ({"model_type": "mllama"}, "this is a model of text and images, and only language models of text"),
+        ({"model_type": "whisper"}, "this is a model of text and sound, and only language models of text"),
+        ({"model_type": "acme", "audio_config": {"a": 1}}, "this is a model of text and sound, and only language"),
+    ],
+)
+def test_what_is_no_language_model_is_refused_by_its_kind(config: dict[str, Any], said: str) -> None:
+    [error] = errors_of(json.dumps(config))
+    assert str(error["rule"]).startswith(said)
+
+
+def test_the_language_model_of_a_model_of_images_is_read_and_the_rest_is_left_out() -> None:
+    document = {"model_type": "llava", "text_config": LLAMA3_8B, "vision_config": {"hidden_size": 64}, "image_id": 7}
+    found = hugging_face.read(json.dumps(document), "config.json")
+    assert not found.errors
+    plain = model_of(LLAMA3_8B)
+    assert {key: found.model[key] for key in plain if key not in ("name", "source")} == {
+        key: plain[key] for key in plain if key not in ("name", "source")
+    }
+    effect = "the language model of text_config alone is trained here, without what encodes images or sound"
+    left = {left.key: (left.effect, left.matters) for left in found.imported.left_out}
+    assert left["vision_config.hidden_size"] == left["image_id"] == (effect, False)
+
+
+IMAGES = {"vision_config": {"depth": 2}, "image_token_id": 7, "architectures": ["AcmeForConditionalGeneration"]}
+MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"model_type": "qwen2_vl", **IMAGES, **MROPE, "hidden_size": 3584},
+        {"model_type": "qwen2_5_vl", **IMAGES, "text_config": {"model_type": "qwen2_vl_text", **MROPE}},
+        {
+            "model_type": "acme",
+            "thinker_config": {"model_type": "b", **IMAGES, "text_config": {"model_type": "qwen2_5_vl_text"}},
+        },
+        {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "mm_hidden_size": 1024},
+        {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, "hidden_size": 3072},
+    ],
+    ids=lambda document: document["model_type"],
+)
+def test_a_language_model_among_the_keys_of_one_of_images_is_read_as_the_type_whose_layers_it_has(
+    document: dict[str, Any],
+) -> None:
+    found = hugging_face.read(json.dumps(document), "config.json", weights="folder")
+    assert (found.errors, that_matters(document)) == ((), [])
+    assert found.model["family"] in ("llama", "transformers")
+    assert found.within
+    assert "weights" not in found.model
+    assert "rope_parameters" not in found.model or found.model["family"] == "transformers"
+    if document["model_type"].startswith("qwen"):
+        assert (found.model["attention_bias"], found.model["vocab_size"]) == (True, 152064)
+
+
+def test_a_type_of_a_folders_own_code_is_refused_with_the_sizes_that_its_file_says() -> None:
+    [error] = errors_of(json.dumps({"model_type": "xverse", "auto_map": {"AutoConfig": "a.B"}, "num_layers": 28}))
+    assert str(error["rule"]).endswith(", and the code in its own folder is not run here")
+    like, _, by_hand = map(str, error["way_out"])  # type: ignore[call-overload]
+    assert like == 'write "model_type": "llama" into the file, whose layers are the same'
+    assert by_hand.startswith("model=custom model.family=... model.num_hidden_layers=28 model.hidden_size=... ")
+
+
+def test_all_wrong_values_come_at_once() -> None:
+    errors = errors_of(json.dumps(LLAMA3_8B | {"vocab_size": "32000", "hidden_act": "tanh"}))
+    assert [error["path"] for error in errors] == [
+        "models/config.json: hidden_act",
+        "models/config.json: vocab_size",
+    ]
+    assert errors[1]["found"] == "32000"
+    assert errors[1]["rule"] == "a llama config.json holds it as an integer of at least 1"
+    assert errors[0]["rule"] == (
+        "no model family here has it; they have silu, swish, gelu, gelu_python, gelu_new, gelu_fast,"
+        " gelu_pytorch_tanh, relu, relu2"
+    )
+
+
+def test_values_of_the_wrong_kind_are_errors() -> None:
+    errors = errors_of(json.dumps(LLAMA3_8B | {"tie_word_embeddings": "no", "rms_norm_eps": [1], "head_dim": 0}))
+    assert [(error["path"], error["found"], error["rule"]) for error in errors] == [
+        ("models/config.json: head_dim", 0, "a llama config.json holds it as an integer of at least 1"),
+        ("models/config.json: tie_word_embeddings", "no", "is true or false"),
+        ("models/config.json: rms_norm_eps", [1], "is a number"),
+    ]
