@@ -13,10 +13,10 @@ from launcher.worker.fsdp import context_parallel
 from tests.support.training import GPT, lines, train_all
 
 TOLERANCE = 2e-5
-"""Relative, over ten steps."""
+"""Relative, over six steps."""
 
-STEPS = "train.steps=10"
-EVALUATED = ("train.eval_every=5", "train.eval_steps=1")
+STEPS = "train.steps=6"
+EVALUATED = ("train.eval_every=3", "train.eval_steps=1")
 SAVED = "save.load={folder}/{run}/checkpoints/step-{step:08d}"
 LORA = ("adapter=lora", "optimizer.lr=1e-2")
 UNGROUPED_GPT = (*GPT, "model.num_key_value_heads=4")
@@ -34,13 +34,13 @@ TWO_RANKS = {
     "gpt": ("parallel=ddp", "parallel.context=2", "train.micro_batch_size=4", "checkpointing=full", *UNGROUPED_GPT),
     "lora": (*SHARED, *LORA),
     "single_ulysses": ("parallel=fsdp", "parallel.ulysses=2", "train.micro_batch_size=8", "checkpointing=selective"),
-    "evaluated": (*SHARED, *EVALUATED, "save.every=5"),
-    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=8", SAVED),
+    "evaluated": (*SHARED, *EVALUATED, "save.every=3"),
+    "evaluated_left": ("parallel=fsdp", *EVALUATED, "save.every=5", SAVED),
     "evaluated_entered": (*SHARED, *EVALUATED, SAVED),
 }
 """By the run of one rank that they are held against; the last two load what those before them saved."""
 
-LOADED = {"evaluated_left": ("evaluated", 5), "evaluated_entered": ("evaluated_left", 8)}
+LOADED = {"evaluated_left": ("evaluated", 3), "evaluated_entered": ("evaluated_left", 5)}
 
 FOUR_RANKS = {
     "context": (*SHARED, "parallel.context=4"),
