@@ -49,6 +49,7 @@ class Profile:
     told_by_preset: bool = False  # True if the preset of ``parallel=`` names its way to run better than its own name.
     unpickles: bool = False  # True if its own code reads checkpoints as pickles, which run what code they hold.
     counts_epochs: bool = True  # True if its ranks count the steps of an epoch once they have opened the data.
+    rehearsed: bool = True  # False if no rank of it can be tried alone, as the library's own trainer trains.
     tasks: tuple[str, ...] = ("pretrain",)  # The tasks that it trains, of the group ``task``.
     # The words for each of its ways to share out a model, where the planner begins; none is ``backend=`` and its name.
     openings: tuple[str, ...] = ()

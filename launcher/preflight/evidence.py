@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
+from launcher import backends
 from launcher.base import files, typed
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
@@ -174,6 +175,7 @@ def not_rehearsed(spec: RunSpec) -> tuple[ConfigError, ...]:
     rule = "trains by itself: only runs of the engines' own workers are rehearsed"
     if spec.script is not None:
         return (ConfigError("script", spec.script, f"a script of your own {rule}", ["script=null"]),)
-    if spec.backend.name == "trl":
-        return (ConfigError("backend.name", "trl", f"TRL {rule}; a short run measures it", ["task=pretrain"]),)
+    if not backends.of(spec).profile.rehearsed:
+        rule = f"its trainer {rule}; a short run measures it"
+        return (ConfigError("backend.name", spec.backend.name, rule, ["task=pretrain"]),)
     return ()

@@ -35,6 +35,7 @@ _ENGINES = {"fsdp": "FSDP2", "ddp": "DDP", "deepspeed": "DeepSpeed"}
 
 profile = Profile(
     counts_epochs=False,
+    rehearsed=False,
     packages=("torch", "transformers", "trl", "accelerate"),
     borrowed=(
         *BORROWED,

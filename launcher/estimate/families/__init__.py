@@ -33,7 +33,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield from choices(spec)
         return
     extra, width = dict(model.extra), model.extra.get("shared_width")
-    if of(model).traits.experts and spec.backend.name == "megatron" and type(width) is int and width > 0:
+    if of(model).traits.experts and type(width) is int and width > 0:
         del extra["shared_width"]
     for key, value, neutral in (("model_type", model.model_type, None), ("extra", extra, {})):
         if value != neutral:
