@@ -80,8 +80,8 @@ def test_a_document_in_pieces_is_one_document() -> None:
 
 
 def test_marked_samples_have_their_ends_and_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [Encoded([1, 2, 3], [False, True, True]), Encoded([4, 5], [False, True])]
-    monkeypatch.setattr(prepare, "encoded", lambda data, words, progress: iter(samples))
+    samples = [Encoded([1, 2, 3], [False, True, True], ended=True), Encoded([4, 5], [False, True], ended=True)]
+    monkeypatch.setattr(prepare, "encoded", lambda *_, **__: iter(samples))
     found = prepared(texts(tmp_path / "t", "ab"), tmp_path / "cache")
     assert found.marked
     assert np.fromfile(found.path / "ends.bin", dtype=np.uint64).tolist() == [3, 5]

@@ -138,6 +138,7 @@ def test_the_files_of_functional_tests_are_read(suffix: str) -> None:
         "make-vocab-size-divisible-by": 3232,
         "moe-router-score-function": "sigmoid",
         "moe-permute-fusion": True,
+        "moe-token-dispatcher-type": "allgather",
         "rope-type": "yarn",
     }
 

@@ -124,7 +124,18 @@ def test_the_hash_is_that_of_all_groups_as_one_text_of_json(clip: float) -> None
     for key in ("measurements", "storage_bandwidth", *UNHASHED_WHEN_UNSET):
         del content["cluster"][key]
     kept = make_spec("model=tiny").data
-    for key in ("on_bad_row", "revision", "config", "max_samples", "samples", "packing"):
+    for key in (
+        "mix",
+        "eval_path",
+        "eval_split",
+        "eval_config",
+        "on_bad_row",
+        "revision",
+        "config",
+        "max_samples",
+        "samples",
+        "packing",
+    ):
         assert content["data"].pop(key) == getattr(kept, key)
     del content["task"]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))

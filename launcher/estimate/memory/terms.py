@@ -184,6 +184,7 @@ SYMBOLS = {
     "tensors": "how many tensors have states of 8 bits",
     "bucket": "elements of a communication bucket",
     "window": "elements that are gathered at once",
+    "kept": "elements of weights that are not released",
     "n": "how many there are",
     "n_root": "how many there are of parameters outside the blocks",
     # Activations, counted in bytes.
