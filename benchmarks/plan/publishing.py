@@ -35,9 +35,9 @@ score takes the one that lacks least.
 *winner in ten*: in the whole space of the engine, the share of problems whose fastest measured layout is one of the
 best ten ideas, and *distance*, the median of its predicted time over that of the planner's best layout. An idea is what
 is sharded, the degrees of tensor, pipeline, context, Ulysses and expert parallelism, what is offloaded, and the
-precision (`launcher/planner/result.py`); micro-batch, recomputation, schedule and model chunks are sizes of one. What
-a source never tried may well be faster than its fastest run. *as run* therefore holds what all runs of a problem have
-in common, such as recomputation or the ZeRO stage.
+precision (`launcher/planner/layouts.py`, `Kind`); micro-batch, recomputation, schedule and model chunks are sizes of
+one. What a source never tried may well be faster than its fastest run. *as run* therefore holds what all runs of a
+problem have in common, such as recomputation or the ZeRO stage.
 
 `all` has the sources of dense pre-training runs that are certain, and nanotron's: the geometric mean of their picks,
 the worst problem, and means of their shares. Uncertain runs, models with experts and nanotron's runs on 512 GPUs, of

@@ -144,11 +144,6 @@ def makespan(times: Timeline) -> float:
     return max(one.end for row in times for one in row)
 
 
-def idle(row: Sequence[Timed], until: float, *, overlaps: bool = False) -> float:
-    """Seconds until a moment in which a stage neither computes nor waits for its messages."""
-    return until - sum((one.end if overlaps else one.sent) - one.start for one in row)
-
-
 def _durations(stage: StageTime, chunks: int, *, split: bool) -> dict[Kind, float]:
     backward = stage.backward_seconds / (2 if split else 1) / chunks
     return {"forward": stage.forward_seconds / chunks, "backward": backward, "weights": backward}

@@ -43,11 +43,6 @@ def _table() -> Mapping[str, Any]:
     return content
 
 
-def version() -> str:
-    """The version of transformers whose defaults these are."""
-    return str(_table()["transformers"])
-
-
 def defaults(model_type: str | None) -> Mapping[str, Any]:
     """The keys of a class and their defaults, as they are written in it; none of a class that is not described."""
     found: Mapping[str, Any] = _table()["defaults"].get(model_type, {})
