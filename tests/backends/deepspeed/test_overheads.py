@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.backends.deepspeed import partition
+from launcher.backends.deepspeed import gathered, partition
 from launcher.backends.deepspeed.overheads import (
     block_instants,
     bucket,
@@ -12,8 +12,6 @@ from launcher.backends.deepspeed.overheads import (
     first_step,
     fp32_partition,
     offloading,
-    secondary_partition,
-    stage3_window,
     start,
     step_copies,
     waiting_gradient,
@@ -99,19 +97,19 @@ def test_the_step_of_a_shard_has_flat_gradients_their_fp32_copy_and_an_fp64_norm
 
 
 def test_zero_3_prefetches_until_the_bound_of_live_parameters_or_keeps_what_is_reused() -> None:
-    def gathered(*words: str) -> int:
-        return at(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000", *words)), "loss")
+    def window(*words: str) -> int:
+        return at(gathered.window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000", *words)), "loss")
 
     norms = rank("parallel=zero3").elements.kept
     weight = HIDDEN * WIDTH + norms
-    assert gathered("zero.max_reuse_distance=100_000_000") == 2 * (10**9 + weight)
-    assert gathered("zero.max_live_parameters=700_000_000") == 2 * (700_000_000 + weight)
-    assert gathered("zero.max_reuse_distance=1_600_000_000") == 2 * (10**9 + weight)
+    assert window("zero.max_reuse_distance=100_000_000") == 2 * (10**9 + weight)
+    assert window("zero.max_live_parameters=700_000_000") == 2 * (700_000_000 + weight)
+    assert window("zero.max_reuse_distance=1_600_000_000") == 2 * (10**9 + weight)
     without = ("zero.prefetch_bucket_size=0", "zero.max_reuse_distance=1_600_000_000")
-    assert gathered(*without) == 2 * (800_000_000 + weight)
+    assert window(*without) == 2 * (800_000_000 + weight)
     adapted = 2 * (rank("parallel=zero3", "adapter=lora").elements.whole - TABLE)
-    assert gathered("adapter=lora") == adapted, "autograd keeps views of what an adapter's linears multiply by"
-    found = list(stage3_window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000")))
+    assert window("adapter=lora") == adapted, "autograd keeps views of what an adapter's linears multiply by"
+    found = list(gathered.window(rank("parallel=zero3", "zero.prefetch_bucket_size=50_000_000")))
     assert at(found, "forward") - at(found, "loss") == 2 * (TABLE + 50_000_000)
 
 
@@ -119,7 +117,7 @@ def test_zero_3_keeps_small_weights_whole_between_steps() -> None:
     """Norms, and an adapter's matrices of up to 100,000 elements; packed weights are as small as their bytes."""
 
     def kept(*words: str) -> int:
-        return at(stage3_window(rank("parallel=zero3", *words)), "idle")
+        return at(gathered.window(rank("parallel=zero3", *words)), "idle")
 
     blocks = len(rank().view.layers)
     assert kept() == 2 * (2 * blocks + 1) * HIDDEN
@@ -143,8 +141,8 @@ def test_recomputation_takes_the_mlps_output_out_of_the_cache_where_linears_save
 
 
 def test_a_secondary_partition_is_shared_by_the_ranks_of_hpz() -> None:
-    assert at(secondary_partition(rank("parallel=zero3", "zero.hpz=8")), "idle") == 2 * WHOLE // 8
-    assert not list(secondary_partition(rank("parallel=zero3")))
+    assert at(gathered.secondary_partition(rank("parallel=zero3", "zero.hpz=8")), "idle") == 2 * WHOLE // 8
+    assert not list(gathered.secondary_partition(rank("parallel=zero3")))
 
 
 def test_zero_clones_an_fp32_shard_in_fp32() -> None:

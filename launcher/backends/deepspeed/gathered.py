@@ -1,0 +1,92 @@
+"""Parameters that stage 3 of ZeRO gathers ahead of use, keeps whole, or shares a second time in a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+
+from launcher.base.formula import Value
+from launcher.estimate.memory.moments import PASSES, ROOT_BACKWARD, TRAINING, Moment
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+
+
+def window(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Stage 3: gathered parameters, ``z min(P, max(live, reuse / 2) + w + kept)``.
+
+    Each module's call, a parent's too, prefetches a bucket, until ``max_live_parameters`` are gathered, and what the
+    prefetcher has met again on its way is not released (``fetch_sub_module``). A weight whose next use lies within
+    ``max_reuse_distance`` stays: before backward begins, of the last ones of half of it (``__params_to_release``,
+    partitioned_param_coordinator.py). The weight that exceeds the bound, a block's, comes on top.
+
+    What one all-gather brings stays until the last of its weights is used; the weights are copies of it. It takes
+    weights until they are no fewer than the bucket (``numel_prefetching``).
+
+    Weights of few elements, or packed ones of few bytes, are not released but for the step (``ds_persist``;
+    ``_partition_all_parameters`` and ``_post_step``, stage3.py).
+    """
+    zero, (z, whole, kept) = rank.spec.zero, _gathered(rank)
+    ahead = zero.prefetch_bucket_size + rank.elements.largest
+    what, expression = "gathered parameters (stage3_max_live_parameters, max_reuse_distance)", "z * min(P, window)"
+    ahead_only = not zero.prefetch_bucket_size or zero.offload_parameters == "nvme"  # It stops at weights on NVMe.
+    live = zero.prefetch_bucket_size if ahead_only else zero.max_live_parameters
+    w = rank.largest_block.largest
+    bound = max(max(live, -(-zero.max_reuse_distance // 2)) + w, rank.elements.largest)
+    bound = whole if _held_by_autograd(rank) else bound + kept
+    yield _term(PASSES - ROOT_BACKWARD, what, expression, z=z, P=whole, window=bound)
+    what = "weights that stay whole (stage3_param_persistence_threshold)"
+    yield _term(ROOT_BACKWARD | {"idle"}, what, "z * kept", z=z, kept=kept)
+    if zero.quantized_weights:
+        yield _quantized_ahead(rank, ahead)
+        return
+    what = "output of the all-gather ahead"
+    yield _term(("forward",), what, expression, z=z, P=whole, window=ahead)
+
+
+def _gathered(rank: RankModel) -> tuple[int, int, int]:
+    """Bytes of an element, and in such elements the weights that ranks gather, and those that stay whole.
+
+    A frozen token table is not used again in the backward pass, and goes with its call. Packed weights are bytes of two
+    values, which DeepSpeed takes for elements; their constants are no parameters.
+    """
+    counts, z = rank.elements, rank.engine.size
+    whole = counts.whole - (0 if rank.embedding.trained or rank.tied else rank.embedding.whole)
+    if not counts.quantised:
+        return z, whole, counts.kept
+    wide, kept = whole - counts.quantised, counts.kept - counts.kept_quantised
+    return 1, z * wide + ceil(counts.quantised / 2), z * kept + ceil(counts.kept_quantised / 2)
+
+
+def _held_by_autograd(rank: RankModel) -> bool:
+    """True if autograd keeps views of gathered weights until the backward pass, whatever DeepSpeed releases.
+
+    The worker's linears keep the parameter itself (``LinearFunctionForZeroStage3``); those of adapters and AutoTP, and
+    products of experts, keep views. What is recomputed keeps nothing.
+    """
+    spec = rank.spec
+    if spec.checkpointing.mode == "full" and spec.checkpointing.layers is None:
+        return False
+    return spec.adapter.name != "none" or spec.model.num_experts > 0 or spec.parallel.tensor > 1
+
+
+def _quantized_ahead(rank: RankModel, ahead: int) -> MemoryTerm:
+    """ZeRO++ qwZ: what one all-gather brings, in 8 bits, and its fp16 copy, of which the weights are cut.
+
+    ``AllGatherCoalescedHandle.wait`` (partition_parameters.py); the scales, 4 bytes of some 8,000 elements, are left
+    out, as are the rank's own share before it is sent and the fp16 copy of the last weight.
+    """
+    what, expression = "output of the quantized all-gather ahead", "(1 + 2) * min(P, window)"
+    return _term(("forward",), what, expression, P=rank.elements.whole, window=ahead)
+
+
+def secondary_partition(rank: RankModel) -> Iterator[MemoryTerm]:
+    """ZeRO++ hpZ: a second shard among ``hpz`` ranks, ``z P / d`` (``ds_secondary_tensor``)."""
+    ranks, whole = rank.spec.zero.hpz, rank.elements.whole
+    if ranks > 1:
+        what, z = "secondary partition (hpZ)", rank.engine.size
+        yield _term(TRAINING, what, "z * ceil(P / d)", z=z, P=whole, d=ranks)
+
+
+def _term(moments: Iterable[Moment], what: str, expression: str, **values: Value) -> MemoryTerm:
+    source = "trace of the live tensors of DeepSpeed 0.19.8"
+    return term("gather_buffers", moments, what, expression, source, **values)
