@@ -49,7 +49,7 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
         yield from family.not_computed(spec)
         if family.traits.choices is None and (extra := spec.model.extra):
             rule = "transformers' class gives the shared expert whole widths of the routed ones"
-            yield ConfigError("model.extra", extra, rule, [edit.override("model.extra", {}), "parallel=tp"])
+            yield ConfigError("model.extra", extra, rule, ["parallel=tp", edit.override("model.extra", {})])
         return
     rule = f"backend={spec.backend.name} builds the families {', '.join(_built(spec))} in this version"
     yield ConfigError("model.family", spec.model.family, rule, ["parallel=tp", "script=path/to/train.py"])
