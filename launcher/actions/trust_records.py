@@ -1,4 +1,4 @@
-"""What is from elsewhere, shown before it is trusted: a record with all that it would start, or a file of settings."""
+"""Records and files of settings from elsewhere, shown with all that they would start before they are trusted."""
 
 from __future__ import annotations
 

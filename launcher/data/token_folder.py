@@ -2,9 +2,9 @@
 
 A folder ``<hash>/`` holds ``tokens.bin`` (the narrowest unsigned integers that hold the vocabulary), ``ends.bin`` (the
 end of each document or conversation, 64 bits), ``meta.json``, and for conversations ``trained.bin`` (a byte for each
-token). It
-appears whole or not at all. ``tokens.json`` of a run directory says which one the run reads, so that a resumed run
-trains on the same tokens although its files have changed since; it is also what a job's other nodes wait for.
+token). It appears whole or not at all. ``tokens.json`` of a run directory says which one the run reads, so that a
+resumed run trains on the same tokens although its files have changed since; it is also what a job's other nodes wait
+for.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Followed:
         self._constants = constants(self._tree.body)
 
     def function(self, name: str | None) -> JsonObject:
-        """What the function of this name returns or makes, or the only one there is, or a text without functions.
+        """Return the configuration that a function makes: the named one, the only one, or the file's own statements.
 
         Raises:
             ConfigErrors: There are several functions, or nothing that can be followed.
@@ -227,7 +227,7 @@ class Followed:
         return self._made(function.body, {**self._constants, **self._defaults(function), **given}, depth)
 
     def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        """What statements return, else the last whole configuration among their names."""
+        """The value that statements return, or else the last whole configuration that they assign."""
         for statement in body:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self._value(statement.value, names, depth)

@@ -83,7 +83,7 @@ class Preflight(LayoutJudge):
         return verdict.beyond(capacity) if found is None else verdict.judge(spec, found)
 
     def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        """Those that ``check`` names; none where they are to be ranked like the others, or a GPU rehearsed the run."""
+        """Modes of the run that nothing has measured; none if asked to rank all alike, or if a GPU rehearsed it."""
         lacking = () if self._unmeasured else assess.unmeasured(spec)
         found = evidence.read(spec) if lacking else None
         return () if found is not None and found.is_whole and found.device == "cuda" else lacking

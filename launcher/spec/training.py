@@ -232,7 +232,7 @@ class DataSpec:
 
     @property
     def packed(self) -> Literal["none", "concat", "documents"]:
-        """What a sample is made of: as set, or one conversation, or a part of the long row of all texts."""
+        """The packing that holds: ``data.packing``, or by default none for conversations and concat for texts."""
         return self.packing or ("none" if self.source in ("chat", "rows") else "concat")
 
     @property

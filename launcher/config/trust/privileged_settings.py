@@ -44,6 +44,13 @@ def _always(value: Any) -> bool:
     return True
 
 
+def _is_hub_name(value: Any) -> bool:
+    """True for a name on the Hub that is no path of this machine."""
+    return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
+
+
+_FETCHED = "may be fetched from the Hugging Face Hub"
+
 ACTS: Mapping[str, tuple[str, _Test]] = {
     "script": ("runs this program", _always),
     "script_args": ("hands these arguments to a program", _always),
@@ -66,17 +73,11 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "tracking.uri": ("sends metrics there", _always),
     "tracking.kind": ("sends settings and metrics to a tracker", lambda value: value in ("wandb", "mlflow")),
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
-    "data.path": (
-        "may be fetched from the Hugging Face Hub",
-        lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
-    ),
-    "data.eval_path": (
-        "may be fetched from the Hugging Face Hub",
-        lambda value: isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value),
-    ),
-    "data.mix": ("may be fetched from the Hugging Face Hub", lambda value: bool(value)),
+    "data.path": (_FETCHED, _is_hub_name),
+    "data.eval_path": (_FETCHED, _is_hub_name),
+    "data.mix": (_FETCHED, _always),
     "data.tokenizer": (
-        "may be fetched from the Hugging Face Hub",
+        _FETCHED,
         lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),
     ),
 }

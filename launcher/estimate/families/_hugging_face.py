@@ -37,7 +37,7 @@ EXPERTS = "the experts, whose weights are held together in one tensor of three d
 LEGAL: Mapping[str, tuple[object, ...]] = {
     "gated": (True,), "normalization": ("rmsnorm",), "position_embedding": ("rope",), "dropout": (0.0,),
 }  # fmt: skip
-"""What all of them have alike."""
+"""Values that every model type here allows."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     **LEGAL,

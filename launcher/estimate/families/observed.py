@@ -135,7 +135,7 @@ def _row(name: str, line: list[float], engine: EngineTraits) -> SavedTensor:
 
 
 def saved(model: ModelSpec, layer: int, engine: EngineTraits) -> list[SavedTensor]:
-    """What one layer saves with frozen weights, and what for the gradients of its linears and of its other weights."""
+    """Tensors that one layer saves: with frozen weights, for its linears' gradients, for other weights' gradients."""
     seen, word = _passes(model, layer, engine), kind(model, layer)
     readers = tuple(found(model).get("linears", ()))
     frozen, adapted = (seen.get(name, seen["saved"]) for name in ("frozen", "adapted"))

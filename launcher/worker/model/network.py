@@ -297,5 +297,5 @@ def convert(made: Any, spec: RunSpec) -> None:
 
 
 def _cast(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """What torchao does to the input of a linear under CUDA's autocast, and not under the CPU's."""
+    """Cast the input of a linear as torchao does under CUDA's autocast, but not under the CPU's."""
     return (inputs[0].to(DTYPES["fp8"]), *inputs[1:])
