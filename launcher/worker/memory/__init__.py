@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -125,6 +126,7 @@ class MemoryTracker:
             return
         self._live.follow(alive)
         self._label()
+        self._await_collectives()
         self._sample.static = _named(self._live.piles())
         if summary:
             self._static = self._live.bytes
@@ -192,6 +194,13 @@ class MemoryTracker:
     def _label(self) -> None:
         for pile, tensors in self.kept():
             self._live.label(pile, tensors)
+
+    def _await_collectives(self) -> None:
+        """Wait up to 0.25 s for gloo's threads: on a busy machine they free a collective's tensors late."""
+        kept = {storage._cdata for _, tensors in self.kept() for storage in storages(tensors)}
+        until = time.monotonic() + 0.25
+        while self._live.in_collectives(kept) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def _highest(self) -> tuple[int | None, int | None]:
         return max(self._peaks.values(), default=None), None

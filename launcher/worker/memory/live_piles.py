@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -87,6 +87,11 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
     def alive(self) -> list[Allocation]:
         """The allocations that are alive now."""
         return [self.recording.allocations[number] for number in list(self._numbers.values())]
+
+    def in_collectives(self, kept: Container[int]) -> bool:
+        """True if a collective's buffer is alive whose storage (``_cdata``) is not among those that an engine keeps."""
+        alive = [number for key, number in list(self._numbers.items()) if key not in kept]
+        return any(self.recording.allocations[number].pile in ("gather_buffers", "reduce_buffers") for number in alive)
 
     def piles(self) -> dict[Pile, int]:
         """Bytes alive now, by pile; they sum to :attr:`bytes`."""
