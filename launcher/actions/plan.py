@@ -23,9 +23,7 @@ from launcher.preflight.assess import judge_all, validator
 from launcher.preflight.measured.known import Measured
 from launcher.views.plan import sentences
 
-clock = time.monotonic
-"""Seconds, by which the time of a whole command is measured."""
-
+clock = time.monotonic  # Seconds, by which the time of a whole command is measured.
 _ROUNDS = 4  # Searches at most: each leaves out what the engines' validators refuse of the one before.
 
 

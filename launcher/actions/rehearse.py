@@ -118,7 +118,6 @@ _START_MIN = 5
 """Minutes for the start of the job beside those of the rehearsal: imports, and a container that is pulled."""
 
 _LEAST_GIB = 32  # Host memory of a job that shares a node: Python, torch, CUDA and a model while it is loaded.
-
 _LIVE = ("queued", "running", "requeued")
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 type Native = Callable[[RunSpec], Judgement]
 
 CHECKING = "checking the run"
-
 AFTER_S = 1.0
 """Seconds without a word after which a person begins to wonder (Nielsen, Usability Engineering, 1993, chapter 5)."""
 

@@ -11,7 +11,6 @@ from launcher.spec import ParallelSpec, RunSpec, edit
 from launcher.spec.change import Change, same_batch, set_to
 
 _NODE = 8  # GPUs of the usual node.
-
 _FEWEST_TOKENS = 4096
 """Tokens of a sequence that a rank keeps at least: with fewer, messages take longer than the attention they hide in."""
 

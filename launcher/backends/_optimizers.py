@@ -15,9 +15,7 @@ from launcher.job.versions import Borrowed, Need
 from launcher.spec import RunSpec, edit
 
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
-
 _KERNELS = ("adamw", "sgd")  # Those of which torch has several kernels.
-
 _DEFAULTS: dict[str, object] = {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
 """Of keys that not every optimizer reads, as in conf/optimizer/_base.yaml."""
 

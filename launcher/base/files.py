@@ -25,14 +25,11 @@ MOST_OF_A_SCRIPT = 1 << 17
 """Characters of shell text, variables put in: Python's ``shlex`` takes a time that grows with the square of a word."""
 
 MOST_OF_A_RECORD = 1 << 26  # Bytes of a JSON file that programs write: the points of a sweep may be many.
-
 MOST_OF_A_LOG = 1 << 28
 """Bytes of a file that grows with every step or is as long as its sweep: a million lines of metrics."""
 
 MOST_NODES = 100_000  # Values in a YAML file; a lock has some two thousand.
-
 DEEPEST = 12  # Lists and mappings in one another; a specification has four.
-
 LARGEST = 2**64 - 1
 """No setting, size or count is larger, and products of a few such numbers are still floating-point numbers."""
 
@@ -107,7 +104,6 @@ class Refused(OSError, ValueError):
 
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-
 _HANDED = ("/dev/stdin", "/dev/fd/")
 """Names of what the caller's own shell has opened for this process, as ``<(command)`` is named."""
 

@@ -12,12 +12,9 @@ import sys
 from pathlib import Path
 
 NAME = "llm-launch"  # The distribution's name.
-
 __version__ = "0.1.0"
-
 FOLDER = Path(__file__).parent.parent
 IMPORT_FOLDER = FOLDER.parent
-
 TRAINING = "fsdp"  # The extra with torch, ``transformers`` and ``datasets``, which those of the other engines include.
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _BEGINNING = "llm_launch."
-
 KEYS = {"backends": "backend.name", "families": "model.family"}
 """The folders that installed packages add to, and the key that chooses from each; the entry points' group is the
 folder's name behind ``llm_launch.``."""

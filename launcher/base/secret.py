@@ -29,7 +29,6 @@ _GLUED = ("PASSWD", "PASSWORD", "PASSPHRASE", "PASS", "PWD", "PW")
 
 _NOT_GLUED = frozenset({"ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS", "SURPASS", "TRESPASS", "LOWPASS", "HIGHPASS"})
 _FOLDERS = frozenset({"PWD", "OLDPWD"})  # Whole names of variables in which a shell keeps folders.
-
 _KEEPERS = frozenset({"API", "ACCESS", "AUTH", "PRIVATE", "CLIENT", "SIGNING", "ENCRYPTION"})
 """Parts in front of KEY or TOKEN that leave no other meaning."""
 

@@ -12,7 +12,6 @@ from launcher.base.frozen import dataclass
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
-
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}  # Bytes of one element of each number format.
 
 

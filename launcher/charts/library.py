@@ -20,12 +20,10 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.files import JsonObject
 
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
-
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4), (4, 4), (10, 2, 2, 2, 2, 2))
 """One for each category: pixels drawn and left out by turns."""
 
 LEGEND = {"orient": "top", "symbolType": "square", "columns": 7}
-
 LIMIT = "#c5362c"
 """A capacity, and what is above it: readable on a light and a dark page."""
 
@@ -74,9 +72,7 @@ def coloured(field: str, rows: Sequence[Mapping[str, Any]], colours: Mapping[str
 
 
 EXTRA = "report"
-
 _CLIP = re.compile(r"\bclip\d+\b")
-
 _SCALE = 1.5  # Pixels of a PNG for each of the drawing's, for sharp text on screens of today.
 
 

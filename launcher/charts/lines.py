@@ -9,11 +9,8 @@ from typing import Any
 from launcher.base.files import JsonObject
 from launcher.charts.library import CATEGORIES, DASHES, LEGEND, coloured, nominal, quantitative
 
-MOST = 2000
-"""Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small."""
-
+MOST = 2000  # Points of a curve at most: more than a screen is wide, so that it can be zoomed, and a page stays small.
 _HEIGHT = 220  # Pixels of a chart of curves.
-
 _BRUSH = {"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}
 """The selection by which ``page.js`` zooms."""
 

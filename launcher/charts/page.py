@@ -153,7 +153,6 @@ def _file(name: str) -> str:
 
 
 _SUFFIXES = (".png", ".svg", ".html")
-
 _WIDTH = 980  # Pixels of a picture's charts.
 _COLUMNS = 150  # Letters of a line above them.
 

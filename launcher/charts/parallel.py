@@ -15,20 +15,16 @@ from launcher.base.frozen import dataclass
 
 type Value = str | float | None
 
-PARTS = ("parallel.js",)
-"""The script that ties a drawing to a table."""
-
+PARTS = ("parallel.js",)  # The script that ties a drawing to a table.
 _HEIGHT = 300
 _FEW = 8  # Numbers of which there are no more than this stand at places of their own, evenly, named as they were typed.
 _DECADES = 100  # An axis whose largest number is so many times its smallest one is logarithmic.
-
 _COLOURS = ("#0072b2", "#cc79a7", "#e69f00")
 """From the lowest to the highest value: of Okabe and Ito (2008), as those of ``launcher.charts.library``."""
 
 _GREY = "#808080"
 _HALF = 9  # Half the width of the strip along an axis in which it is marked, in pixels.
 _LABEL = 110  # Pixels that a label may be long.
-
 _WIDTH = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
 
 

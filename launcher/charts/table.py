@@ -16,8 +16,7 @@ from launcher.charts.html import Html, joined, tag
 type Cell = str | float | None
 """What stands in a column; None is unknown, or not yet."""
 
-PARTS = ("table.js", "table.css")
-"""The script that sorts and filters the tables of a page, and their look."""
+PARTS = ("table.js", "table.css")  # The script that sorts and filters the tables of a page, and their look.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from launcher.base import files
 from launcher.base.frozen import dataclass
 
 FOLDER = "LAUNCH_BEATS"  # The variable that names the folder to the ranks of a node.
-
 PHASES = ("start", "data", "forward", "backward", "optimizer", "collective", "evaluation", "checkpoint", "end")
 """What a rank can be in; ``start`` is all before the first step, ``collective`` its wait for the others after one."""
 

@@ -24,7 +24,6 @@ from launcher.base.units import Pair
 
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
-
 _END_BYTES = (1 << 16, 1 << 19, 1 << 22)
 """Read of the file's end, until a whole step is in it: some forty ranks, hundreds, or thousands."""
 

@@ -17,7 +17,6 @@ MAIL_TYPES = ("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND"
 """sbatch(1), ``--mail-type``."""
 
 _USUAL = "END,FAIL"  # When mail is sent to an address that is given alone; Slurm itself would send none.
-
 _ADDRESS = re.compile(r"[\w.+-]+(@[\w-]+(\.[\w-]+)*)?")
 
 type _Ways = Callable[[str], list[str]]
@@ -101,7 +100,6 @@ _CPUS = _FROM.format("cluster.cpus_per_node")
 _MEMORY = _FROM.format("cluster.memory and cluster.memory_request")
 _PER_NODE = _if(r"(?:gres[:/])?(?:gpu:)?(\d+)", "cluster.gpus_per_node={}")
 _TYPED = _if(r"(?:gres[:/])?(?:gpu:)?([a-z][\w.-]*):(\d+)", "cluster.gpus_per_node={1} cluster.gpu_type={0}")
-
 _OTHER_GRES = ScriptOption("gres", _GPUS, lambda value: ["cluster.gpu_request=gpus_per_node"])
 
 _BY_NAME = {

@@ -24,9 +24,7 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed_at
 
 STEPS = 3  # The first two are followed, the rest are timed.
-
 MINUTES = 15  # For all of its ranks and depths together: a rehearsal is to be short.
-
 FILE = "rehearse.json"  # The question in the run directory of a Slurm job.
 
 

@@ -66,14 +66,7 @@ def fitted(spec: RunSpec, device: Device) -> RunSpec:
         rule = "this machine has a GPU, and the run's ranks are processors: hide the GPU from the rehearsal"
         raise ConfigErrors([ConfigError("hardware.device", "cpu", rule, ["CUDA_VISIBLE_DEVICES="])])
     alone = changed_at(
-        spec,
-        {
-            **SYNTHETIC,
-            "data.preview": 0,
-            "data.template": None,
-            "tracking.kind": "none",
-            "save.load": None,
-        },
+        spec, {**SYNTHETIC, "data.preview": 0, "data.template": None, "tracking.kind": "none", "save.load": None}
     )
     return _on_cpu(alone, device) if device.stands_in(spec) else alone
 

@@ -20,7 +20,6 @@ from launcher.spec import RunSpec
 from launcher.spec.parse import to_dict
 
 LOG, RESULT = "rehearse.log", "rehearsed.json"
-
 _LAST_LINES = 12
 _OF_THE_RUN = "LAUNCH_RUN"
 

@@ -24,7 +24,6 @@ from launcher.rehearsing.result import Built, Phase, RankRehearsed, Rehearsal
 from launcher.spec import RunSpec
 
 _QUICK_FLOPS = 1e11  # Of all steps: seconds on any processor, so that its speed need not be tried.
-
 _PATIENCE = 0.5
 """Share of the time that the products of matrices may take by the forecast: other operations take time, too."""
 

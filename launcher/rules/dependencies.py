@@ -106,12 +106,7 @@ _OF_ENGINES: dict[str, object] = {
 _VARIANTS: dict[str, object] = {
     "adapter.dora": False, "adapter.rslora": False, "adapter.lora_plus": None, "adapter.modules_to_save": (),
 }  # fmt: skip
-_ADAPTER = {
-    "adapter.rank": 16,
-    "adapter.alpha": 32,
-    "adapter.dropout": 0.0,
-    "adapter.targets": ("all-linear",),
-}
+_ADAPTER = {"adapter.rank": 16, "adapter.alpha": 32, "adapter.dropout": 0.0, "adapter.targets": ("all-linear",)}
 
 
 def _offloads_to_nvme(spec: RunSpec) -> bool:

@@ -16,7 +16,6 @@ _STORES = (*_SERVERS, "file", "sqlite", "postgresql", "mysql", "mssql", "databri
 """Schemes of a tracking address that MLflow takes (mlflow.org, "Backend Stores"; a driver may follow a plus sign)."""
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?\Z")
-
 _OF_THE_SYSTEM = ("proc", "sys", "dev")
 """Trees of which Linux makes the files up (hier(7)); ``/dev/shm`` alone is memory that takes folders."""
 
@@ -45,7 +44,6 @@ _NOT_BLANK: dict[str, str | None] = {
 """Texts that name something, each with what stands for nothing, or its default (``conf/<group>/_base.yaml``)."""
 
 _TEXTS = edit.reader(_NOT_BLANK)
-
 _SUBMITIT = re.compile(r"%[jtaA]")
 """What submitit replaces in every path by the job's id, the task's and the array's (``submitit/core/utils.py``)."""
 

@@ -17,7 +17,6 @@ _BELOW_ONE = {
 """Shares that must be below 1, each with a value to fall back to (``conf/<group>/_base.yaml``) and the reason."""
 
 _SHARES = edit.reader(_BELOW_ONE)
-
 _MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a step of a small model takes 10 MB.
 
 

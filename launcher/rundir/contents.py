@@ -24,10 +24,8 @@ from launcher.spec.parse import parse
 
 SPEC, PLAN, JOB, LOCK = "spec.json", "plan.json", "job.json", "run.lock.yaml"
 STATE, MEMORY = "state.json", "memory.json"
-
 SCHEMA = 1  # Of the files that name one; another is refused, not translated.
 _FOLDER = "it is a folder"
-
 STATES: tuple[state.State, ...] = get_args(state.State.__value__)
 
 type _Object = Mapping[str, Any]

@@ -33,7 +33,6 @@ HUNG = Path("logs", "hung.json")
 EARLIER = Path("logs", "earlier")  # Where what is left of earlier attempts lies, a folder each, by when it ended.
 _KINDS = get_args(FailureKind.__value__)
 _OF_THE_KERNEL = ("host_killer", "cgroup", "slurm")  # Kinds of ``oom.json`` of a process that was ended from outside.
-
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout:.*?OpType=(\w+).*?ran for (\d+) milliseconds")
 _OOM_KILL = re.compile(r"oom[-_]kill", re.IGNORECASE)
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)

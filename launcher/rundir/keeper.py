@@ -28,7 +28,6 @@ FRESH_S = 60.0
 
 _BEAT_S = 5.0
 _LOOK_S = 0.5
-
 _GONE = "the process that kept the job on this machine is gone"
 _NEVER = "the process that was to keep the job on this machine is gone, and had not begun"
 

@@ -24,7 +24,6 @@ from launcher.slurm.jobs import Waiting
 
 RECENT = 60  # Lines of metrics that are shown as a curve: one a column of a narrow terminal.
 _TIMES = "rank_times.jsonl"  # Of each rank's own work, every ten steps (``launcher.worker.watch``).
-
 _END_BYTES = 1 << 18
 _WINDOW = 5  # Lines of ``rank_times.jsonl`` over which the slowest rank is taken: fifty steps, as for the warning.
 _PRINTED = 3  # Last lines of the slowest rank.

@@ -30,7 +30,6 @@ from launcher.spec import DataSpec, RunSpec, secrecy
 from launcher.spec.parse import parse, to_dict
 
 SCHEMA = 1
-
 _NOT_COMPARED = ("data.list", "hardware.host_memory", "versions.git.changed")
 _NOT_THE_RUN = (
     *("run.", "sweep.", "hardware.disk_bytes", "hardware.host_memory_bytes"),

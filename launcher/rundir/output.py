@@ -25,7 +25,6 @@ _RANDOM = 9
 
 _SUFFIXES = (".log", ".out", ".err")
 _STDERR = "*/attempt_*/*/stderr.log"
-
 END_BYTES = 65536  # Bytes at the end of a log in which its last words are looked for.
 TRACEBACK = "Traceback (most recent call last)"
 _ROOT = "Root Cause (first observed failure):"

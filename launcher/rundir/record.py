@@ -31,7 +31,6 @@ from launcher.spec import RunSpec, edit, secrecy
 from launcher.spec.parse import to_dict
 
 ROOT = "runs"
-
 ROOM_BYTES = 1 << 18
 """Left free beside a record: what the start of its job writes (task, submission, states, logs) takes some 40 KiB, and a
 job that cannot write them ends without being able to say so."""

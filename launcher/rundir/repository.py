@@ -26,7 +26,6 @@ _NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIO
 """Of a clone of parts, git fetches what is missing by commands of its remote; versions before 2.44 know the first."""
 
 _TIMEOUT_S = 10
-
 _MOST_BYTES = 1 << 26  # Of a larger changed file the difference holds size and time: a launch does not read terabytes.
 
 _ENTRY = re.compile(

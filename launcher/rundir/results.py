@@ -26,7 +26,6 @@ from launcher.spec.parse import parse
 METRICS = "metrics.jsonl"
 _END_BYTES = 65536
 _RECENT = 20  # Lines over which the speed of a step is taken, for the time that is left.
-
 BETWEEN = "between steps"  # The phase of the state that stays from step to step.
 
 _SHOWN = (
@@ -229,7 +228,6 @@ def _step(row: Mapping[str, Any]) -> int | None:
 
 
 FIRST_LOSSES = 20  # Lines of ``metrics.jsonl`` that a lock keeps: enough to tell one run from another.
-
 LOSSES = "losses:"  # The lock's key of them.
 
 

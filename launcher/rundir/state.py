@@ -22,7 +22,6 @@ ACTIVE: tuple[State, ...] = ("queued", "running", "requeued", "not_visible")
 
 CANCEL_REQUEST = "cancel_requested"
 SWEEP = "sweep.json"  # Lies in the folder of a sweep, whose sub-folders are its runs.
-
 SUBMISSION = "submission.json"
 """``kind``, ``job_id``, null while it is not known yet, of Slurm's jobs the ``comment``, submitit's folder, and of
 runs on a machine the ``process`` that was started there."""

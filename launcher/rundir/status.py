@@ -29,7 +29,6 @@ from launcher.slurm.jobs import QueuedJob
 
 _NOT_SUBMITTED = "recorded, but not submitted: `launch resume {}` submits it"
 _TAKES_ITS_PLACE = "`launch resume {}` tries again, and a corrected run of this name takes its place"
-
 _GROWING = (results.METRICS, events.FILE)  # Files that the rows of runs are read from, and that may be missing.
 _FULL_BYTES = 1 << 16  # Of a disk with less than this left, a file of state or a log may not have been written.
 

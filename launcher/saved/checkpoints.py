@@ -24,13 +24,11 @@ from launcher.spec import RunSpec, edit
 STATE = "state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 BEST = "best"
-
 SCHEMA = 1
 NOT_SIZES = frozenset(("name", "source", "weights", "attention", "dropout", "initializer_range", "trust_remote_code"))
 """Fields of the model that may differ between the run that saved and the run that loads."""
 
 FRESH = "a new run starts from its weights alone: launch resume RUN save.export=safetensors, model.weights=RUN/export"
-
 PAUSED = Path("logs", "saving_paused.json")
 """In the run's ``logs/``, which a full disk for checkpoints need not be; there while saving is paused."""
 

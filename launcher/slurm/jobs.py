@@ -20,7 +20,6 @@ from launcher.base.errors import SubmitError
 from launcher.base.frozen import dataclass
 
 _MOST_AT_ONCE = 500  # Job ids in one command line.
-
 _NOT_UP = ("down", "drain", "drng", "fail", "unk", "futr", "maint", "no_respond")
 """Beginnings of the states of sinfo(1), "NODE STATE CODES", in which a node takes no job."""
 
@@ -225,7 +224,6 @@ _TIMEOUT_S = 60
 _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurmctld: connect",
          "Could not establish a configuration source")  # fmt: skip
 _BETWEEN_S = 0.5  # Seconds between two tries while the controller is away.
-
 LEAKS = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
 """Beginnings of the names of variables that a surrounding Slurm job or submitit sets."""
 

@@ -38,7 +38,6 @@ _LEFT_TO_SLURM = ("account", "qos", "constraint", "reservation", "nodelist", "de
 """Keys without which Slurm takes its own default, or asks for nothing."""
 
 _WAYS = 4  # Accounts or qualities of service that a message names.
-
 _UNAVAILABLE = "Requested node configuration is not available"
 """sbatch's words for nodes that are too small, and for those that have not answered yet."""
 

@@ -15,8 +15,7 @@ from launcher.base.frozen import dataclass
 LONGEST_NAME = 200
 """Bytes: Linux takes 255 for a folder (limits.h, NAME_MAX), and a record is written under a longer name first."""
 
-LARGEST_SCALE_POWER = 40
-"""The largest loss scale, as a power of two, which is how DeepSpeed's own file has it."""
+LARGEST_SCALE_POWER = 40  # The largest loss scale, as a power of two, which is how DeepSpeed's own file has it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,6 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
 """Keys with blanks between them, and the bound of each."""
 
 BOUNDS: Mapping[str, Bound] = {key: bound for keys, bound in _TABLE for key in keys.split()}
-
 _NAMES = frozenset({"run.name", "model.name", "parallel.name", "hardware.name"})
 """Texts that become names of folders; one with slashes is several."""
 

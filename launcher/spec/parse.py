@@ -24,7 +24,6 @@ from launcher.spec import RunSpec, bounds
 from launcher.spec.training import ProfileSpec
 
 MISSING = "???"  # OmegaConf's mark for a mandatory value that nobody set.
-
 OPEN_NODES = ("backend.extra", "cluster.extra", "cluster.environment", "model.extra", "model.rope_parameters")
 """The nodes below which a user may invent keys."""
 

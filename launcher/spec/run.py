@@ -232,7 +232,6 @@ def _text(group: Any) -> str:
 
 
 _MOST_TEXTS = 1024
-
 _LATER = {field.name: field.default for field in fields(DataSpec) if field.default is not MISSING}
 """Keys of ``data`` that came later than the first records, each with what those runs did."""
 

@@ -25,7 +25,6 @@ _HEARD_S = 5.0
 """Seconds in which the other nodes' parts, whose ranks have lost a peer, end and leave what tells who failed first."""
 
 _POLL_S = 0.1
-
 _MOST_FAILURES = 2  # Of one node; then the job is put back without it.
 
 

@@ -34,7 +34,6 @@ from launcher.submission.stacks import Rank
 
 _LOOK_S = 0.5  # Seconds between two looks at the heartbeats: short beside the shortest timeout.
 _GATHER_S = 8.0  # Seconds in which the other nodes have looked at their ranks, too.
-
 _NOT_BEGUN = Beat(rank=0, pid=0, step=0, phase="start", began=0.0, entered=0.0, usual=0.0)
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 _SAME_S = 1.0  # Signals that come so soon after the first mean the same.
 _AGAIN_S = 0.01  # Seconds until an interruption that was lost in a callback comes again: at once, behind the callback.
 

@@ -34,7 +34,6 @@ from launcher.submission.processes import Killing, SlurmPlace
 
 _POLL_S = 0.1  # Seconds between two looks at the agent.
 _REMIND_S = 2.0  # Between two signals to ranks that may not have installed a handler yet.
-
 _GRACE_S = 20.0
 """Seconds in which ranks find out by themselves that another has failed; one that hangs, or is stopped, does not."""
 
@@ -253,7 +252,6 @@ def _port(job_id: str, restarts: int) -> int:
 
 
 _SHARED_LOOK_S = 1.0  # Seconds between two looks at a file system that nodes share.
-
 _UNSEEN_S = 60.0
 """Seconds after which a folder that another node has written is seen on any file system that nodes share."""
 

@@ -104,7 +104,6 @@ def end_leftovers(directory: Path) -> None:
 
 _LOOK_S = 1.0  # Seconds between two readings of the node's memory.
 _NEARLY_FULL = 0.8  # Of the node's memory; from here on it is worth to know who has it.
-
 _OF_SLURM = re.compile(r"^.*slurmstepd.*oom[-_ ]kill.*$", re.IGNORECASE | re.MULTILINE)
 _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d+)kB")
 _LOGGED_S = 5  # Seconds for dmesg, which answers at once or, where the log is forbidden, not at all.

@@ -27,7 +27,6 @@ from launcher.job.beat import Beat
 
 _PATIENCE_S = 4.0  # Seconds for a rank's own answers, which take milliseconds where it can answer at all.
 _PYSPY_S = 8.0  # Seconds for py-spy, which reads the symbols of every library of the process.
-
 _FAULTHANDLER = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
 _PYSPY = re.compile(r"^ {4}(?P<function>.+) \((?P<file>[^():]+):(?P<line>\d+)\)$")
 _FRAMES = 40

@@ -24,9 +24,7 @@ from launcher.spec import RunSpec
 from launcher.sweeping import sweep
 from launcher.sweeping.sweep import MEASUREMENT, Sweep
 
-KIND = "measurement"
-"""The name of its folder behind the time, where the words name none."""
-
+KIND = "measurement"  # The name of its folder behind the time, where the words name none.
 _MEANT = frozenset({"save.last", "save.every", "optimizer.warmup_steps", "train.eval_every"})
 """Keys that have warnings in every run that is as short as these."""
 

@@ -17,7 +17,6 @@ from launcher.rundir import contents, state
 from launcher.spec import RunSpec
 
 _NAMED = 4  # Points, or values of them, that a sentence names before it counts the rest, so that it stays one line.
-
 _FORMATS = ("parameters", "gradients", "reduce", "master")
 
 

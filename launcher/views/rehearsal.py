@@ -21,7 +21,6 @@ _WORDS: dict[Measured, str] = {
 }  # fmt: skip
 
 _COUNTERS = ("allocated", "needed", "reserved", "device")
-
 _BENT = 0.01  # Difference of the estimate from its own line through two depths from which on it is said.
 
 _STANDS_IN = (

@@ -22,7 +22,6 @@ from launcher.views.pairs import number_text
 _BARS = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "━", "┄"
 _HEAD = 10  # Columns of a line's name.
-
 _LETTERS: Mapping[Pile, str] = dict(zip(PILES, "PGOMALRDTWCNF", strict=True))
 """A letter for each pile in the bar of the memory: colours alone would not tell them apart."""
 
@@ -190,9 +189,7 @@ def folded(lines: Sequence[str], width: int) -> list[str]:
 
 
 _COLUMNS = ("point", "state", "verdict", "loss", "tokens/s", "predicted", "measured")
-
 _FORM = "{:5} {:9} {:12} {:>8} {:>9} {:>10} {:>10}"
-
 _BELOW = " " * 6
 
 

@@ -13,9 +13,7 @@ from launcher.views import pairs
 from launcher.why.answer import Answer
 
 _SMALLEST = 0.005  # Share of the largest pile below which one is not shown.
-
 _INDENT = "      "
-
 _FORM = "  {:18} {:>11} {:>11} {:>12}"
 
 

@@ -32,7 +32,6 @@ _OPERATIONS = {
 """Words of operations that make the buffers of collectives; FSDP2 resizes the storages of gathered parameters."""
 
 _IN_BLOCKS: Moments = BLOCK_BACKWARD | {"forward"}
-
 _BACKWARD_OF: Mapping[int, Moments] = {0: frozenset(("block_backward",)), 1: frozenset(("next_block_backward",))}
 """The moments in the backward pass of the stage's last block, and of the one before it."""
 

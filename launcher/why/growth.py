@@ -17,9 +17,7 @@ from launcher.job.memory import MemoryRecord, OutOfMemory, records
 from launcher.why.comparison import WITHIN, Comparison
 
 _SETTLED = 2
-_FEWEST = 6
-"""Records that make a series: three that rise do so by chance once in six times. Of fewer :func:`kept` judges."""
-
+_FEWEST = 6  # Records that make a series: three that rise do so by chance once in six times. Of fewer ``kept`` judges.
 _RISES = 0.8
 """Share of the ways from one record to the next that lead up, of what grows: a bucket that is filled by turns does not.
 """

@@ -164,7 +164,6 @@ _OWN = re.compile(rf"this process has {_SIZE} memory in use")
 _ALLOCATED = re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch")
 _UNUSED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
 _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-
 _FUNCTIONS = re.compile(r"^\s*File \"(?P<file>[^\"]+)\", line \d+, in (?P<function>\S+)", re.MULTILINE)
 _PHASES = (
     (re.compile(r"evaluate"), "evaluation"),

@@ -23,7 +23,6 @@ from launcher.why.answer import Answer, Cause, Evidence, Way
 from launcher.why.ways_out import Takes, resume
 
 _EXIT = 1  # Of an agent whose exit status nobody has noted: that of a rank that failed.
-
 _LONGEST = 200
 _MOST_BYTES = 1 << 26
 """Of a log that is searched for a line; of a longer one the end is read, and its lines have no numbers."""

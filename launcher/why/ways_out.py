@@ -48,7 +48,6 @@ BY_SIZE: frozenset[str] = frozenset((
 """Piles that formulas count by tokens or by parameters."""
 
 _SOURCE = "measured when the run ran out of memory"
-
 _STEADY = ("forward", "backward", "optimizer", "evaluation", None)
 """Phases whose piles by size are those of every step; loading and saving have piles of their own."""
 

@@ -17,7 +17,6 @@ from launcher.spec import RunSpec
 from launcher.worker import TrainingError
 
 FILE = "rollbacks.json"
-
 _WINDOW = 128  # Losses that are remembered.
 _FEWEST = 16  # Losses before one is judged.
 _SMALLEST = 0.01  # Of the mean: seven times the tiny deviation of a loss that has settled is no jump.

@@ -26,7 +26,6 @@ _CAPABILITIES = {"blockwise": (HOPPER, 99.0), "mxfp8": (BLACKWELL, 12.0)}
 """Compute capabilities from which on, and below which, recipes run; the others run wherever there is fp8."""
 
 _CARDS: Mapping[str | None, str] = {"blockwise": "h100_80g", "mxfp8": "b200"}  # Cards that have their kernels.
-
 _LARGEST_SEED = (1 << 32) - (1 << 20)
 """Megatron-LM hands the seed to NumPy, whose seeds have 32 bits, and adds to it by stage and data rank."""
 

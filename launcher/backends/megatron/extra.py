@@ -19,9 +19,7 @@ from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts
 
-BEYOND: Mapping[str, tuple[str, ...]] = {
-    "position-embedding-type": ("yarn",),
-}
+BEYOND: Mapping[str, tuple[str, ...]] = {"position-embedding-type": ("yarn",)}
 """Values of such arguments that no setting says: those alone are handed on."""
 
 _GRAPHS, _MOVED = "train.cuda_graphs=attention", "checkpointing.offload=true"

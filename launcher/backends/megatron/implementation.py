@@ -68,8 +68,7 @@ RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 """Recipes of ``--fp8-recipe``, Megatron-LM's own default first."""
 
 
-NVFP4 = "nvfp4"
-"""The recipe of ``--fp4-recipe``."""
+NVFP4 = "nvfp4"  # The recipe of ``--fp4-recipe``.
 
 
 def recipe(spec: RunSpec) -> str | None:

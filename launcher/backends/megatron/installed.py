@@ -13,12 +13,10 @@ from launcher.job import versions
 from launcher.spec import RunSpec
 
 FRAMEWORK = "megatron-core"
-
 RANGE = versions.span(FRAMEWORK)
 """Versions whose arguments these are and whose ``pretrain`` the worker drives, in words."""
 
 NEWEST = "0.19"  # The version whose checkout is proposed.
-
 INSTALL = package.install("megatron")
 
 

@@ -14,11 +14,8 @@ from pathlib import Path
 
 from launcher.base import files
 
-VERSION = "0.19.2"
-"""The release whose arguments stand here."""
-
+VERSION = "0.19.2"  # The release whose arguments stand here.
 _TABLES: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
-
 SETTINGS = {name: setting for setting, names in _TABLES["settings"].items() for name in names.split()}
 """Arguments that have a setting of their own, which the memory estimate and the record of the run read as well."""
 

@@ -29,9 +29,7 @@ _ONE_LAYOUT = {
 """Bytes of an element in one layout, its scales included: an fp32 scale for 128 values (``tensor/
 float8_blockwise_tensor.py``), a byte for 32 (``tensor/mxfp8_tensor.py``) or for 16 (``tensor/nvfp4_tensor.py``)."""
 
-_WHOLE_TENSORS = ("delayed", "tensorwise")
-"""Recipes with one scale for a tensor."""
-
+_WHOLE_TENSORS = ("delayed", "tensorwise")  # Recipes with one scale for a tensor.
 _ANY_LAYOUT = ((10.0, 12.0), (13.0, float("inf")))
 """Compute capabilities, from and below, of cards that multiply fp8 in any layout."""
 

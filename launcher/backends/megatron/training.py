@@ -13,8 +13,7 @@ from launcher.job.job import RUN
 from launcher.spec import RunSpec
 
 _OPTIMIZERS = {"adamw": "adam"}
-SCHEDULES = {"wsd": "WSD", "inverse_sqrt": "inverse-square-root"}
-"""Schedules under other names than ours."""
+SCHEDULES = {"wsd": "WSD", "inverse_sqrt": "inverse-square-root"}  # Schedules under other names than ours.
 _MINUTE = 60
 CORPUS = f"{RUN}/data/corpus"
 """The indexed data set, ``.bin`` and ``.idx``, that the worker writes of ``data.source`` before it trains."""

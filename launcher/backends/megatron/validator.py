@@ -25,7 +25,6 @@ from launcher.base.package import python_path
 from launcher.spec import RunSpec, edit
 
 VALIDATOR = "launcher.worker.megatron.validate"
-
 TIMEOUT_S = 120  # Seconds for an answer; importing the frameworks takes nearly all of them, 7 on an idle core.
 
 _ALIASES = {

@@ -25,8 +25,7 @@ PATHS = (
 )  # fmt: skip
 """Keys whose value is, or may be, a file or folder."""
 
-CACHE = "completion"
-"""Its folder in the user's cache."""
+CACHE = "completion"  # Its folder in the user's cache.
 
 
 def read(verbs: Mapping[str, str]) -> JsonObject:

@@ -20,9 +20,7 @@ from launcher.estimate.rank.model import RankModel
 from launcher.spec import ClusterSpec, RunSpec
 
 MEASURED = Path(__file__).with_name("processes.json")  # Written by ``python -m benchmarks.host_memory``.
-
 _AHEAD = 2  # Batches that each reader of torch's ``DataLoader`` has ready (``prefetch_factor``).
-
 _ID_BYTES = 8
 
 
@@ -177,8 +175,7 @@ def swap_files(rank: RankModel) -> int:
     return size
 
 
-_SWAPPED = 2**20
-"""Bytes of a share from which on it is swapped: ``MIN_AIO_BYTES``, ``runtime/swap_tensor/utils.py``."""
+_SWAPPED = 2**20  # Bytes of a share from which on it is swapped: ``MIN_AIO_BYTES``, ``runtime/swap_tensor/utils.py``.
 
 
 def _small_shares(rank: RankModel) -> int:

@@ -17,8 +17,7 @@ from pathlib import Path
 from launcher.base import files
 from launcher.spec import RunSpec
 
-MODES = Path(__file__).with_name("modes.json")
-"""Written by ``python -m benchmarks.evidence --data DIR --runs DIR``."""
+MODES = Path(__file__).with_name("modes.json")  # Written by ``python -m benchmarks.evidence --data DIR --runs DIR``.
 
 _DEGREES = {
     "tensor": "tensor parallelism",

@@ -60,18 +60,13 @@ MOMENTS: dict[Moment, Phase] = {
 """The candidates for the peak, in the order of a step, and the phase that each belongs to."""
 
 ALWAYS: Moments = frozenset(MOMENTS)
-
 LOAD: Moments = frozenset(("load",))
-
 TRAINING: Moments = ALWAYS - LOAD  # From the first step on.
-
 FORWARD: Moments = frozenset(("forward", "output", "loss"))
-
 LOSS: Moments = frozenset(("output", "loss", "loss_backward"))
 """While the last norm's output and the logits are needed."""
 
 BEFORE_BLOCKS_BACKWARD: Moments = FORWARD | {"loss_backward"}  # All that one micro-batch saves is there.
-
 UNTIL_FIRST_GRADIENTS: Moments = BEFORE_BLOCKS_BACKWARD | {"block_backward"}
 """Before any block's gradients are complete."""
 
@@ -90,12 +85,10 @@ BACKWARD_FROM_BLOCKS: Moments = BLOCK_BACKWARD | {"root_backward"}
 """From the first block's backward pass to the end of all."""
 
 ROOT_BACKWARD: Moments = frozenset(("root_backward",))
-
 PASSES: Moments = BEFORE_BLOCKS_BACKWARD | BACKWARD_FROM_BLOCKS
 """Forward and backward: from the first micro-batch of a step to the end of its last."""
 
 STEPPING: Moments = frozenset(("clip", "step"))
-
 GRADIENTS_COMPLETE: Moments = STEPPING | {"root_backward"}
 """From the end of the backward pass to the end of the optimizer step."""
 

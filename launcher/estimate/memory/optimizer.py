@@ -19,7 +19,6 @@ from launcher.spec import OptimizerSpec
 _ZERO = "ZeRO, arXiv:1910.02054, section 3 and figure 1"
 _TRACE = "trace of the live tensors of a step"
 _STEP = "torch/optim/adam.py and sgd.py, trace of the live tensors of a step"
-
 BLOCK = 256  # Values that share an fp32 scale (torchao ``optim/adam.py``, bitsandbytes ``optim/optimizer.py``).
 CODES = 1024  # Bytes of the table of the 256 values of a code.
 _FEWEST = 4096  # Values of a tensor from which on both libraries keep 8 bits.

@@ -28,9 +28,7 @@ Written by ``python -m benchmarks.memory --data DIR --write-band``.
 """
 
 _SMOOTH = 0.01  # Of a sample the quantiles are no better known.
-
 _UNKNOWN = 2  # Times the widest band of any: a choice, since nothing can be measured of what is unknown.
-
 LEAST_ROWS = 20  # Measured runs below which a quantile would be that of one or two runs.
 
 

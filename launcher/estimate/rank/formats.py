@@ -76,9 +76,7 @@ def refined(meaning: Dtypes, precision: PrecisionSpec) -> Dtypes:
     return replace(meaning, **changes) if changes else meaning  # type: ignore[arg-type]
 
 
-MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}
-"""Of a parameter, in the format of ``precision.optimizer_states``."""
-
+MOMENTS_KEPT = {"adamw": 2, "sgd": 1, "lion": 1}  # Of a parameter, in the format of ``precision.optimizer_states``.
 _INSIDE = {"muon": 1, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 """Of a parameter inside the blocks, all of which are counted as matrices; those outside have AdamW's two."""
 

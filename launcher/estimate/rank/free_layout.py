@@ -37,9 +37,7 @@ def read(text: str) -> Layout:
         )
     chunks = text.split("|")
     return Layout(
-        text.replace("|", ""),
-        tuple(chunk.count("t") for chunk in chunks),
-        tuple(chunk.count("m") for chunk in chunks),
+        text.replace("|", ""), tuple(chunk.count("t") for chunk in chunks), tuple(chunk.count("m") for chunk in chunks)
     )
 
 

@@ -19,15 +19,7 @@ from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
-from launcher.estimate.rank.recomputed import (
-    BLOCK,
-    kept,
-    layers_moved,
-    method,
-    offloaded,
-    recomputed,
-    share_of_weights,
-)
+from launcher.estimate.rank.recomputed import BLOCK, kept, layers_moved, method, offloaded, recomputed, share_of_weights
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight

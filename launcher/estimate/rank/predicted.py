@@ -13,8 +13,7 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.spec import ModelSpec
 
-NAME = "multi-token prediction"
-"""The word for such a block among the kinds of blocks."""
+NAME = "multi-token prediction"  # The word for such a block among the kinds of blocks.
 
 
 def weights(model: ModelSpec, block: Sequence[Weight]) -> tuple[Weight, ...]:

@@ -33,8 +33,7 @@ _PARTS = {
 _SHARES: dict[Module, Share] = {"norm": "residual"}
 """Which ranks share the input of a module, where a split sequence is not gathered before it."""
 
-BLOCK = "block"
-"""The whole of a block, which ``checkpointing.mode`` alone means."""
+BLOCK = "block"  # The whole of a block, which ``checkpointing.mode`` alone means.
 
 
 def recomputed(spec: RunSpec) -> tuple[str, ...]:

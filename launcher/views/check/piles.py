@@ -20,9 +20,7 @@ COLOURS: dict[str, str] = {
 OUTSIDE: tuple[Pile, ...] = ("context", "communicators", "fragmentation")
 """Piles that torch's allocator does not hand out."""
 
-TOLD_ELSEWHERE = "not told apart"
-"""The name of a peak of which only the sum is known."""
-
+TOLD_ELSEWHERE = "not told apart"  # The name of a peak of which only the sum is known.
 _LOST = "what the caching allocator loses: reserved less allocated, given back when memory is short"
 
 

@@ -22,9 +22,7 @@ from launcher.views.check.text import heading
 
 _OFF_SCALE = 8  # A capacity of so many times the largest bar is named below the chart: no pile could be told beside it.
 _ROOM = 1.13  # Of the axis behind the longest bar, for its size.
-
 _WORDS: Mapping[VerdictName, str] = {"fits": "good", "tight": "warn", "does_not_fit": "bad"}
-
 _NOISE = 1e-9  # Seconds below which hidden time is a rounding error.
 
 

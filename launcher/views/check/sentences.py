@@ -22,11 +22,8 @@ from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 
 _WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}
-
 _UNITS = {GIB: "GiB", MIB: "MiB"}
-
 _PLACES = {"host": "a node's host memory, {}", "disk": "the disk, {} for checkpoints"}
-
 _SHOWN = 0.005  # Share of a step below which a part is not named: it would be 0%.
 
 _CROWDED = (

@@ -22,7 +22,6 @@ from launcher.views.check import sentences
 from launcher.views.check.sentences import answer, not_known, reason
 
 _SMALLEST = MIB // 20  # Bytes of the smallest pile that a line of tenths of a MiB shows as more than nothing.
-
 _PILE, _NEEDED, _OVER, _CACHED, _CAPACITY = "#=!.-"
 """Characters of the bars: a pile; of the whole process what is needed, beyond the capacity, cached; the capacity."""
 

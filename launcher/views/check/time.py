@@ -93,7 +93,6 @@ _NAMES = {
     "data": "data parallel",
 }  # fmt: skip
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B", "zero_bubble": "zero bubble"}
-
 _ROUNDS = 3  # Micro-batches that are drawn at each side of a break beyond those that fill the pipeline.
 _BREAK_SHARE = 0.04
 _TICKS = 6  # Times at the axis at most, on each side of a break.

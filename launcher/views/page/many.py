@@ -21,13 +21,9 @@ from launcher.views.comparison import Comparison, Side
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
 
-MOST_CURVES = 24
-"""Runs whose curves lie over each other; more could not be told apart."""
-
+MOST_CURVES = 24  # Runs whose curves lie over each other; more could not be told apart.
 _TABLE = "runs"
-
 _BAR = 18  # Pixels of a bar.
-
 _COLOURS = {"predicted": "#b3d4ea", "measured": "#0072b2"}
 """One hue, told apart by lightness."""
 

@@ -23,7 +23,6 @@ from launcher.views.page import curves as page_curves
 from launcher.views.page.many import SPEED_COLUMNS, loss_column, loss_rank, memory_columns
 
 _TABLE = "points"
-
 _CURVES = 12  # Points whose curves lie over each other; more could hardly be told apart.
 _REASONS = 12  # Reasons for which points were left out that are listed; the table has them all.
 

@@ -11,7 +11,6 @@ from launcher.planner.layouts import Layout, Length, Nearest, Plan
 from launcher.planner.smallest import MOST_NODES, Smallest, Step
 
 _FIXES = 3  # Changes that are told.
-
 _KINDS = {"micro_batch": ("micro-batch", "sequences"), "sequence": ("sequence", "tokens"), "model": ("model", "")}
 
 

@@ -82,7 +82,6 @@ UNUSED = (
 
 _PROGRAM = "launcher.worker.megatron.validate"
 _WHOLE = "--whole"
-
 _MISUSE = (AttributeError, ImportError, NameError, TypeError)
 """Errors that a stand-in for a module could cause; Megatron-LM refuses by others."""
 

@@ -31,7 +31,6 @@ finally:
     transformers.utils.is_torchao_available = _asked
 
 _ROTARY, _SINCE = "rope_parameters", "5.0"
-
 CAUSAL_SDPA = "causal_sdpa"
 """SDPA by its causal flag alone. Samples are packed, or padded behind their end, where no token before looks, so no
 mask is needed, and ``transformers`` makes none for an attention function whose name it does not know; finding out that
@@ -39,12 +38,10 @@ its own needs none waits for the GPU."""
 
 _ROWS = 256  # Rows of a mask that are made at once.
 _DISTRIBUTED = "distributed"  # An attention function that ranks compute together; an engine brings it.
-
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """By word; in fp8 all but the products of linears is in bf16."""
 
 _INDEXER = ".indexer."  # What chooses tokens is computed without gradients.
-
 _ATTENTION = {"sdpa": CAUSAL_SDPA, "eager": "eager", "flash": "flash_attention_2"}
 
 ALL_ATTENTION_FUNCTIONS.register(CAUSAL_SDPA, sdpa_attention_forward)

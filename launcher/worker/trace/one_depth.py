@@ -34,7 +34,6 @@ from launcher.worker.trace import shims
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _WAIT = torch.ops._c10d_functional.wait_tensor.default
-
 STEPS = 2  # The second is the first that has optimizer states from its start; it is the one that is reported.
 _CUDA_GRANULARITY = 512  # torch ``c10/core/AllocatorConfig.h``, ``kMinBlockSize``.
 
