@@ -21,11 +21,10 @@ from launcher.actions import plan as _plan
 from launcher.actions import recipes as _recipes
 from launcher.actions import rehearse as _rehearse
 from launcher.actions import run as _run
-from launcher.actions import show as _show
 from launcher.actions import sweep as _sweep
+from launcher.actions.check import Shown
 from launcher.actions.handles import Run, Sweep
 from launcher.actions.requests import JudgeRequest, MeasureRequest
-from launcher.actions.show import Shown
 from launcher.actions.trust_gate import require_trust
 from launcher.base.errors import INTERRUPTED, ConfigError, ConfigErrors, DataError, DoesNotFit
 from launcher.base.terminal import heard_by, say
@@ -218,7 +217,7 @@ def show(overrides: Words = (), *, script_args: Words = ()) -> Shown:
     """
     with _heard(quiet=True):
         asked = JudgeRequest(overrides=_words(overrides), script_args=_texts("script_args", script_args))
-        return _show.translate_run(asked.command_line())
+        return _check.translate_run(asked.command_line())
 
 
 def run(

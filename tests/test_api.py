@@ -18,7 +18,7 @@ import pytest
 
 import launcher
 from launcher.actions import follow
-from launcher.actions.show import Shown
+from launcher.actions.check import Shown
 from launcher.base.errors import ConfigErrors, DoesNotFit, JobFailed, SubmitError
 from launcher.cli import main
 from launcher.data.unusable import Unusable

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import textwrap
 
+from launcher.actions.check import translate_run
 from launcher.actions.requests import JudgeRequest, folder
-from launcher.actions.show import translate_run
 from launcher.base import files
 from launcher.base.errors import DoesNotFit
 from launcher.base.terminal import say, width

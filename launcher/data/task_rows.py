@@ -13,7 +13,7 @@ from launcher.data.chat import is_conversation, messages_of
 from launcher.data.documents import table_rows
 from launcher.data.unusable import BadRows, Unusable
 from launcher.spec import DataSpec
-from launcher.spec.task import ROWS
+from launcher.spec.training import ROWS
 
 OPTIONAL = ("prompt",)  # Where it is missing, TRL takes what both answers begin with (``extract_prompt``).
 

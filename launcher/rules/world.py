@@ -1,4 +1,4 @@
-"""The world and the degrees that are laid out in it."""
+"""The world and the degrees that are laid out in it; a free layout has each layer once, in order, and all chunks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from itertools import chain
 from math import gcd
 
 from launcher.base.errors import ConfigError
+from launcher.estimate.rank.stages import Layout, even_layout, read_layout
 from launcher.spec import RunSpec, edit
 
+_LAYOUT = "parallel.layout"
 _DEGREES = ("tensor", "pipeline", "context", "ulysses")
 _LARGEST_NODE = 8
 """GPUs of the usual node (HGX boards carry 8): a way out asks for more nodes rather than for larger ones."""
@@ -24,6 +26,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """The ranks of one model copy must divide the world; so must those that hold its experts."""
     if not _divides(spec):
         yield _indivisible(spec)
+    yield from _layout(spec)
 
 
 def _divides(spec: RunSpec) -> bool:
@@ -54,3 +57,51 @@ def _larger_worlds(spec: RunSpec) -> Iterator[str]:
     step = spec.model_parallel // gcd(spec.model_parallel, per_node)
     yield from edit.nearest(spec, "cluster.gpus_per_node", larger_nodes, _divides, limit=1)
     yield from edit.nearest(spec, "cluster.nodes", [(nodes // step + 1) * step], _divides, limit=1)
+
+
+def _layout(spec: RunSpec) -> Iterator[ConfigError]:
+    """What Megatron-core demands of a free layout (``PipelineParallelLayerLayout.validate_layer_layout``)."""
+    parts, parallel = spec.parallel.layout, spec.parallel
+    if not parts or parallel.pipeline == 1:
+        return
+    text = "|".join(parts)
+    chunks = parallel.pipeline * parallel.virtual_pipeline
+    even = even_layout(spec.model.num_hidden_layers, spec.model.mtp_layers, chunks)
+    ways = [edit.override(_LAYOUT, even), f"{_LAYOUT}=[]"]
+    for name in ("first_stage_layers", "last_stage_layers"):
+        if getattr(parallel, name) is not None:
+            rule = "the layout says the layers of every stage (parallel.layout)"
+            yield ConfigError(f"parallel.{name}", getattr(parallel, name), rule, [f"parallel.{name}=null"])
+    try:
+        layout = read_layout(text)
+    except ValueError as error:
+        yield ConfigError(_LAYOUT, text, str(error), ways)
+        return
+    found = len(layout.sizes)
+    if found != chunks:
+        if found % parallel.pipeline == 0:
+            ways = [f"parallel.virtual_pipeline={found // parallel.pipeline}", *ways]
+        rule = f"it has {found} model chunks, and pipeline {parallel.pipeline} x virtual_pipeline"
+        yield ConfigError(_LAYOUT, text, f"{rule} {parallel.virtual_pipeline} are {chunks}", ways)
+    elif (broken := _broken(spec, layout)) is not None:
+        yield ConfigError(_LAYOUT, text, broken, ways)
+
+
+def _broken(spec: RunSpec, layout: Layout) -> str | None:
+    letters, model = layout.letters, spec.model
+    if not (letters.startswith("E") and letters.endswith("L") and letters.count("E") == letters.count("L") == 1):
+        return "it begins with the one embedding (E) and ends with the one loss (L)"
+    if letters.count("t") != model.num_hidden_layers:
+        return f"it has {letters.count('t')} layers (t), and the model {model.num_hidden_layers}"
+    if letters.count("m") != model.mtp_layers:
+        found = letters.count("m")
+        return f"it has {found} layers of multi-token prediction (m), and model.mtp_layers is {model.mtp_layers}"
+    if "t" in letters[letters.find("m") :] and "m" in letters:
+        return "layers of multi-token prediction (m) follow all others"
+    holders = [place for place, count in enumerate(layout.predicted) if count]
+    stages, chunks = spec.parallel.pipeline, spec.parallel.virtual_pipeline
+    if len(holders) > 1 or any(place < stages * (chunks - 1) for place in holders):
+        return "layers of multi-token prediction (m) are all in one chunk, the last of its stage"
+    if stages > 1 and any(place % stages == 0 for place in holders):
+        return "layers of multi-token prediction (m) are not on the first stage, where Megatron-LM waits for ever"
+    return None

@@ -17,9 +17,9 @@ from typing import Any
 from launcher.base.frozen import dataclass
 from launcher.spec.hardware import UNHASHED_WHEN_UNSET, ClusterSpec, HardwareSpec
 from launcher.spec.model import SCRIPTS_OWN, AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
-from launcher.spec.task import PRETRAIN, TaskSpec
 from launcher.spec.training import (
     DEFAULT_STEPS,
+    PRETRAIN,
     CheckpointingSpec,
     DataSpec,
     OptimizerSpec,
@@ -27,6 +27,7 @@ from launcher.spec.training import (
     RunNames,
     SaveSpec,
     SweepSpec,
+    TaskSpec,
     TrackingSpec,
     TrainSpec,
 )

@@ -13,6 +13,7 @@ Most stages of a long pipeline are equal, and most layouts of a search share the
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -20,7 +21,6 @@ from typing import NamedTuple
 
 from launcher.estimate.rank.counts import kinds_of
 from launcher.estimate.rank.family import Family
-from launcher.estimate.rank.free_layout import Layout, fitting
 from launcher.spec import ModelSpec, RunSpec
 
 SPLIT = frozenset(("zero_bubble", "zbv", "dualpipe_v"))
@@ -28,6 +28,57 @@ SPLIT = frozenset(("zero_bubble", "zbv", "dualpipe_v"))
 
 FOLDED = frozenset(("zbv", "dualpipe_v"))
 """Schedules whose stage ``r`` has the ``r``-th chunk from either end of the model."""
+
+
+_MOST_LETTERS = 100_000  # Letters of a layout: more layers than any model has.
+
+
+class Layout(NamedTuple):
+    """What each model chunk holds, in the order of the model, read as ``--pipeline-model-parallel-layout``.
+
+    ``E`` is the embedding, ``t`` a layer, ``m`` a layer of multi-token prediction, ``L`` the loss; ``|`` ends a model
+    chunk, ``t*3`` is ``ttt`` and ``(tt|)*2`` is ``tt|tt|`` (``core/transformer/pipeline_parallel_layer_layout.py``).
+    """
+
+    letters: str  # All of it, without ends of chunks.
+    sizes: tuple[int, ...]  # Layers of each chunk.
+    predicted: tuple[int, ...]  # Layers of multi-token prediction of each chunk.
+
+
+@lru_cache(maxsize=256)
+def read_layout(text: str) -> Layout:
+    """The layout of a text; raises ValueError with the rule that it breaks, as the end of a sentence."""
+    text = text.replace(",", "").replace(" ", "")
+    if any(len(number) > len(str(_MOST_LETTERS)) for number in re.findall(r"\d+", text)):
+        raise ValueError(f"a layout has at most {_MOST_LETTERS} letters")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        if sum(len(part) * int(times) for part, times in re.findall(pattern, text)) > _MOST_LETTERS:
+            raise ValueError(f"a layout has at most {_MOST_LETTERS} letters")
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    if wrong := sorted(set(text) - set("EtmL|")):
+        raise ValueError(
+            f"its letters are E (embedding), t (layer), m (multi-token prediction), L (loss), not {wrong[0]}"
+        )
+    chunks = text.split("|")
+    return Layout(
+        text.replace("|", ""), tuple(chunk.count("t") for chunk in chunks), tuple(chunk.count("m") for chunk in chunks)
+    )
+
+
+def fitting_layout(parts: tuple[str, ...], chunks: int) -> Layout | None:
+    """The layout where it has so many model chunks; None without one, or where a rule refuses it."""
+    try:
+        found = read_layout("|".join(parts)) if parts else None
+    except ValueError:
+        return None
+    return found if found is not None and len(found.sizes) == chunks else None
+
+
+def even_layout(layers: int, predicted: int, chunks: int) -> list[str]:
+    """The chunks of a layout that shares layers out evenly, the earliest chunks first."""
+    share, extra = divmod(layers, chunks)
+    parts = ["t" * (share + (1 if place < extra else 0)) for place in range(chunks)]
+    return [f"E{parts[0]}", *parts[1:-1], f"{parts[-1]}{'m' * predicted}L"]
 
 
 class Cut(NamedTuple):
@@ -81,7 +132,7 @@ def cut_of(spec: RunSpec) -> Cut:
         1 if backend.argument("account-for-loss-in-pipeline-split") else 0,
         parallel.schedule in FOLDED and parallel.virtual_pipeline == 2,
         spec.model.mtp_layers,
-        fitting(parallel.layout, parallel.pipeline * parallel.virtual_pipeline),
+        fitting_layout(parallel.layout, parallel.pipeline * parallel.virtual_pipeline),
     )
 
 

@@ -51,7 +51,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield from _without_stages(spec)
         return
     if spec.parallel.layout:
-        pass  # launcher/rules/free_layout.py
+        pass  # launcher/rules/world.py
     elif not _shares_out(spec):
         yield _uneven(spec)
     elif not _whole_chunks(spec):

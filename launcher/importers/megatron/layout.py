@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Settings
-from launcher.estimate.rank import free_layout
+from launcher.estimate.rank.stages import read_layout
 from launcher.importers.megatron.model_sizes import Pattern
 from launcher.importers.megatron.reader import Reader, first
 
@@ -66,7 +66,7 @@ def _free(reader: Reader, further: Any) -> str | None:
 def _chunks(free: str) -> int:
     """Model chunks of a layout; 1 where it is none, which the run's own check says."""
     try:
-        return len(free_layout.read(free).sizes)
+        return len(read_layout(free).sizes)
     except ValueError:
         return 1
 

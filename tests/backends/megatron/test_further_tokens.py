@@ -10,7 +10,7 @@ from launcher.backends.megatron.translate import argument_list
 from launcher.backends.megatron.validator import answers, question
 from launcher.estimate import families
 from launcher.estimate.memory import logits
-from launcher.estimate.rank import free_layout, predicted
+from launcher.estimate.rank import predicted, stages
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, predicted_in_flight, predicted_layers
 from launcher.preflight import findings
@@ -92,14 +92,14 @@ def test_further_tokens_take_time() -> None:
     ],
 )
 def test_a_layout_is_read_as_megatron_reads_it(text: str, sizes: tuple[int, ...], predicted_: tuple[int, ...]) -> None:
-    found = free_layout.read(text)
+    found = stages.read_layout(text)
     assert (found.sizes, found.predicted) == (sizes, predicted_)
 
 
 def test_a_layout_of_a_million_layers_is_refused_before_it_is_written_out() -> None:
     for text in ("Et*99999999|L", "E" + "(" * 1 + "t*99999)*99999|L"):
         with pytest.raises(ValueError, match="at most 100000 letters"):
-            free_layout.read(text)
+            stages.read_layout(text)
 
 
 def test_stages_have_what_their_layout_says() -> None:
