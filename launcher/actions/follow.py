@@ -34,10 +34,7 @@ type Show = Callable[[list[JsonObject] | None], None]
 
 
 def follow(directory: Path, spec: RunSpec, *, show: Callable[[str], None] | None, summary: bool = True) -> int:
-    """Follow a run to its end; the exit status: 0, 5 the job failed, 130 interrupted.
-
-    ``show`` takes the table at the end, where a ``summary`` is wanted; None shows neither that nor progress.
-    """
+    """Follow a run to its end; the exit status: 0, 5 the job failed, 130 interrupted."""
     interrupted = watch_run(directory, spec, quiet=show is None)
     ending = status.read(directory)
     if ending.state == "finished":

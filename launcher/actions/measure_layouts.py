@@ -53,10 +53,7 @@ def require_measurable(request: MeasureRequest, question: Question) -> None:
 
 
 def measure(request: MeasureRequest, question: Question, found: Plan, show: Show | None) -> Output:
-    """Start the best layouts of a plan as short runs, or show what would be started.
-
-    ``show`` takes the texts while the runs are waited for; None gives them to :func:`say`.
-    """
+    """Start the best layouts of a plan as short runs, or show what would be started."""
     layouts = _startable(question, found.layouts, request.measure or 1)
     chosen = shortlist.shortlist(question, layouts, steps=request.steps or shortlist.STEPS)
     swept = measurement.sweep_of(
@@ -129,19 +126,12 @@ def _document(
 ) -> JsonObject:
     each, hours, most = chosen.price_per_gpu_hour, chosen.gpu_hours, chosen.most_gpu_hours
     content: JsonObject = {
-        "id": None if directory is None else directory.name,
-        "directory": None if directory is None else str(directory),
-        "steps": chosen.steps,
-        "time_limit_min": chosen.time_limit_min,
-        "gpu_hours": hours,
-        "most_gpu_hours": most,
+        "id": None if directory is None else directory.name, "directory": None if directory is None else str(directory),
+        "steps": chosen.steps, "time_limit_min": chosen.time_limit_min, "gpu_hours": hours, "most_gpu_hours": most,
         "price": None if each is None or hours is None else hours * each,
-        "most_price": None if each is None else most * each,
-        "words": list(chosen.words),
-        "left_out": list(chosen.left_out),
-        "points": list(rows),
-        "sbatch": sbatch,
-    }
+        "most_price": None if each is None else most * each, "words": list(chosen.words),
+        "left_out": list(chosen.left_out), "points": list(rows), "sbatch": sbatch,
+    }  # fmt: skip
     return {"schema": 1, "measurement": content}
 
 
@@ -241,17 +231,12 @@ def results_document(found: Results, recipe: Path | None) -> JsonObject:
     """The document of ``launch plan --results --json``."""
     record = found.record
     content = {
-        "id": found.directory.name,
-        "directory": str(found.directory),
-        "question": record.question,
-        "training": record.training,
-        "steps": record.steps,
-        "machine": record.machine,
-        "versions": asdict(record.versions),
-        "open": found.waits,
+        "id": found.directory.name, "directory": str(found.directory), "question": record.question,
+        "training": record.training, "steps": record.steps, "machine": record.machine,
+        "versions": asdict(record.versions), "open": found.waits,
         "points": [row.as_dict(place) for place, row in _ranked(found)],
         "recipe": None if recipe is None else {"path": str(recipe), "use": f"launch recipe={recipe.stem}"},
-    }
+    }  # fmt: skip
     return {"schema": 1, "measurement": content}
 
 

@@ -127,7 +127,6 @@ class Search:
         return ask(typed, vary=self._request.vary, catalog=question.catalog, facts=question.facts)
 
     def _beside(self, found: Question | None, said: Iterable[str], keys: Mapping[str, Any]) -> Answer:
-        """The answer with the layouts of the question that was found; without any where there is none."""
         question = self._question
         if found is not None:
             plan = replace(self._plan(found), words=question.words, length=self._length)

@@ -57,10 +57,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 def save(name: str, texts: Sequence[str], *, run: str | None, summary: str | None, trusted: bool) -> Output:
-    """Write overrides behind the command line of a ``run``, if any, as a recipe of the working folder.
-
-    ``trusted`` is true to trust a run or recipe from elsewhere that it is made of.
-    """
+    """Write overrides behind the command line of a ``run``, if any, as a recipe of the working folder."""
     name = name.removesuffix(".yaml")
     if not texts and run is None:
         rule = "a recipe is made of overrides, or of the command line of a run"
@@ -233,14 +230,10 @@ def _row(recipe: Recipe, catalog: Catalog, facts: machine.Machine) -> JsonObject
         raise ConfigErrors(found.errors)
     spec, judged = found.spec, assess.assess(found.spec, earlier=found.errors, search=None)
     return {
-        **row,
-        "model": spec.model.name,
-        "gpus": spec.gpus,
-        "strategy": strategy(spec),
+        **row, "model": spec.model.name, "gpus": spec.gpus, "strategy": strategy(spec),
         "predicted_bytes": None if judged.estimate is None else judged.estimate.peak.allocated_bytes,
-        "verdict": judged.verdict.name,
-        "reason": None,
-    }
+        "verdict": judged.verdict.name, "reason": None,
+    }  # fmt: skip
 
 
 def strategy(spec: RunSpec) -> str:

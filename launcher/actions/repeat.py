@@ -56,7 +56,6 @@ def request_of_lock(path: Path, texts: Sequence[str], *, trusted: bool) -> Reque
 
 
 def _require_trust(found: Lock, texts: Sequence[str], *, given: bool) -> None:
-    """Ask for ``--trust`` where a lock is not of a run of this user, less the keys that the words set over it."""
     privileged = privileged_settings.of_spec(found.spec, [text.lstrip("+").partition("=")[0] for text in texts])
     trust.require([Source(path=found.path, privileged=privileged, written=True)], folder=folder(), given=given)
 

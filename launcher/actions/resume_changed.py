@@ -140,11 +140,7 @@ def _no_option(override: Override) -> ConfigError:
 
 
 def _keep_batch(before: RunSpec, after: RunSpec, typed: set[str]) -> dict[str, int | None]:
-    """Settings with which the changed run has the global batch of the one before, where nobody asked for another.
-
-    The micro-batch stays too where it divides what each rank has, also where it was not set, and the accumulation
-    follows; an accumulation that is typed makes the micro-batch follow.
-    """
+    """Settings with which the changed run has the global batch of the one before, where nobody asked for another."""
     if _BATCH in typed or before.data_degree == after.data_degree:
         return {}
     batch, ranks = before.global_batch_size, after.data_degree
@@ -185,7 +181,6 @@ def _keep_tokens(changed: _Changed, there: Mapping[str, Any]) -> _Changed:
 
 
 def _nothing_left(directory: Path, after: RunSpec, step: int) -> list[ConfigError]:
-    """A run that is done trains on only with more steps; it may still be exported."""
     if status.read(directory).state != "finished" or after.steps != step or after.save.export != "none":
         return []
     rule = f"the run is finished with step {step}: only more steps go on with it, or save.export=safetensors exports it"

@@ -134,10 +134,7 @@ def start_sweep(request: SweepRequest, *, show: Show | None) -> tuple[Sweep, Pat
 def begin_sweep(
     swept: Sweep, proposals: Iterable[tuple[str, ...]], *, show: Show | None, kind: str = "sweep"
 ) -> tuple[Path, list[Point], int]:
-    """Start a sweep whose first points have these overrides; the folder, points and status of :func:`start_sweep`.
-
-    A sampler draws further points. ``kind`` is the folder's name behind the time, where the words name none.
-    """
+    """Start a sweep whose first points have these overrides; the folder, points and status of :func:`start_sweep`."""
     directory = sweep.directory_of(swept.settings, folder=folder(), kind=kind)
     points = list[Point]()
     try:
@@ -161,10 +158,7 @@ def best_line(swept: Sweep, directory: Path) -> str | None:
 
 
 def resume(directory: Path, *, show: Show | None, trusted: bool = False) -> int:
-    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose.
-
-    What a sampler proposes is composed anew, of a recipe and of groups as they are now.
-    """
+    """Go on with a sweep: start the runs that have not finished, then those that a sampler has still to propose."""
     swept, points = sweep.load(directory, catalog=Catalog(folder=folder()), facts=machine.facts())
     if swept.settings.sweep.sampler != "grid":
         require_trust(CommandLine(words=tuple(swept.words), catalog=swept.catalog), trusted=trusted)
@@ -212,7 +206,6 @@ def _record_point(
 
 
 def _propose(swept: Sweep, directory: Path, points: list[Point], limit: int | None) -> list[Point]:
-    """Draw the next points until ``limit`` of them are to be run, or the budget of runs is spent."""
     settings, batch = swept.settings, list[Point]()
     room = (settings.sweep.budget or 0) - sum(point.kept for point in points)
     tried = [_result_of(directory, point) for point in points]

@@ -34,10 +34,7 @@ def require_trust(line: CommandLine, *, trusted: bool, imported: Sequence[Source
 
 
 def _sources(line: CommandLine) -> list[Source]:
-    """The files that a command line takes settings from: its recipe, less what the user sets, and the user's ``conf/``.
-
-    Of groups all options count, chosen or not.
-    """
+    """Files that a command line takes settings from: its recipe, less what the user sets, and the user's ``conf/``."""
     from launcher.config.trust import privileged_settings
     from launcher.config.trust.sources import Source
 

@@ -75,7 +75,6 @@ def _points(directory: Path) -> list[Path]:
 
 
 def _lines(directory: Path) -> Iterator[str]:
-    """All that going on with a record would start, line by line, with nothing in it that a terminal acts on."""
     yield f"launch: {_printable(str(directory))} is not as you have recorded it; what it would start:"
     if (directory / state.SWEEP).is_file():
         words = _texts(files.read_json(directory / state.SWEEP) or {}, "overrides")
@@ -90,7 +89,6 @@ def _lines(directory: Path) -> Iterator[str]:
 
 
 def _of_run(run: Path) -> Iterator[str]:
-    """The job of a run: command, variables, working folder, files, settings that act, and on Slurm the script."""
     job = files.read_json(run / contents.JOB)
     if job is None:
         yield "no job.json: it cannot be started"

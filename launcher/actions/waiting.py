@@ -25,8 +25,6 @@ AFTER_S = 1.0
 
 
 class _Sign:
-    """A line on a terminal that names the work and its seconds, from when it is shown."""
-
     def __init__(self, text: str, stream: TextIO) -> None:
         self._text, self._stream = text, stream
         self._bar: Progress | None = None
@@ -51,10 +49,7 @@ class _Sign:
 
 @contextlib.contextmanager
 def sign(text: str) -> Iterator[Callable[[str], None]]:
-    """Show the work of a block and its seconds on a terminal, once it has taken longer than a second.
-
-    The block gets a function that changes the text.
-    """
+    """Show the work of a block and its seconds on a terminal, once it has taken longer than a second."""
     stream = terminal.raw(sys.stderr)
     if not is_heard_on_stderr() or not stream.isatty():
         yield lambda text: None

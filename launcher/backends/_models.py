@@ -56,7 +56,6 @@ def _network(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _built(spec: RunSpec) -> list[str]:
-    """Return the shipped families that a class of ``transformers`` computes, by their number of model types."""
     found: dict[str, Family] = {name: registry.load("families", name) for name in registry.shipped("families")}
     built = [name for name, family in found.items() if family.transformers_config(spec.model) is not None]
     return sorted(built, key=lambda name: -len(found[name].traits.model_types))
@@ -126,7 +125,6 @@ def _modules_to_save(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _tables(spec: RunSpec) -> tuple[str, ...]:
-    """The modules with matrices outside the blocks, by the names that the class of ``transformers`` has for them."""
     family, model = families.of(spec.model), spec.model
     if model.tie_word_embeddings or family.traits.transposed:
         return ()

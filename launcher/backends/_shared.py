@@ -149,7 +149,6 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _kernels(spec: RunSpec) -> Iterator[ConfigError]:
-    """Errors of settings and models that Liger's kernels do not support (``liger_kernel/ops``)."""
     path, back, model = "train.kernels", "train.kernels=none", spec.model
     if spec.train.kernels == "none":
         return
@@ -222,10 +221,7 @@ def job(
     files: Mapping[str, str] | None = None,
     words: tuple[str, ...] = (),
 ) -> Job:
-    """The worker ``module`` under torchrun, which reads ``spec.json``.
-
-    ``environment``, ``files`` and ``words`` are what its engine needs beside the specification.
-    """
+    """The worker ``module`` under torchrun, which reads ``spec.json``."""
     arguments = ("--run", RUN, *words)
     expandable = spec.hardware.device == "cuda" and spec.train.allocator == "expandable"
     allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if expandable else {}

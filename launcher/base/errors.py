@@ -36,14 +36,9 @@ class ConfigError(LauncherError):
     exit_status = 2
 
     def __init__(self, path: str, found: object, rule: str, way_out: Iterable[str] = ()) -> None:
-        """Record one finding.
+        """Record what is ``found`` at a ``path`` as it is typed (``parallel.tensor``), and the rule in one sentence.
 
-        Args:
-            path: The setting, spelt as it is typed: ``parallel.tensor``.
-            found: The offending value as plain data.
-            rule: The rule that it breaks, in one sentence.
-            way_out: Overrides that can be pasted, each of which would satisfy the rule; an iterator is read once, when
-                they are asked for.
+        A way out is overrides that satisfy the rule; an iterator of them is read once, when they are asked for.
         """
         self._path, self._found, self._rule, self._way_out = path, found, rule, way_out
         super().__init__()

@@ -69,10 +69,7 @@ class Process:
 
     @property
     def before_a_reboot(self) -> bool:
-        """True if this host has been started again since, so that the process has ended.
-
-        Two hosts may have one name, so a heartbeat that is still renewed says more.
-        """
+        """True if this host has been started again since, so that the process has ended."""
         return self.boot != _boot() and self.host == os.uname().nodename
 
     @property

@@ -161,7 +161,6 @@ def _lines(axes: Sequence[Axis], coloured: int, best: str | None) -> JsonObject:
 
 
 def _path(count: int) -> str:
-    """From axis to axis; a gap where a point has no value."""
     parts = []
     for n in range(count):
         command = "'M'" if n == 0 else f"(isValid(datum.k{n - 1}) ? 'L' : 'M')"

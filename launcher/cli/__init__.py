@@ -193,8 +193,6 @@ def _no_verb(word: str, rest: Sequence[str]) -> ConfigErrors:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """A verb's help, with its description in 80 columns; a paragraph of commands keeps its lines."""
-
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         import textwrap  # Late, because a help alone needs it.
 
@@ -238,7 +236,6 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigErrors([ConfigError(self.prog, None, message, near or [f"{self.prog} --help"])])
 
     def _split(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """The verb's words, and those that are neither overrides nor its options and so may be the script's."""
         from launcher.config.overrides import is_stray
 
         options = set(known.values())
@@ -258,7 +255,6 @@ def _report_errors(error: ConfigErrors, *, as_json: bool) -> int:
 
 
 def _overview() -> str:
-    """The text of ``launch --help``, at most 80 columns wide."""
     import textwrap
     from pathlib import Path
 

@@ -77,7 +77,6 @@ def require_one_run(options: argparse.Namespace, several: str | None) -> None:
 
 
 def _require_nothing_of_one_run(options: argparse.Namespace, several: str) -> None:
-    """Refuse the options and words that only a single run reads, which would else be dropped."""
     rule = f"{several} does not read it: it belongs to one run"
     errors = []
     for flag, ways in _OF_ONE_RUN.items():

@@ -79,7 +79,6 @@ def _report(imported: Imported, options: argparse.Namespace) -> None:
 
 
 def _of_little_matter(imported: Imported) -> Iterator[str]:
-    """The keys that change neither maths, memory nor data, and then those that are not understood."""
     rest = [left for left in imported.left_out if not left.matters]
     idle = [left for left in rest if left.effect.startswith(left_out.NO_EFFECT)]
     short = len(idle) <= _LISTED

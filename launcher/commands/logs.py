@@ -123,11 +123,7 @@ def _print_file(path: Path, lines: list[str]) -> None:
 
 
 class _Followed:
-    """A run, and how much of it has been shown: steps and lines, over new attempts and requeues, until it ends.
-
-    It is made before what there is of the run is printed, so that no line is lost. What a resumed worker puts in place
-    of old metrics is told from what has been shown by its time.
-    """
+    """A run, and how much of it has been shown: steps and lines, over new attempts and requeues, until it ends."""
 
     def __init__(self, row: RunState, rank: int | None, *, everything: bool) -> None:
         self._name, self._directory = row.id, Path(row.directory)
@@ -151,7 +147,6 @@ class _Followed:
         return status.read(self._directory)
 
     def _has_ended(self) -> bool:
-        """True once files or Slurm say so; says what else has changed."""
         content = contents.known(self._directory, contents.STATE)
         if content.get("state") in state.ENDED:
             return True
@@ -166,7 +161,6 @@ class _Followed:
         return row.state in state.ENDED
 
     def _print_news(self, *, ended: bool = False) -> None:
-        """Print the steps that were done since the last call, and then the lines that its processes printed."""
         if self._rank is None:
             self._print_steps()
         for path in self._paths():
@@ -189,7 +183,6 @@ class _Followed:
             self._last, self._heading = row, None
 
     def _is_new(self, row: JsonObject) -> bool:
-        """True for a line that came after the last one shown, of the time where lines have one, else of the steps."""
         key = "time" if "time" in row and "time" in self._last else "step"
         return bool(row[key] > self._last.get(key, 0))
 

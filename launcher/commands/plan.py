@@ -58,8 +58,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Groups(tuple[str, ...]):
-    """The groups of ``--vary``, of which a word has one or several."""
-
     __slots__ = ()
 
     def __new__(cls) -> _Groups:
@@ -189,7 +187,6 @@ _OF_A_SEARCH = ("vary", "unmeasured", "lines", "plot", "smallest", "largest", "t
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
-    """Options of the questions beside the layouts."""
     words = "the fewest GPUs that train it, or that do within --days; a size that is typed is the limit"
     parser.add_argument("--smallest", action="store_true", help=words)
     words = "the largest micro-batch, sequence or model preset that fits here"
@@ -202,7 +199,6 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_measurement(parser: argparse.ArgumentParser) -> None:
-    """Options of a measurement."""
     parser.add_argument("--measure", type=int, metavar="N", help="start the N best layouts as short runs")
     words = f"--measure: steps of each run ({shortlist.STEPS})"
     parser.add_argument("--steps", type=int, metavar="N", help=words)
@@ -221,7 +217,6 @@ _OF_A_MEASUREMENT = ("save", "measure", "steps", "yes", "dry_run", "results", "t
 
 
 def _require_listing_alone(options: argparse.Namespace) -> None:
-    """Refuse (ConfigErrors) options of a search beside ``--measurements`` and ``--forget``, which search nothing."""
     flag = "--measurements" if options.forget is None else "--forget"
     beside = () if options.forget is None else ("measurements",)
     typed = _given(options, (*_OF_A_SEARCH, *_OF_A_MEASUREMENT, *beside))
@@ -239,7 +234,6 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
 
 
 def _require_whole(options: argparse.Namespace) -> None:
-    """Refuse (ConfigErrors) options that nothing would read beside the others."""
     of_measure = {"--steps": options.steps is not None, "--yes": options.yes, "--dry-run": options.dry_run}
     errors = [
         ConfigError(name, None, "it belongs to --measure, which starts runs", [f"--measure 3 {name}"])

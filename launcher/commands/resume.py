@@ -98,7 +98,6 @@ def _resume(directory: Path, words: Sequence[str], *, trusted: bool, quiet: bool
 
 
 def _say_if_moved(directory: Path, words: Sequence[str]) -> None:
-    """Say that a copy leaves its original alone, and from where relative paths start if the folder is another."""
     name, there = run_names.name_of(directory, folder()), home.original(directory)
     if there is not None:
         say(f"launch: {name} is a copy of {there}: it goes on in its own folder, and the original stays as it is")

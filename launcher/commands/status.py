@@ -79,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _require_a_number(options: argparse.Namespace) -> None:
-    """Refuse a number of runs that is none, or that is given beside what says which runs."""
     count, ways = options.newest, ["--newest 20", "--all"]
     if count is not None and count < 0:
         raise ConfigErrors([ConfigError("--newest", count, "a number of runs, 0 or more", ways)])

@@ -75,7 +75,6 @@ def _if(pattern: str, *ways: str) -> _Ways:
 
 
 def _gpus(value: str) -> list[str]:
-    """Settings for a request of untyped or typed GPUs of a node: ``8``, ``gpu:8``, ``gpu:h100:8``."""
     return _PER_NODE(value) or _TYPED(value)
 
 

@@ -166,10 +166,7 @@ def _typed(layers: tuple[int, ...]) -> str:
 
 
 def fewer_micro_batches(spec: RunSpec, stage: int) -> RunSpec:
-    """The run with as few micro-batches as hold what its own hold: a first one, and one that adds to its gradients.
-
-    A pipeline keeps as many as leave its stage the same in flight.
-    """
+    """The run with as few micro-batches as hold what its own hold: a first one, and one that adds to its gradients."""
     own, stages = spec.gradient_accumulation, spec.parallel.pipeline
     least = min(own, 2)
     if stages > 1:

@@ -169,7 +169,6 @@ class _Rank:
         )
 
     def _capacity(self) -> int:
-        """Bytes that the rehearsed rank could have: of the processor, where that is given, what the run says."""
         given = self.spec.hardware.usable_bytes if self.spec.hardware.device == "cpu" else None
         return self.place.device.memory_bytes if given is None else given
 
@@ -247,7 +246,6 @@ class _Depths:
         return ("",)
 
     def _takes(self, depths: tuple[int, ...]) -> float:
-        """Seconds by the processor's products alone; 0 for quick runs."""
         work = self._steps * sum(choice.flops(choice.at(self._spec, number)) for number in depths)
         return 0.0 if work < _QUICK_FLOPS else work / self._flops_a_second()
 

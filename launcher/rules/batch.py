@@ -11,10 +11,7 @@ from launcher.spec.change import batches_typed
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
-    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third.
-
-    The run is as long as its steps or its tokens say, not both.
-    """
+    """Micro-batch, accumulation and global batch must be whole and agree; any two of them give the third."""
     train = spec.train
     yield from _said_twice(spec)
     if train.micro_batch_size is None and (train.gradient_accumulation is None or train.global_batch_size is None):
@@ -67,7 +64,6 @@ def _whole(spec: RunSpec) -> bool:
 
 
 def _not_derived(spec: RunSpec) -> ConfigError:
-    """Neither the micro-batch is given nor both numbers that it would follow from."""
     count, total = spec.train.gradient_accumulation, spec.train.global_batch_size
     lacks = [f"train.gradient_accumulation={count or 1}"] if count is None else []
     if total is None:
@@ -84,7 +80,6 @@ def _not_shared_out(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _no_multiple(spec: RunSpec, step: int, why: str, other: str, legal: Callable[[RunSpec], bool]) -> ConfigError:
-    """The error of a global batch that is no multiple of ``step``, with near values of it and of the ``other`` key."""
     path, total = "train.global_batch_size", spec.global_batch_size
     ways = chain(
         edit.nearest(spec, path, edit.multiples_around(total, step), legal, limit=2),

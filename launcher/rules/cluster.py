@@ -46,10 +46,7 @@ def _readers(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def readers_beyond(spec: RunSpec, cores: int, whose: str) -> Iterator[ConfigError]:
-    """An error where the ranks of a node start more readers than there are cores.
-
-    ``whose`` is the clause that says whose they are.
-    """
+    """An error where the ranks of a node start more readers than there are cores."""
     ranks, workers = spec.cluster.gpus_per_node, spec.data.workers
     if workers and ranks * workers > cores:
         rule = f"{whose}, and {ranks} ranks x {workers} workers would be {ranks * workers} processes that read data"
@@ -67,7 +64,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _device(spec: RunSpec) -> Iterator[ConfigError]:
-    """A card that is none of the options of ``hardware``, and bandwidths in GB a second."""
     card = spec.hardware.card
     if card is not None and card not in _cards():
         rule = "it names the option of hardware whose measured speed is taken, and there is no such card"
@@ -83,6 +79,5 @@ def _device(spec: RunSpec) -> Iterator[ConfigError]:
 
 @cache
 def _cards() -> tuple[str, ...]:
-    """The shipped options of ``hardware`` that are GPUs of their own."""
     names = (path.stem for path in sorted((shipped("conf") / "hardware").glob("[!_]*.yaml")))
     return tuple(name for name in names if name not in ("auto", "cpu"))

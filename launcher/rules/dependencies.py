@@ -41,10 +41,7 @@ def _rows(paths: Mapping[str, object], active: Test, needs: str, because: str) -
 
 @dataclass(frozen=True, slots=True)
 class OfAnEngine:
-    """One row of a key that not every engine reads: the profile of a backend says whether it does, and in what words.
-
-    The other engines are looked at only where the run's own does not read a key that was set.
-    """
+    """A row of a key that not every engine reads: the profile of a backend says whether it does, in what words."""
 
     path: str
     neutral: object

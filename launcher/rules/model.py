@@ -202,7 +202,6 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _rotary(spec: RunSpec) -> Iterator[ConfigError]:
-    """Rotary scalings that nobody knows or that lack their numbers, and entries that are not read."""
     path, given = "model.rope_parameters", spec.model.rope_parameters
     if not given:
         return
@@ -231,7 +230,6 @@ def _is_number(value: object) -> bool:
 
 
 def _formats(spec: RunSpec) -> Iterator[ConfigError]:
-    """A format that the GPU lacks, and a loss scale that is said twice."""
     compute, hardware = spec.precision.compute, spec.hardware
     if compute not in hardware.dtypes:
         instead = [word for word in _PREFERENCE if word in hardware.dtypes]
@@ -248,7 +246,6 @@ def _formats(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _risky_formats(spec: RunSpec) -> Iterator[ConfigError]:
-    """Formats that train, but often not well."""
     precision, hardware = spec.precision, spec.hardware
     if precision.compute == "fp16" and "bf16" in hardware.dtypes:
         rule = (

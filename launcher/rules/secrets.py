@@ -47,7 +47,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
-    """Keys that hold a secret: the key, its value, the place in it and the secret's form."""
     for path, text, form in _in_texts(_texts()(spec)):
         yield path, text, path, form
     for path in _OPEN:
@@ -57,7 +56,6 @@ def _held(spec: RunSpec) -> Iterator[tuple[str, object, str, Form]]:
 
 
 def _inherited(spec: RunSpec, path: str, form: Form) -> Iterator[str]:
-    """Names of variables to inherit in place of a secret in a key: the present ones, and one more."""
     if path != "cluster.pass_environment":
         yield from spec.cluster.pass_environment
     yield from _TRACKERS.get(spec.tracking.kind, ()) if path == "tracking.uri" else (form.variable,)
@@ -92,7 +90,6 @@ def _texts() -> Callable[[RunSpec], tuple[object, ...]]:
 
 
 def _removal(path: str, value: object) -> str | None:
-    """The override that takes a secret out of a key: an address without its user, an empty list, or null."""
     if isinstance(value, tuple):
         return None if path == "cluster.pass_environment" else f"{path}=[]"
     if isinstance(value, Mapping) or type(None) not in get_args(kinds()[path]):
@@ -112,7 +109,6 @@ def _without_user(value: str) -> str | None:
 
 
 def _variables(spec: RunSpec) -> Iterator[ConfigError]:
-    """Names that are none, reserved names, and names that are set and inherited."""
     for name in spec.cluster.environment:
         if not _VARIABLE.fullmatch(name):
             rule = "a variable's name is letters, digits and _, and begins with no digit: take this one out"

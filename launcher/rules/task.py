@@ -10,19 +10,11 @@ from launcher.spec import DataSpec, RunSpec, edit
 from launcher.spec.training import PRETRAIN
 
 READ: Mapping[str, tuple[str, ...]] = {
-    "beta": ("dpo", "kto", "grpo"),
-    "loss": ("sft", "dpo", "kto", "grpo"),
-    "label_smoothing": ("dpo",),
-    "precompute_reference": ("dpo", "kto"),
-    "desirable_weight": ("kto",),
-    "undesirable_weight": ("kto",),
-    "center_rewards": ("reward",),
-    "generations": ("grpo",),
-    "completion_length": ("grpo",),
-    "temperature": ("grpo",),
-    "rewards": ("grpo",),
-    "vllm": ("grpo",),
-}
+    "beta": ("dpo", "kto", "grpo"), "loss": ("sft", "dpo", "kto", "grpo"), "label_smoothing": ("dpo",),
+    "precompute_reference": ("dpo", "kto"), "desirable_weight": ("kto",), "undesirable_weight": ("kto",),
+    "center_rewards": ("reward",), "generations": ("grpo",), "completion_length": ("grpo",), "temperature": ("grpo",),
+    "rewards": ("grpo",), "vllm": ("grpo",),
+}  # fmt: skip
 """The tasks that read each key."""
 
 
@@ -40,7 +32,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _presets(task: str) -> Iterator[str]:
-    """The backends that train a task, as they are chosen."""
     names = registry.shipped("backends")
     yield from (f"backend={name}" for name in names if task in registry.load("backends", name).profile.tasks)
 
@@ -55,7 +46,6 @@ def _idle(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _data(spec: RunSpec) -> Iterator[ConfigError]:
-    """Tokens for pretraining and supervised fine-tuning, rows for the rest."""
     source, columns = spec.data.source, spec.task.rows
     if spec.script is not None or (source == "rows") == bool(columns):
         return

@@ -46,7 +46,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
-    """Warm-up is said once, and the decay of a WSD schedule has room between warm-up and the schedule's end."""
     optimizer = spec.optimizer
     if optimizer.warmup_ratio is not None and optimizer.warmup_steps:
         rule = f"it is in place of optimizer.warmup_steps, which is {optimizer.warmup_steps}"
@@ -85,7 +84,6 @@ def _spikes(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
-    """A capacity that is to be kept must be known, and the worker must be ours."""
     if not spec.train.enforce_memory:
         return
     if spec.script is not None:
@@ -102,7 +100,6 @@ def _enforced(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _profiled(spec: RunSpec) -> Iterator[ConfigError]:
-    """Steps and ranks that are recorded must be there, and the worker must be ours."""
     profile = spec.train.profile
     if profile is None:
         return
@@ -126,7 +123,6 @@ def _profiled(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _in_words(profile: dict[str, object]) -> str:
-    """A profile as it is typed: ``{start:10,steps:3,ranks:[0]}``."""
     return "{" + ",".join(f"{key}:{value}".replace(" ", "") for key, value in profile.items()) + "}"
 
 

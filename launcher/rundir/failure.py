@@ -173,7 +173,6 @@ def _watchdog(directory: Path) -> Failure | None:
 
 
 def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failure | None:
-    """A signal that ended a rank or torchrun, on this node or, by what they have left, on another."""
     for number, node in enumerate(hosts or [None]):
         report = directory / "logs" / (f"node{number}.err" if number else "node.err")
         for exit_ in output.exits(report):

@@ -66,18 +66,11 @@ def rank_row(rank: int, beat: Beat, taken: Any, at: float, *, begun: bool) -> Js
     ``at`` is the time by the heartbeat's clock; ``begun`` is False where the rank has no heartbeat of its own yet.
     """
     return {
-        "rank": rank,
-        "host": machine.node(),
-        "step": beat.step,
-        "phase": beat.phase,
-        "seconds": round(at - beat.began, 1) if begun else 0.0,
-        "usual": round(beat.usual, 3),
-        "state": taken.state if begun else taken.state or "still being started",
-        "source": taken.source,
-        "stack": list(taken.stack),
-        "threads": taken.threads,
-        "collectives": taken.collectives,
-    }
+        "rank": rank, "host": machine.node(), "step": beat.step, "phase": beat.phase,
+        "seconds": round(at - beat.began, 1) if begun else 0.0, "usual": round(beat.usual, 3),
+        "state": taken.state if begun else taken.state or "still being started", "source": taken.source,
+        "stack": list(taken.stack), "threads": taken.threads, "collectives": taken.collectives,
+    }  # fmt: skip
 
 
 def say_hang(directory: Path, step: int, ranks: Sequence[JsonObject]) -> str:
@@ -115,10 +108,7 @@ def _sentence(step: int, ranks: Sequence[JsonObject]) -> str:
 
 
 def suspects(ranks: Sequence[JsonObject]) -> list[JsonObject]:
-    """The ranks for which the others wait: those that the kernel holds, else those that are behind, else all.
-
-    Behind are those with the lowest step, and of these those that began the fewest collectives.
-    """
+    """The ranks for which the others wait: those that the kernel holds, else those that are behind, else all."""
     held = [row for row in ranks if row["state"] is not None]
     if held:
         return held

@@ -122,7 +122,6 @@ def _ways(error: checkpoints.NoCheckpoint, folder: Path) -> Iterator[str]:
 
 
 def _steps_left(spec: RunSpec, there: dict[str, object]) -> Iterator[ConfigError]:
-    """A run whose last step is in the checkpoint already would end at once, having trained nothing."""
     step = there.get("step")
     if isinstance(step, int) and step >= spec.steps and spec.save.export == "none":
         rule = f"the checkpoint is of step {step}, and steps are counted on from there: nothing would be trained"

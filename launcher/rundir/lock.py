@@ -58,17 +58,11 @@ def build(
     if estimate is not None:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     content = {
-        "schema": SCHEMA,
-        "overrides": list(overrides),
-        "spec_hash": spec.hash,
-        "seed": spec.train.seed,
+        "schema": SCHEMA, "overrides": list(overrides), "spec_hash": spec.hash, "seed": spec.train.seed,
         **(here(spec.data, with_diff=spec.run.record_diff) if made_of is None else made_of),
-        "script": provenance.script_ingredient(spec.script),
-        "requirements": requirements,
-        "prediction": prediction,
-        "job": dict(job),
-        "spec": to_dict(spec),
-    }
+        "script": provenance.script_ingredient(spec.script), "requirements": requirements, "prediction": prediction,
+        "job": dict(job), "spec": to_dict(spec),
+    }  # fmt: skip
     _require_no_secret(content)
     return content
 
@@ -134,7 +128,6 @@ def _as_yaml(content: str) -> str:
 
 
 def _represent_text(dumper: Any, text: str) -> Any:
-    """Text of several lines as a block, so that a lock reads well and its differences too."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 

@@ -34,10 +34,7 @@ _PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers"
 
 
 def enter(run: Path, *, finished: bool = True) -> None:
-    """Add a run that has ended to the measured ones; one that did not finish for its checkpoints alone, once.
-
-    Whatever goes wrong, a fault of ours included, is said on stderr: the run has ended.
-    """
+    """Add a run that has ended to the measured ones; one that did not finish for its checkpoints alone, once."""
     try:
         spec = contents.spec_of(run)
         if spec.script is not None:

@@ -43,10 +43,7 @@ def directory_of(plan: Plan, *, folder: Path) -> Path:
 
 
 def directory_for(spec: RunSpec, kind: str, *, folder: Path) -> Path:
-    """The directory of a run or a sweep, as set, else below ``runs/`` by ``run.name``, or by the time and ``kind``.
-
-    ``runs/`` lies in ``cluster.shared_folder`` where that is set, else in the working folder.
-    """
+    """The directory of a run or a sweep, as set, else below ``runs/`` by ``run.name``, or by the time and ``kind``."""
     if spec.run.directory is not None:
         return (folder / spec.run.directory).absolute()
     name = spec.run.name or f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}"
@@ -191,15 +188,10 @@ def write_settings(folder: Path, run: Path, plan: Plan, overrides: tuple[str, ..
 def job_as_dict(job: Job) -> JsonObject:
     """The job as ``job.json`` holds it; environment variables that are passed through appear by name only."""
     return {
-        "argv": list(job.argv),
-        "worker_argv": list(job.worker_argv),
-        "environment": dict(job.environment),
-        "pass_environment": list(job.pass_environment),
-        "nodes": job.nodes,
-        "gpus_per_node": job.gpus_per_node,
-        "files": sorted(job.files),
-        "working_directory": str(Path.cwd()),
-    }
+        "argv": list(job.argv), "worker_argv": list(job.worker_argv), "environment": dict(job.environment),
+        "pass_environment": list(job.pass_environment), "nodes": job.nodes, "gpus_per_node": job.gpus_per_node,
+        "files": sorted(job.files), "working_directory": str(Path.cwd()),
+    }  # fmt: skip
 
 
 def _dump(path: Path, content: Mapping[str, Any]) -> None:

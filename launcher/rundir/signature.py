@@ -105,5 +105,4 @@ def _last(path: Path, record: Path) -> str | None:
 
 
 def _place(record: Path) -> str:
-    """The place of a record in one line, whatever its name is."""
     return os.path.realpath(record).replace("\n", "\\n")

@@ -185,10 +185,7 @@ def _word(text: str) -> str:
 
 
 def obstacle(job: str, bad: Sequence[str]) -> str | None:
-    """The reason why a job cannot do without nodes; None where it can.
-
-    The nodes of its partition that are up are counted; whether each has what the job asks for is Slurm's to say.
-    """
+    """The reason why a job cannot do without nodes; None where it can."""
     try:
         facts = _facts(job)
         fixed = [node for node in bad if node in _names(facts.get("ReqNodeList", ""))]

@@ -55,7 +55,6 @@ _MOST_GROUPS = 8192
 
 
 def _group_with[T: DataclassInstance](group: T, keys: tuple[str, ...], values: tuple[object, ...]) -> T:
-    """A group with these values; the same object each time, since layouts of a search share most of their groups."""
     try:
         key = id(group), keys, values, tuple(map(type, values))
         if key in _GROUPS:
@@ -107,7 +106,6 @@ def value_at(spec: RunSpec, path: str) -> object:
 
 @cache
 def _getter(path: str) -> Callable[[RunSpec], object]:
-    """The function that reads one key, kept for the keys that rules and neighbours name."""
     return attrgetter(_attribute(path))
 
 
@@ -187,10 +185,7 @@ def multiples_around(number: int, step: int, count: int = 2) -> list[int]:
 def nearest(
     spec: RunSpec, path: str, candidates: Iterable[int], legal: Callable[[RunSpec], bool], limit: int = 8
 ) -> Iterator[str]:
-    """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first.
-
-    At most ``limit`` are returned, of which the pre-flight keeps those that break no other rule.
-    """
+    """Overrides of ``path`` with which ``legal`` holds, the nearest to the present value first."""
     value = value_at(spec, path)
     here = value if isinstance(value, int) else 0
     if isinstance(candidates, range):

@@ -32,14 +32,10 @@ _WITHOUT_REFERENCES = 2
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _WORDS = {
-    int: "an integer",
-    float: "a number",
-    str: "text of one line",
-    bool: "true or false",
-    type(None): "null",
+    int: "an integer", float: "a number", str: "text of one line", bool: "true or false", type(None): "null",
     Mapping: "a mapping of names to values",
     ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which the first step is needed,",
-}
+}  # fmt: skip
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 
@@ -165,7 +161,6 @@ def _dataclass(cls: type, config: object, prefix: str, errors: list[ConfigError]
 
 
 def _value(kind: Any, reader: Reader, value: object, path: str, errors: list[ConfigError]) -> object:
-    """One value as its type has it, or an error of its type, its range or its bounds."""
     accepted, result = reader(value)
     if not accepted:
         errors.append(_wrong(kind, value, path))
@@ -192,7 +187,6 @@ def _read_once(cls: type, content: bytes, prefix: str) -> tuple[object, tuple[Co
 
 
 def _module(value: object, path: str, errors: list[ConfigError]) -> object:
-    """A value that names a module of a folder; the module's own faults are errors, too."""
     kind = _kind_of_module(path)
     accepted, result = _reader(kind)(value)
     if accepted:
@@ -256,7 +250,6 @@ def _plain(value: object) -> object:
 
 
 def _way_out(kind: Any, value: object, path: str) -> list[str]:
-    """Overrides that would be accepted: a near word, or the nearest end of the range."""
     kind = bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

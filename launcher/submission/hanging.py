@@ -146,7 +146,6 @@ class Watch:
         return [replace(each, beat=replace(line, rank=each.rank, pid=each.pid)) for each in stacks.ranks(process.pid)]
 
     def _starting(self, process: subprocess.Popen[bytes], begun: list[Rank]) -> list[Rank]:
-        """The ranks that have no heartbeat yet: they still import what they need."""
         if len(begun) == self._ranks_here or any(each.beat is not None and each.beat.step for each in begun):
             return []
         known = {each.rank for each in begun}

@@ -128,7 +128,6 @@ def _submit_array(runs: Sequence[Path], cluster: ClusterSpec, at_once: int, wait
 def _submit(
     folder: Path, seen: Path, parameters: dict[str, Any], cluster: ClusterSpec, directories: Sequence[str]
 ) -> list[str]:
-    """Hand one job or one array to Slurm through submitit; the ids. A container sees the folder ``seen``."""
     import submitit
 
     with _without_job_variables():

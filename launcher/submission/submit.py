@@ -57,7 +57,6 @@ def forget(directory: Path) -> None:
 
 
 def _note_failure(directory: Path, reason: str) -> None:
-    """Note that no job was made of a new run, unless nobody can tell: then its intent to submit is there."""
     if (directory / state.SUBMISSION).exists() or status.has_started(directory):
         return
     with contextlib.suppress(OSError):

@@ -298,7 +298,6 @@ def _evidence(found: Results, best: Measured) -> Iterator[str]:
 
 
 def _versions_text(versions: Versions, best: Measured) -> str:
-    """The launcher's version, and of the packages that the run imports those that are known."""
     needed = [] if best.directory is None else job_python.needed(contents.spec_of(best.directory))
     packages = {name: version for name, version in versions.packages.items() if name in ("torch", *needed)}
     known = {"launch": versions.launcher, "Python": versions.python, **packages}

@@ -78,11 +78,7 @@ def read_point(directory: Path, row: JsonObject) -> Point:
 
 
 def differences(points: Sequence[tuple[str, RunSpec]], swept: Collection[str]) -> list[str]:
-    """A sentence for each thing that differs between valid points and that nobody ``swept``: batches, number formats.
-
-    Presets leave different numbers of data ranks, and with them another default batch; engines mean different formats
-    by one ``precision``. A table of such points compares trainings, not engines, so it is said beside it.
-    """
+    """A sentence for each thing that differs between valid points and that nobody ``swept``: batches, formats."""
     sentences = []
     if not {"train", "train.global_batch_size", "train.micro_batch_size"} & {*swept}:
         sentences += _batch(points)

@@ -114,7 +114,6 @@ class Sweep:
         return point, assessment
 
     def _note(self, name: str, remarks: Iterable[str]) -> None:
-        """Keep remarks on a point; those that many points share are said once."""
         for remark in remarks:
             self.remarks.setdefault(remark, []).append(name)
 
@@ -239,14 +238,9 @@ class Row:
         if self.run is not None:
             run = self.run.as_dict()
         return {
-            **self.point.as_dict(),
-            **run,
-            "reason": self.point.reason or run.get("reason"),
-            "point": self.point.id,
-            "loss": self.loss,
-            "tokens_per_second": self.tokens_per_second,
-            "measured_bytes": self.measured_bytes,
-        }
+            **self.point.as_dict(), **run, "reason": self.point.reason or run.get("reason"), "point": self.point.id,
+            "loss": self.loss, "tokens_per_second": self.tokens_per_second, "measured_bytes": self.measured_bytes,
+        }  # fmt: skip
 
 
 def rows(directory: Path) -> list[Row]:

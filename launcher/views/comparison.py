@@ -138,7 +138,6 @@ def _at_steps(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
 
 
 def _at_tokens(sides: Sequence[Side]) -> dict[int, tuple[float | None, ...]]:
-    """At equal tokens, where steps are of different sizes."""
     known = [side for side in sides if side.curve and side.tokens_per_step is not None]
     if len(known) < 2 or len({side.tokens_per_step for side in known}) == 1:
         return {}

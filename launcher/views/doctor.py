@@ -43,7 +43,6 @@ def _host(facts: dict[str, Any]) -> str:
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
-    """A GPU, with the option of ``hardware`` that names it on other machines."""
     option = option_of(gpu["name"])
     return f"{gpu['name']} {gib(gpu['memory_bytes'])}" + ("" if option is None else f" (hardware={option})")
 

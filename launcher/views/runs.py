@@ -46,7 +46,6 @@ def table(rows: Sequence[RunState], *, placed: bool, folder: Path) -> list[str]:
 
 
 def _place(row: RunState) -> Path:
-    """The folder in which the run, its sweep or its group lies."""
     return Path(row.directory).parents[len(Path(row.id).parts) - 1]
 
 
@@ -222,10 +221,7 @@ def best_line(directory: Path, row: Row | None, found: Iterable[Row]) -> str:
 
 
 def judged(points: Iterable[Point], width: int = 80) -> str:
-    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest.
-
-    Predicted tokens a second of one GPU are a column where any point has them.
-    """
+    """Points that are judged and not started: the verdict, the figure it rests on, and which pile is the largest."""
     found = list(points)
     speeds = [point.predicted_tokens_per_second_per_gpu for point in found]
     form = "{:5} {:13} {:>10}  {:>14}  {}" if any(speeds) else "{:5} {:13} {:>10}  {:.0}{}"  # No letter of the fourth.

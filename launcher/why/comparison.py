@@ -207,10 +207,7 @@ def _most(lacks: Mapping[str, int], piles: Iterable[str], oom: OutOfMemory) -> s
 
 
 def measured_piles(oom: OutOfMemory) -> dict[str, int]:
-    """Bytes alive by pile: as noted at the end, else by the rank's last record of that phase.
-
-    Where only the sum was noted, piles of passes grow with the tokens since then, and what is left is ``temporary``.
-    """
+    """Bytes alive by pile: as noted at the end, else by the rank's last record of that phase."""
     last = None if oom.last is None or oom.phase is None else oom.last.phases.get(oom.phase)
     if oom.piles or last is None:
         return dict(oom.piles)

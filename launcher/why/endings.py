@@ -178,15 +178,9 @@ def _error(run: Subject) -> Answer:
 
 
 _ANSWERS = {
-    "rank_killed": _killed,
-    "hang": _hang,
-    "nan": _nan,
-    "time_limit": _time_limit,
-    "preempted": _preempted,
-    "disk": _disk,
-    "out_of_memory": _host_memory,
-    "error": _error,
-}
+    "rank_killed": _killed, "hang": _hang, "nan": _nan, "time_limit": _time_limit, "preempted": _preempted,
+    "disk": _disk, "out_of_memory": _host_memory, "error": _error,
+}  # fmt: skip
 
 
 def frames(run: Subject) -> Iterator[Evidence]:

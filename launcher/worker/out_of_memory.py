@@ -70,8 +70,6 @@ def write(directory: Path, error: BaseException) -> None:
 
 
 class _Watch:
-    """Notes all that is known of one rank at its newest refusal."""
-
     def __init__(self, context: Context) -> None:
         self.context = context
         self.noted: OutOfMemory | None = None
@@ -155,7 +153,6 @@ class _Watch:
 
 
 def _largest(snapshot: Any) -> tuple[Held, ...]:
-    """The largest allocated blocks of a GPU, each with the innermost line of Python that asked for it."""
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     alive = sorted((block for block in blocks if block["state"] == "active_allocated"), key=lambda each: -each["size"])
     found = []

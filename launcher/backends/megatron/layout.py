@@ -40,7 +40,6 @@ def _degrees(spec: RunSpec) -> Arguments:
 
 
 def _sharding(spec: RunSpec) -> Arguments:
-    """The distributed optimizer, or Megatron-FSDP; on GPUs its communication runs beside the computation."""
     zero, overlaps = spec.zero, spec.hardware.device == "cuda"
     if not zero.stage:
         return {"overlap-grad-reduce": overlaps}
@@ -73,7 +72,6 @@ def _fsdp_formats(spec: RunSpec) -> Arguments:
 
 
 def _formats(spec: RunSpec) -> Arguments:
-    """The word's own flags, and the precision-aware optimizer where states are narrower or offloaded."""
     precision, meaning = spec.precision, dtypes(spec)
     compute, states, scaling = precision.compute, meaning.optimizer_states, recipe(spec)
     aware = precision_aware(spec)
@@ -111,7 +109,6 @@ def _recomputation(spec: RunSpec) -> Arguments:
 
 
 def _offloading(spec: RunSpec) -> Arguments:
-    """Activations in host memory: inputs of some modules, or all tensors of the first layers."""
     if not spec.checkpointing.offload:
         return {}
     if modules := spec.checkpointing.offload_modules:

@@ -63,7 +63,6 @@ def environment(spec: RunSpec) -> dict[str, str]:
 
 
 def _lines(words: tuple[str, ...]) -> str:
-    """The argument list as a shell script's lines: one argument and its values each, continued by a backslash."""
     lines: list[list[str]] = []
     for word in words:
         if word.startswith("--"):

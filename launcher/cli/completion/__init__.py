@@ -114,7 +114,6 @@ class Completer:
         return [each for each in found if verb in _WITH_A_LAYOUT or not each[0].startswith("plan=")]
 
     def _of_run(self, words: Sequence[str], last: str, *, first: bool) -> Iterator[Candidate]:
-        """Words of ``run``, the verb that need not be typed; as the ``first`` word also a verb."""
         if first:
             yield from _beginning(last, ((name, about["help"]) for name, about in self.vocabulary["verbs"].items()))
             yield from _beginning(last, _TOP.items() if last.startswith("-") else ())
@@ -177,7 +176,6 @@ class Completer:
         yield from _beginning(key, ((f"{name}=", text) for name, text in keys.items() if "." not in name))
 
     def _bare_keys(self, last: str) -> Iterator[Candidate]:
-        """Keys that are typed without their group: ``lr`` for ``optimizer.lr``."""
         for name, about in self.vocabulary["keys"].items():
             if last and name.rpartition(".")[2].startswith(last):
                 yield f"{name}=", about["help"]
@@ -237,13 +235,11 @@ def _is_path(word: str) -> bool:
 
 
 def _yaml(folders: Iterable[Path]) -> list[str]:
-    """Names of the options in folders; those that begin with ``_`` are not for choosing."""
     names = {name for folder in folders for name in _names(folder)}
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
 def _names(folder: Path) -> list[str]:
-    """Names in a folder, but for those that would be read as options."""
     try:
         return [path.name for path in folder.iterdir() if not path.name.startswith("-")]
     except OSError:

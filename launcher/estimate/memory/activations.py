@@ -50,10 +50,7 @@ def _others(rank: RankModel, kind: BlockKind) -> Value:
 
 
 class _Held(NamedTuple):
-    """Micro-batches in flight, tokens of one, the kind of each block, bytes of a token that one keeps, others' blocks.
-
-    ``before`` is the place of the block whose backward pass is the fullest of those before the last.
-    """
+    """Micro-batches in flight, tokens of one, kind of each block, bytes of a token that one keeps, others' blocks."""
 
     f: Fraction
     tok: int
@@ -166,10 +163,7 @@ def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
 
 
 def _fullest_before_last(rank: RankModel) -> int:
-    """The place of the block before the last beside whose backward pass most is held: of equal ones the next to last.
-
-    Of each kind that is the last one, which has the most blocks before it.
-    """
+    """Place of the block before the last beside whose backward pass most is held: of equal ones the next to last."""
     last = len(rank.order) - 1
     if len(rank.blocks) < 2 or last < 2:
         return max(0, last - 1)
@@ -246,7 +240,6 @@ def _content_of_modules(
 
 
 def _recomputed_beside(rank: RankModel, kind: BlockKind) -> int:
-    """Other blocks of the group that is recomputed with a block."""
     spec = rank.spec.checkpointing
     if spec.mode != "full" or method(spec, rank.engine) != "uniform":
         return 0
@@ -259,10 +252,7 @@ def inside_mlp(rank: RankModel, kind: BlockKind) -> Value:
 
 
 def first_norm(rank: RankModel, kind: BlockKind) -> Value:
-    """Bytes of a token that a block holds at the end of its backward pass, in its first norm.
-
-    Of what a checkpointed block kept, what recomputation did not find among its own tensors stays beside it.
-    """
+    """Bytes of a token that a block holds at the end of its backward pass, in its first norm."""
     left = rank.token_bytes(kind.first_norm_backward)
     if not kind.recomputed:
         return left
@@ -330,7 +320,6 @@ def _passing(rank: RankModel, kind: BlockKind) -> list[SavedTensor]:
 
 
 def _together(rank: RankModel, kind: BlockKind) -> Iterator[SavedTensor]:
-    """Tensors of both, without those that are kept."""
     kept = {item.output_of for item in kind.saved if item.part == "cache"} - {""}
     loops = not rank.engine.grouped_experts
     for item in kind.saved_if_trained:

@@ -87,14 +87,12 @@ def dora(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _shapes(rank: RankModel) -> list[tuple[int, int]]:
-    """Outputs and inputs of the adapted layers of the last block, in order."""
     model, adapter = rank.spec.model, rank.spec.adapter
     block = block_weights(rank.family, model, model.num_hidden_layers - 1)
     return [(weight.shape[0], weight.shape[1]) for weight in targeted(block, adapter)]
 
 
 def _of_layer(rank: RankModel, outputs: int, inputs: int) -> dict[str, Value]:
-    """Values of ``_OF_LAYER`` for a layer of these outputs and inputs."""
     engine = rank.engine
     weights = 2 if rank.elements.quantised else 1  # The update, and a weight that was unpacked for it.
     beside = 4 + engine.size if engine.autocast else 0  # Of the input: an fp32 copy, and the one that the block made.

@@ -150,10 +150,7 @@ type Adjusted = Callable[[RankModel, Sequence[MemoryTerm]], Sequence[MemoryTerm]
 def needs(
     spec: RunSpec, *, family: Family, strategies: Iterable[Strategy], backend: Backend, adjusted: Adjusted | None = None
 ) -> Needs:
-    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same.
-
-    ``adjusted`` changes the terms of each rank before they are added up.
-    """
+    """The part of the estimate that a verdict rests on, in half of its time; the arguments are the same."""
     models = _fullest_models(spec, family, strategies, backend)
     return _needs(_all_terms(models, backend, adjusted), family, error_band(spec, backend, family))
 
@@ -172,7 +169,6 @@ def needs_within(
 
 
 def _at_least(rank: RankModel) -> Iterator[int]:
-    """Bytes that a rank has at some moments in any case, the quickest to count first."""
     states_ = [*states.parameters(rank), *states.master_weights(rank), *optimizer.optimizer_states(rank)]
     yield sum(term.bytes for term in states_ if "idle" in term.moments)
     trained = sum(term.bytes for term in states_ if "loss_backward" in term.moments)
@@ -202,7 +198,6 @@ def _needs(ranks: Sequence[RankTerms], family: Family, error: Band) -> Needs:
 
 
 def _at_moments(ranks: Sequence[RankTerms]) -> Iterable[int]:
-    """Bytes from torch's allocator at every moment, on the rank that has most then."""
     first, *others = (rank.allocations.values() for rank in ranks)
     return map(max, first, *others) if others else first
 

@@ -96,10 +96,7 @@ def _terms(spec: RunSpec, allocated: int, offloaded: int, waiting: int) -> Itera
 
 
 def _readers(spec: RunSpec, idle: int) -> Iterator[MemoryTerm]:
-    """The processes of ``data.workers`` and the steps that they have ready, which on GPUs are pinned as well.
-
-    A step of a rank is its micro-batches of ids of 8 bytes, one more than a sequence has.
-    """
+    """The processes of ``data.workers`` and the steps that they have ready, which on GPUs are pinned as well."""
     if spec.script is not None or not spec.data.workers:
         return
     n, what = spec.cluster.gpus_per_node * spec.data.workers, "processes that read the data ahead"

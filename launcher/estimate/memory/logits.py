@@ -108,7 +108,6 @@ def _chunked_gradients(rank: RankModel, size: int, tokens: int) -> Iterator[Memo
 
 
 def _trained_projection(rank: RankModel) -> int:
-    """The elements of the output projection; 0 where it is frozen."""
     w = rank.head.largest_trained
     return max(w, rank.embedding.largest_trained) if rank.spec.model.tie_word_embeddings else w
 

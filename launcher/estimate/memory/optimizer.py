@@ -144,10 +144,7 @@ def _own_rule(rank: RankModel) -> tuple[str, dict[str, Value]]:
 
 
 def flat_groups(rank: RankModel) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Groups of weights that ZeRO makes flat: elements of the matrices of each, and of the rank's shard of it.
-
-    An 8-bit optimizer has a group for each of its rules; what it steps in 32 bits holds the vectors, too.
-    """
+    """Groups of weights that ZeRO makes flat: elements of the matrices of each, and of the rank's shard of it."""
     head, blocks, outside = rank.head.matrices, rank.all_blocks.matrices, rank.embedding.matrices
     shard = rank.elements.optimizer
     if rank.spec.optimizer.name not in EIGHT_BIT:

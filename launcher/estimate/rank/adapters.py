@@ -141,7 +141,6 @@ def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTenso
 
 
 def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[SavedTensor]:
-    """The rows from the first input of an adapted linear on."""
     start = next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows))
     return rows[start:]
 

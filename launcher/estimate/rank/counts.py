@@ -131,7 +131,6 @@ def names_of(family: Family, model: ModelSpec, layers: tuple[int, ...]) -> tuple
 
 @lru_cache(maxsize=256)
 def _last_of_kind(family: Family, model: ModelSpec) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The last layer of each kind, and the kind of each layer."""
     names = tuple(family.kind(model, layer) for layer in range(model.num_hidden_layers))
     return {name: layer for layer, name in enumerate(names)}, names
 

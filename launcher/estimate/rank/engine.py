@@ -197,20 +197,9 @@ def kept[T: Hashed](traits: T) -> T:
 
 
 _OF_STATES = (
-    "framework",
-    "related",
-    "gradient_overlap",
-    "parameter_overlap",
-    "regathers",
-    "reduces_each",
-    "reduces_whole",
-    "gathered_size",
-    "exchanged_size",
-    "pipeline_overlap",
-    "fused_accumulation",
-    "fused_optimizer",
-    "bucket_bytes",
-)
+    "framework", "related", "gradient_overlap", "parameter_overlap", "regathers", "reduces_each", "reduces_whole",
+    "gathered_size", "exchanged_size", "pipeline_overlap", "fused_accumulation", "fused_optimizer", "bucket_bytes",
+)  # fmt: skip
 """Traits of the traffic of model states and of the optimizer, which the passes of a micro-batch do not depend on."""
 
 

@@ -164,7 +164,6 @@ class RankModel:
 
 @lru_cache(maxsize=1024)
 def _order(names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """The kind of each block: of those that share a word the first so many are of the first kind."""
     left = [count for _, count in counts]
     found = []
     for name in names:
@@ -179,10 +178,7 @@ def _order(names: tuple[str, ...], counts: tuple[tuple[str, int], ...]) -> tuple
 def _shares(
     residual: Fraction, tensor: Fraction, expert_tensor: Fraction, choices: int
 ) -> tuple[dict[Share, int], int]:
-    """A rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact.
-
-    A token goes to so many ``choices`` of experts, spread evenly.
-    """
+    """A rank's shares of rows as whole numbers over a common denominator, so that sums of bytes are exact."""
     shares: dict[Share, Fraction] = {
         "token": Fraction(1),
         "residual": residual,
@@ -223,7 +219,6 @@ def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: 
 def _kinds(
     spec: RunSpec, family: Family, engine: EngineTraits, view: RankView, blocks: Sequence[EqualBlocks]
 ) -> Iterator[BlockKind]:
-    """The kinds of blocks, layers at the ends of the model apart where those alone are not quantised."""
     if engine.quantised is None:
         yield from _alike(spec, family, engine, view, blocks)
         return
@@ -239,7 +234,6 @@ def _kinds(
 
 
 def _at(spec: RunSpec, family: Family, blocks: Sequence[EqualBlocks], layers: Sequence[int]) -> list[EqualBlocks]:
-    """The blocks of some layers."""
     names = [family.kind(spec.model, layer) for layer in layers]
     return [replace(alike, count=names.count(alike.name)) for alike in blocks if alike.name in names]
 

@@ -129,7 +129,6 @@ def views(spec: RunSpec, strategies: Iterable[Strategy], stages: Iterable[int] |
 
 @lru_cache(maxsize=64)
 def _parted(strategies: tuple[Strategy, ...]) -> tuple[tuple[Strategy, ...], tuple[Strategy, ...]]:
-    """The strategies that give the same shares on every stage, and the others."""
     by_stage = tuple(one for one in strategies if getattr(one, "BY_STAGE", False))
     return tuple(one for one in strategies if one not in by_stage), by_stage
 

@@ -70,7 +70,6 @@ def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _shares_out(spec: RunSpec) -> bool:
-    """True if the stages without a size of their own get equal numbers of layers, at least one each."""
     named = [size for size in (spec.parallel.first_stage_layers, spec.parallel.last_stage_layers) if size is not None]
     left, stages = cut_of(spec).counted - sum(named), spec.parallel.pipeline - len(named)
     if stages == 0:

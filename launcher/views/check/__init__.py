@@ -102,7 +102,6 @@ class Check:
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        """The answer as a notebook shows it."""
         return _as_html(self)
 
 

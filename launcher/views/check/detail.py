@@ -197,7 +197,6 @@ _BANDS = {
 
 
 def _constant(spec: RunSpec, speed: SpeedEstimate) -> str:
-    """The measured factor in all numbers and the band around them, whose runs both are of, and why those."""
     constant = speed.constant
     if not constant.rows:
         return "no measured run corrects this prediction, and its error band is not known"

@@ -208,7 +208,6 @@ def _number(number: int, about: str) -> str:
 
 
 def _flaws(survey: Survey) -> Iterator[str]:
-    """Empty and duplicate rows of those that were seen; how many that were is said where there are some."""
     counts = ((survey.empty, "empty"), (survey.duplicates, "duplicate"))
     flaws = [f"{number:,} {name}" for number, name in counts if number]
     if flaws:

@@ -203,7 +203,6 @@ def _fix(fix: Fix, width: int) -> list[str]:
 
 
 def _bars(estimate: MemoryEstimate, capacity: int | None, width: int) -> Iterator[str]:
-    """One line a pile with a bar as its share of the whole, then the whole against the capacity."""
     piles = sorted((pile for pile in estimate.piles if pile.bytes >= _SMALLEST), key=lambda pile: -pile.bytes)
     total, room = max(1, estimate.peak.device_bytes), max(10, width - 36)
     for pile in piles:
@@ -230,7 +229,6 @@ def _cached_bytes(estimate: MemoryEstimate) -> int:
 
 
 def _legend(estimate: MemoryEstimate, hardware: HardwareSpec, capacity: int | None) -> Iterator[str]:
-    """The characters of the whole process and of the capacity in words; none where there is nothing to tell apart."""
     peak, cached = estimate.peak, _cached_bytes(estimate)
     needed = peak.device_bytes - cached
     if peak.device_bytes != peak.allocated_bytes:

@@ -94,7 +94,6 @@ def _spec(folder: Path) -> tuple[RunSpec | None, str | None]:
 
 
 def _predicted(spec: RunSpec) -> Predicted | None:
-    """The piles of a run that is valid in this version; None of a script that names no model."""
     try:
         if spec.judges_no_model or findings.errors(spec):
             return None

@@ -36,7 +36,6 @@ class Plan(layouts.Plan):
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        """The answer as a notebook shows it."""
         return _as_html(self)
 
 

@@ -139,7 +139,6 @@ class Checkpoints:
         return read_text(path) if self._context.rank == 0 and path.is_file() else None
 
     def _begin(self, path: Path, step: int) -> None:
-        """Make the folder, if the disk takes one more checkpoint like the newest; else raise its error."""
         if self._context.rank != 0:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -36,16 +36,9 @@ class Follower:
     """Puts its methods around Megatron's functions."""
 
     _FOLLOWED = (
-        "setup_model_and_optimizer",
-        "train_step",
-        "training_log",
-        "evaluate",
-        "evaluate_and_print_results",
-        "load_checkpoint",
-        "save_checkpoint_and_time",
-        "save_checkpoint",
-        "maybe_finalize_async_save",
-    )
+        "setup_model_and_optimizer", "train_step", "training_log", "evaluate", "evaluate_and_print_results",
+        "load_checkpoint", "save_checkpoint_and_time", "save_checkpoint", "maybe_finalize_async_save",
+    )  # fmt: skip
 
     def __init__(self, context: Context, batches: Batches) -> None:
         self._context, self._spec = context, context.spec

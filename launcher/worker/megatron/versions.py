@@ -86,7 +86,6 @@ def _initialized(initialize: Callable[..., Any], args: Any, **options: Any) -> N
 
 
 def _listen(args: Any) -> None:
-    """Let both signals ask for a stop, once Megatron has its handler: schedulers and torchrun send either."""
     if args.exit_signal_handler:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.getsignal(args.exit_signal))

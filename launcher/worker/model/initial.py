@@ -212,7 +212,6 @@ def _sines(module: Any, config: Any) -> torch.Tensor:
 
 
 def _earlier(module: Any, config: Any) -> torch.Tensor:
-    """GPT-Neo's and GPTBigCode's mask of earlier tokens, of all or of those in a window."""
     longest = config.max_position_embeddings
     seen = torch.tril(torch.ones((longest, longest), dtype=torch.bool))
     if getattr(module, "attention_type", "") == "local":
@@ -302,7 +301,6 @@ def outer_buffers(made: Any, names: Collection[str]) -> dict[str, torch.Tensor]:
 
 
 def _is_odd(module: nn.Module) -> bool:
-    """True if a module itself has small parameters or buffers that are not a linear's or a table's."""
     if isinstance(module, _PLAIN):
         return False
     small = any(len(_shape(each)) < 2 or isinstance(module, nn.Conv1d) for each in module.parameters(recurse=False))
@@ -348,5 +346,4 @@ def _empty(like: torch.Tensor, depth: int) -> torch.Tensor:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The whole shape; DeepSpeed's ZeRO 3 leaves nothing else of a parameter."""
     return tuple(getattr(tensor, "ds_shape", tensor.shape))

@@ -148,7 +148,6 @@ class Folder:
         return next((candidate for candidate in self._names(name) if candidate in self._files), None)
 
     def _names(self, name: str) -> Iterator[str]:
-        """Names that it may have: the model's, without the base model's prefix (GPT-2's own files), older ones."""
         for candidate in (name, name.removeprefix(self._prefix)):
             yield candidate
             for old, new in self._renamed:
@@ -156,7 +155,6 @@ class Folder:
                     yield candidate.replace(new, old)
 
     def _experts(self, name: str) -> list[list[str]]:
-        """Of each expert of a layer the names whose tensors, below each other, are its part of a tensor."""
         for candidate in self._names(name):
             for target, sources in self._stacked:
                 start = candidate.removesuffix(target)

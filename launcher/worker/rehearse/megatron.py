@@ -61,7 +61,6 @@ def _trained(rehearsal: Rehearsal, context: Context, last: int) -> Rehearsed:
 
 
 def _known_here(context: Context, last: int) -> list[str]:
-    """Arguments of a rehearsal alone; Megatron's parser takes the last of each."""
     words = ["--no-check-for-nan-in-loss-and-grad"]
     if context.spec.evaluates:
         words += ["--eval-interval", str(last), "--eval-iters", "1"]
