@@ -63,8 +63,7 @@ def _cluster(options: DoctorRequest) -> JsonObject:
     if found.node is not None:
         job_python.note(cluster, found.node, date.today().isoformat())
         own += job_python.findings(found.node["packages"], f" on {found.node['host']}")
-    lacks = [*own, *survey.lacks(found)]
-    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": lacks}
+    return {"slurm": _slurm(found), "profile": survey.profile(found, cluster), "lacks": [*own, *survey.lacks(found)]}
 
 
 def _machine(here: machine.Machine) -> JsonObject:

@@ -85,8 +85,7 @@ def _say(text: str) -> None:
 
 
 def _news(directory: Path) -> Iterator[list[JsonObject]]:
-    resumed = (directory / "checkpoints").exists()
-    metrics = files.Tail(directory / "metrics.jsonl", from_start=not resumed)
+    metrics = files.Tail(directory / "metrics.jsonl", from_start=not (directory / "checkpoints").exists())
     while True:
         ended = status.read(directory).state in state.ENDED
         yield list(results.training(metrics.lines()))
@@ -140,6 +139,5 @@ class Printed:
             self._pass_on(folder / "stderr.log", terminal.raw(sys.stderr))
 
     def _pass_on(self, path: Path, to: TextIO) -> None:
-        tail = self._tails.setdefault(path, files.Tail(path, from_start=True))
-        to.write(terminal.coloured(tail.text()))
+        to.write(terminal.coloured(self._tails.setdefault(path, files.Tail(path, from_start=True)).text()))
         to.flush()

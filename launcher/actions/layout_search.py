@@ -8,15 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any, cast
 
 from launcher.base import machine, terminal
-from launcher.base.errors import ConfigError
 from launcher.base.terminal import say
 from launcher.base.units import rounded
 from launcher.config import synonyms
 from launcher.config.catalog import Catalog
-from launcher.estimate.speed.estimate import Chunking
-from launcher.estimate.speed.result import SpeedEstimate
 from launcher.planner import planning, wording
 from launcher.planner.best import Searches, asks_nothing, chosen, none_fits, remarks
 from launcher.planner.candidates import Found
@@ -72,34 +70,21 @@ def watch_judge(judge: LayoutJudge) -> Iterator[LayoutJudge]:
             where = f"{spec.model.name} on {spec.gpus:,} ranks, sequences of {spec.sequence_length:,} tokens"
             show(lambda: (count, where))
 
-        yield _Watched(judge, tell)
+        yield cast("LayoutJudge", _Watched(judge, tell))
 
 
-class _Watched(LayoutJudge):
+class _Watched:
+    """The judge, with a word on each run whose memory it judges."""
+
     def __init__(self, judge: LayoutJudge, tell: Callable[[RunSpec], None]) -> None:
         self._judge, self._tell = judge, tell
 
-    def errors(self, spec: RunSpec) -> Iterator[ConfigError]:
-        return self._judge.errors(spec)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._judge, name)
 
     def verdict(self, spec: RunSpec) -> Verdict:
         self._tell(spec)
         return self._judge.verdict(spec)
-
-    def behind(self, spec: RunSpec) -> tuple[str, ...]:
-        return self._judge.behind(spec)
-
-    def seconds(self, spec: RunSpec) -> float | None:
-        return self._judge.seconds(spec)
-
-    def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
-        return self._judge.least_seconds(spec, chunkings)
-
-    def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
-        return self._judge.least_of_schedules(spec, chunkings)
-
-    def speed(self, spec: RunSpec, verdict: Verdict) -> SpeedEstimate | None:
-        return self._judge.speed(spec, verdict)
 
 
 @contextlib.contextmanager

@@ -59,8 +59,7 @@ def own_runs(request: PlanRequest, question: Question) -> Measured | None:
     """The measured runs of the user or of the cluster; None where the shipped constants are wanted."""
     if not question.openings:
         return None
-    cluster = question.openings[0].spec.cluster
-    return own_measurements(wanted=request.measured, cluster=cluster, anchor=request.anchor)
+    return own_measurements(wanted=request.measured, cluster=question.openings[0].spec.cluster, anchor=request.anchor)
 
 
 class Search:

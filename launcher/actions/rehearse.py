@@ -97,8 +97,7 @@ def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str],
         raise AssertionError("a rehearsal of a run that is not valid")
     try:
         folder = result.new_folder(spec)
-        place = Stage(device=device.here(), folder=folder, say=say)
-        rehearsal = rehearse(spec, assessment.estimate, request, place)
+        rehearsal = rehearse(spec, assessment.estimate, request, Stage(device=device.here(), folder=folder, say=say))
         result.keep(folder, rehearsal)
         if not rehearsal.stands_in:
             result.keep_as_evidence(spec, rehearsal)

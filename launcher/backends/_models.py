@@ -62,8 +62,7 @@ def _built(spec: RunSpec) -> list[str]:
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:
-    model = spec.model
-    if model.trust_remote_code:
+    if spec.model.trust_remote_code:
         rule = "this version runs no code that comes with weights or a tokenizer"
         yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
 

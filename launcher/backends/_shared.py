@@ -205,8 +205,7 @@ def _modules(spec: RunSpec) -> Iterator[ConfigError]:
     if not found:
         return
     known = recomputed.modules(families.of(spec.model), spec.model)
-    unknown = [name for name in found if name not in known]
-    if unknown or len(set(found)) < len(found):
+    if [name for name in found if name not in known] or len(set(found)) < len(found):
         near = (MEGATRON_MODULES.get(name, name) for name in found)
         left = [name for name in dict.fromkeys(near) if name in known]
         rule = f"of this model the modules {', '.join(known)} can be recomputed, each named once"

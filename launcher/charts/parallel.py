@@ -55,8 +55,7 @@ def parallel(
         {"name": name, **{f"k{place}": value for place, value in enumerate(values)}}
         for name, *values in zip(names, *columns, strict=True)
     ]
-    numbers = [value for value in axes[coloured].values if isinstance(value, int | float)]
-    low, high = _ends(numbers)
+    low, high = _ends([value for value in axes[coloured].values if isinstance(value, int | float)])
     domain = [low, (low + high) / 2, high]
     colour = {"name": "colour", "type": "linear", "domain": domain, "range": list(_COLOURS)}
     places = {"name": "along", "type": "point", "domain": [*range(len(axes))], "range": "width", "padding": 0.35}
@@ -102,8 +101,7 @@ def _scale(place: int, axis: Axis) -> JsonObject:
         known = dict.fromkeys(str(value) for value in axis.values if value is not None)
         ordered = sorted(known, key=lambda word: (number_of(word) is None, number_of(word) or 0.0))
         return {**scale, "type": "point", "domain": ordered, "padding": 0.25, "reverse": True}
-    numbers = [number for value in axis.values if (number := number_of(value)) is not None]
-    low, high = _ends(numbers)
+    low, high = _ends([number for value in axis.values if (number := number_of(value)) is not None])
     log = low > 0 and high >= _DECADES * low
     kind: JsonObject = {"type": "log"} if log else {"type": "linear", "zero": False, "nice": True}
     return {**scale, "domain": [low, high], **kind}

@@ -122,8 +122,7 @@ def _detail_keys(
 
 def _require_nothing_beside_points(options: argparse.Namespace) -> None:
     given = (("-m", options.multirun), ("--trust", options.trust), ("--partial", options.partial))
-    flags = [flag for flag, is_given in given if is_given]
-    found = " ".join([*flags, *options.overrides])
+    found = " ".join([*[flag for flag, is_given in given if is_given], *options.overrides])
     if found:
         rule = "each point of --points holds all of its overrides: write it into their lines"
         raise ConfigErrors([ConfigError("OVERRIDE", found, rule)])

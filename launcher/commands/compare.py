@@ -40,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
             say(f"launch: of {run_names.id_of(directory)} not all is known: {damage}")
     found = comparison.compare(directories)
     if options.plot is not None:
-        comparison_text.write(options.plot, found)
+        from launcher.views.page import many  # Late, because few comparisons are drawn.
+
+        many.write(options.plot, found)
         say(f"launch: the figure is in {options.plot}")
     if options.json:
         print_json({"schema": 1, "compare": found.as_dict()})

@@ -147,8 +147,7 @@ class _Followed:
         return status.read(self._directory)
 
     def _has_ended(self) -> bool:
-        content = contents.known(self._directory, contents.STATE)
-        if content.get("state") in state.ENDED:
+        if contents.known(self._directory, contents.STATE).get("state") in state.ENDED:
             return True
         now = time.monotonic()
         if now - self._asked < _ASK_S[status.kind(self._directory) or "local"]:

@@ -53,8 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.once or not sys.stdout.isatty():
         print("\n".join(watched.lines(width())))
         return 0
-    ended = _drawn(watched, options.interval)
-    if not ended:
+    if not _drawn(watched, options.interval):
         say(f"launch: {watched.name} goes on; launch watch {shlex.quote(watched.name)} shows it again")
     return 0
 

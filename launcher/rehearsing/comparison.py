@@ -137,8 +137,7 @@ def _through(depths: tuple[int, int], counters: tuple[Counters, Counters], layer
 
 def bent(depths: Sequence[int], estimates: Sequence[PredictedRank], whole: PredictedRank, layers: int) -> float:
     """The difference of the whole model's estimate from the line through the estimates of two depths, as a share."""
-    straight = at(layers, depths, [estimate.peak_bytes for estimate in estimates])
-    return whole.peak_bytes / straight - 1
+    return whole.peak_bytes / at(layers, depths, [estimate.peak_bytes for estimate in estimates]) - 1
 
 
 def seconds(models: Sequence[Built], layers: int) -> float | None:

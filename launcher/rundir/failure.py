@@ -174,8 +174,7 @@ def _watchdog(directory: Path) -> Failure | None:
 
 def _signalled(directory: Path, returncode: int, hosts: Sequence[str]) -> Failure | None:
     for number, node in enumerate(hosts or [None]):
-        report = directory / "logs" / (f"node{number}.err" if number else "node.err")
-        for exit_ in output.exits(report):
+        for exit_ in output.exits(directory / "logs" / (f"node{number}.err" if number else "node.err")):
             if _is_a_cause(exit_.code):
                 found = _by_signal(f"rank {exit_.rank}", -exit_.code, directory, node)
                 return replace(found, rank=int(exit_.rank)) if exit_.rank.isdecimal() else found

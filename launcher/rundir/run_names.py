@@ -54,8 +54,7 @@ def id_of(run: Path) -> str:
     """The name that a run is shown by: of a point with its sweep's, else as ``run.name`` has it, groups included."""
     if is_point(run):
         return f"{run.parent.name}/{run.name}"
-    names = contents.known(run, contents.SPEC).get("run", {})
-    given = names.get("name")
+    given = contents.known(run, contents.SPEC).get("run", {}).get("name")
     return given if isinstance(given, str) and answers(run, given) and "/" in given else run.name
 
 

@@ -128,8 +128,7 @@ def _of_kind(kind: NodeKind | None, part: Partition) -> dict[str, Any]:
     if kind is None:
         return {}
     settings: dict[str, Any] = {"gpus_per_node": kind.gpu_count} if kind.gpu_count else {"gpu_request": "none"}
-    types = {name for each in part.kinds for name, _ in each.gpus}
-    if len(types) > 1:
+    if len({name for each in part.kinds for name, _ in each.gpus}) > 1:
         settings["gpu_type"] = max(kind.gpus, key=lambda item: item[1])[0]
     if part.max_minutes is not None:
         settings["time_limit_min"] = part.max_minutes

@@ -165,8 +165,7 @@ class Watch:
             for each in ranks
         ]
         step = max((each.beat.step for each in ranks if each.beat is not None), default=0)
-        number = 0 if self._place is None else self._place.number
-        part = health.part(self._directory, step, number)
+        part = health.part(self._directory, step, 0 if self._place is None else self._place.number)
         part.parent.mkdir(parents=True, exist_ok=True)
         files.write_atomically(part, {"attempt": self._attempt, "ranks": rows})
         if not self._is_first:

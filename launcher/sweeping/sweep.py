@@ -217,8 +217,7 @@ def load(directory: Path, *, catalog: Catalog, facts: Machine) -> tuple[Sweep, l
 
 def points(directory: Path) -> list[Point]:
     """The points of a sweep's folder so far; raises BadRecord where ``sweep.json`` does not hold what it should."""
-    rows = (contents.read(directory, state.SWEEP) or {}).get("points", ())
-    return [read_point(directory, row) for row in rows]
+    return [read_point(directory, row) for row in (contents.read(directory, state.SWEEP) or {}).get("points", ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from launcher.base.units import gib
-from launcher.charts.html import joined
-from launcher.charts.lines import MOST, curves, thinned
-from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.rundir.results import MEAN
 from launcher.views.comparison import Comparison, Side, lowest
 from launcher.views.pairs import number_text
@@ -156,36 +152,3 @@ def losses_text(row: Sequence[float | None]) -> list[str]:
 def _value(value: Any) -> str:
     plain = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 3]}..."
-
-
-def write(path: Path, found: Comparison) -> None:
-    """Draw the losses into a file, as :func:`~launcher.charts.page.write_figure` does."""
-    title, drawn = " and ".join(side.run.id for side in found.sides), charts(found)
-    sections = [Section(identity="losses", title="Training loss", parts=drawn)]
-    write_figure(path, [title], drawn, lambda: page(title, joined(), sections))
-
-
-def charts(found: Comparison) -> list[Chart]:
-    """One chart by step, and one by token where equal steps are not equal tokens."""
-    drawn = [_chart(found, "step", dict.fromkeys(found.sides, 1))]
-    if found.at_tokens:
-        sizes = {side: side.tokens_per_step for side in found.sides if side.tokens_per_step is not None}
-        drawn.append(_chart(found, "tokens", sizes))
-    return drawn
-
-
-def _chart(found: Comparison, along: str, sizes: dict[Side, int]) -> Chart:
-    most = max(8, MOST // len(found.sides))
-    rows = [
-        {along: int(step) * sizes[side], "loss": float(f"{loss:.6g}"), "run": side.run.id}
-        for side in found.sides
-        if side in sizes
-        for step, loss in thinned(side.curve, most)
-    ]
-    return Chart(
-        title=f"Training loss by {along.removesuffix('s')}",
-        spec=curves(rows, x=along, y="loss", title="training loss", series="run"),
-        said=f"The training loss of {len(found.sides)} runs by {along}.",
-        zoom=along,
-        log=True,
-    )

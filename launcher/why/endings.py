@@ -219,8 +219,7 @@ def _hung_ranks(run: Subject) -> list[JsonObject]:
     for found in _hang_event(run):
         lines = files.last_lines(run.run / "events.jsonl")
         try:
-            content = json.loads(lines[(found.line or 1) - 1])
-            return health.suspects(content["ranks"])
+            return health.suspects(json.loads(lines[(found.line or 1) - 1])["ranks"])
         except (ValueError, KeyError, IndexError, TypeError):
             return []
     return []

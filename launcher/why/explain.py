@@ -21,8 +21,7 @@ def explain(run: Path, folder: Path, takes: Takes | None = None) -> Answer:
     """Why a run ended as it did; of one that has not, how it stands. ``takes`` says which words a resumed run takes."""
     found = subject(run, folder, takes)
     answer = _answer(found)
-    earlier = tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued")))
-    return replace(answer, earlier=earlier)
+    return replace(answer, earlier=tuple(earlier_ends(run, ended=found.row.state not in ("running", "queued"))))
 
 
 def _answer(run: Subject) -> Answer:

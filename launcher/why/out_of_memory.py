@@ -110,8 +110,7 @@ def asked(oom: OutOfMemory) -> str:
 
 
 def _growth(run: Subject, oom: OutOfMemory, found: Comparison) -> growth.Growth | None:
-    own = [record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)]
-    grows = growth.fastest(own)
+    grows = growth.fastest([record for record in growth.this_attempt(run.run) if oom.rank in (None, record.rank)])
     if grows is None or grows.longer or found.kind == "as_predicted":
         return None
     beyond = found.grown[0].grown_bytes if found.grown else 0

@@ -110,8 +110,7 @@ def carried(spec: RunSpec, found: Comparison, oom: OutOfMemory, moments: Moments
         elif _keeps_ratio(row, oom) and not (grows and row.pile == found.pile):
             ratios[row.pile] = Fraction(row.measured_bytes or 0, row.predicted_bytes or 1)
         else:
-            when = TRAINING if grows else moments
-            added.append(Added(pile=_pile(row.pile), moments=when, bytes=row.grown_bytes))
+            added.append(Added(pile=_pile(row.pile), moments=TRAINING if grows else moments, bytes=row.grown_bytes))
     rule = Carried(ratios=ratios, added=tuple(added), unusable_bytes=unusable, allocator=spec.train.allocator)
     lacking = _lacking(spec, rule, moments)
     if not lacking:

@@ -107,8 +107,7 @@ def gathered_sequence(rank: RankModel, how: Implementation) -> Iterator[MemoryTe
         what, model, quantised = "gathered input of a linear", rank.spec.model, rank.engine.quantised
         z, h, tok = rank.engine.size, model.hidden_size, rank.tokens
         z_in = z if quantised is None else quantised.columns
-        gathered = "ceil(z_in * h * tok)"
-        yield term("gather_buffers", _BLOCK & FORWARD, what, gathered, source, z_in=z_in, h=h, tok=tok)
+        yield term("gather_buffers", _BLOCK & FORWARD, what, "ceil(z_in * h * tok)", source, z_in=z_in, h=h, tok=tok)
         for moments, kind in activations.running_blocks(rank):
             gated = model.gated and not kind.elements.expert
             half = ceil(model.intermediate_size * rank.view.tensor) if gated else 0
@@ -199,8 +198,7 @@ def moving(rank: RankModel) -> Iterator[MemoryTerm]:
         map(rank.dtypes.size, ("parameters", "accumulate")),
     )
     what, values = "parameters not yet in their buffer", {"P": rank.elements.whole, "trained": rank.elements.trained}
-    expression = "z_par * P + z_acc * trained"
-    made = term("temporary", LOAD, what, expression, source, z_par=z_par, z_acc=z_acc, **values)
+    made = term("temporary", LOAD, what, "z_par * P + z_acc * trained", source, z_par=z_par, z_acc=z_acc, **values)
     yield made.at("moving")
 
 

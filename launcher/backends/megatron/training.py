@@ -93,8 +93,7 @@ def _files(spec: RunSpec) -> Arguments:
     data = spec.data
     if spec.backend.path is None:
         return {} if len(data.sets) > 1 else {"data-path": CORPUS}
-    weights = data.weights or (0.0,) * len(data.trained)
-    parts = zip(weights, data.trained, strict=True)
+    parts = zip(data.weights or (0.0,) * len(data.trained), data.trained, strict=True)
     paths = tuple(word for weight, part in parts for word in (f"{weight:g}" if weight else "", part.path or "") if word)
     if data.evaluated is None:
         return {"data-path": paths if len(paths) > 1 else paths[0]}

@@ -38,8 +38,7 @@ class Processes:
 def processes_of(name: str) -> Processes:
     """Return the measured bytes of an engine, or of the engine with the largest ranks where it was not measured."""
     found = json.loads(MEASURED.read_text())["measured"]
-    row = found.get(name) or max(found.values(), key=lambda each: int(each["rank_bytes"]))
-    return Processes(**row)
+    return Processes(**found.get(name) or max(found.values(), key=lambda each: int(each["rank_bytes"])))
 
 
 def host_memory(of_stages: tuple[RankModel, ...], device_bytes: int) -> HostMemory:

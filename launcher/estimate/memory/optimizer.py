@@ -36,8 +36,7 @@ def optimizer_states(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     z = rank.dtypes.size("optimizer_states")
     if name == "muon":
-        matrices = sum(rank.all_blocks.stepped)
-        yield _states("z_opt * (2 * shard - matrices)", z_opt=z, shard=shard, matrices=matrices)
+        yield _states("z_opt * (2 * shard - matrices)", z_opt=z, shard=shard, matrices=sum(rank.all_blocks.stepped))
     elif name in MOMENTS_KEPT:
         yield _states("n * z_opt * shard", n=MOMENTS_KEPT[name], z_opt=z, shard=shard)
     elif name == "adafactor":

@@ -107,8 +107,7 @@ def _complete(rank: RankModel, moments: Moments) -> Iterator[MemoryTerm]:
 
 
 def _gradients(rank: RankModel, moments: Moments, what: str, shard: int) -> MemoryTerm:
-    z = rank.dtypes.size("accumulate")
-    return term("gradients", moments, what, "z_acc * shard", _ZERO, z_acc=z, shard=shard)
+    return term("gradients", moments, what, "z_acc * shard", _ZERO, z_acc=rank.dtypes.size("accumulate"), shard=shard)
 
 
 def master_weights(rank: RankModel) -> Iterator[MemoryTerm]:

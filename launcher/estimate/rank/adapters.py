@@ -141,8 +141,7 @@ def after_blocks(rows: Sequence[SavedTensor], spec: RunSpec) -> tuple[SavedTenso
 
 
 def _after(rows: Sequence[SavedTensor], names: frozenset[str]) -> Sequence[SavedTensor]:
-    start = next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows))
-    return rows[start:]
+    return rows[next((index for index, row in enumerate(rows) if names.intersection(row.readers)), len(rows)) :]
 
 
 def _needed(row: SavedTensor, names: frozenset[str], *, reads: bool) -> bool:

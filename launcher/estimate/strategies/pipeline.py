@@ -61,8 +61,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
     ends = {"first_stage_layers": None, "last_stage_layers": None, "layout": ()}
-    idle = {"virtual_pipeline": 1, **ends, "schedule": "1f1b"}
-    for name, neutral in idle.items():
+    for name, neutral in {"virtual_pipeline": 1, **ends, "schedule": "1f1b"}.items():
         value, path = getattr(spec.parallel, name), f"parallel.{name}"
         if value != neutral:
             rule = "it belongs to a pipeline, and parallel.pipeline is 1"
@@ -91,8 +90,7 @@ def _uneven(spec: RunSpec) -> ConfigError:
     legal = edit.nearest(spec, "parallel.pipeline", edit.divisors(layers), _shares_out)
     if first is None and last is None:
         rule = f"pipeline stages must divide the {layers} layers, or the first and last stage have sizes of their own"
-        ends = range(1, layers)
-        own = edit.nearest(spec, "parallel.first_stage_layers", ends, _shares_out, limit=1)
+        own = edit.nearest(spec, "parallel.first_stage_layers", range(1, layers), _shares_out, limit=1)
         return ConfigError("parallel.pipeline", stages, rule, chain(legal, own))
     path = "parallel.first_stage_layers" if first is not None else "parallel.last_stage_layers"
     rule = f"what the first and last stage leave of the {layers} layers must be shared equally by the other stages"

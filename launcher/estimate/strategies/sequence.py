@@ -28,8 +28,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     elif spec.gpus % spec.model_parallel == 0 and not _divides(spec):  # Else there is no such group of ranks.
         length, cut = spec.sequence_length, degree * spec.parallel.context * spec.parallel.ulysses
         rule = f"with parallel.sequence=true it must be a multiple of {cut}, the ranks that share a sequence"
-        candidates = edit.multiples_around(length, cut)
-        legal = edit.nearest(spec, "train.sequence_length", candidates, _divides, limit=2)
+        legal = edit.nearest(spec, "train.sequence_length", edit.multiples_around(length, cut), _divides, limit=2)
         yield ConfigError("train.sequence_length", length, rule, chain(legal, ("parallel.sequence=false",)))
 
 

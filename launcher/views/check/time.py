@@ -209,8 +209,7 @@ def _round(start: float, end: float) -> list[float]:
     """Some round numbers of a stretch: of the steps 1, 2 and 5 times a power of ten the first with few enough."""
     power = 10.0 ** math.floor(math.log10((end - start) / _TICKS))
     step = next(each * power for each in (1, 2, 5, 10) if (end - start) / (each * power) <= _TICKS)
-    first = math.ceil(start / step)
-    return [number * step for number in range(first, math.floor(end / step) + 1)]
+    return [number * step for number in range(math.ceil(start / step), math.floor(end / step) + 1)]
 
 
 def caption(spec: RunSpec, found: Gantt) -> str:

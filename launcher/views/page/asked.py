@@ -71,8 +71,7 @@ def _settings(source: Source) -> Iterator[Html]:
     found = lock.differences(lock.settings(source.settings), lock.settings(to_dict(plain)))
     rows = [(key, _short(value), _short(default)) for key, value, default in found]
     listed = table(["setting", "this run", "default"], rows, identity="settings")
-    title = f"{len(rows)} settings that differ from the defaults"
-    yield details(title, listed, opened=len(rows) <= _FEW)
+    yield details(f"{len(rows)} settings that differ from the defaults", listed, opened=len(rows) <= _FEW)
 
 
 def _changes(source: Source) -> Iterator[Html]:

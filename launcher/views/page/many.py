@@ -11,7 +11,7 @@ from launcher.base.units import Pair, gib, rounded
 from launcher.charts import html, table
 from launcher.charts.bars import LEAST_WIDTH
 from launcher.charts.html import Html, tag
-from launcher.charts.page import Chart, Section, page
+from launcher.charts.page import Chart, Section, page, write_figure
 from launcher.charts.table import Cell, Column, Row
 from launcher.rundir import contents, results, run_names, status
 from launcher.rundir.results import Basis
@@ -20,6 +20,7 @@ from launcher.views.check.piles import unit_for
 from launcher.views.comparison import Comparison, Side
 from launcher.views.page import asked as page_asked
 from launcher.views.page import curves as page_curves
+from launcher.views.page.curves import Curve
 
 MOST_CURVES = 24  # Runs whose curves lie over each other; more could not be told apart.
 _TABLE = "runs"
@@ -42,6 +43,16 @@ def several(directories: Sequence[Path]) -> str:
     lead = html.items((*comparison_text.sentences(found), *unread))
     title = f"{len(names)} runs: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
     return page(title, lead, sections, parts=table.PARTS)
+
+
+def write(path: Path, found: Comparison) -> None:
+    """Draw the losses into a file, as :func:`~launcher.charts.page.write_figure` does."""
+    named = zip(found.sides, comparison_text.names(found), strict=True)
+    losses = [Curve(name=name, tokens_per_step=one.tokens_per_step, points={"loss": one.curve}) for one, name in named]
+    drawn = list(page_curves.overlaid(losses, by_tokens=bool(found.at_tokens)))
+    title = " and ".join(side.run.id for side in found.sides)
+    sections = [Section(identity="losses", title="Training loss", parts=drawn)]
+    write_figure(path, [title], drawn, lambda: page(title, html.joined(), sections))
 
 
 def _curves(found: Comparison, names: Sequence[str]) -> Iterator[Chart | Html | str]:
@@ -115,8 +126,7 @@ SPEED_COLUMNS = (
 def memory_columns(unit: str) -> Iterator[Column]:
     """The columns of memory, predicted and measured."""
     yield Column(key="predicted_memory", title=f"memory, predicted, {unit}", form=",.2f")
-    hint = "allocated on the worst rank"
-    yield Column(key="memory", title=f"memory, {unit}", form=",.2f", best="least", hint=hint)
+    yield Column(key="memory", title=f"memory, {unit}", form=",.2f", best="least", hint="allocated on the worst rank")
 
 
 def _unit(sides: Sequence[Side]) -> tuple[int, str]:

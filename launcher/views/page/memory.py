@@ -160,8 +160,7 @@ def _numbers(phases: Sequence[_Phase]) -> Html:
         for pile in dict.fromkeys([*expected, *found]):
             if pile not in piles.OUTSIDE:
                 texts = Pair(expected.get(pile), found.get(pile)).texts(gib, unknown="")
-                formula = Cell(formulas.get(pile, ""), wide=True)
-                rows.append((f"{each.name}: {piles.name_of(pile)}", *texts, formula))
+                rows.append((f"{each.name}: {piles.name_of(pile)}", *texts, Cell(formulas.get(pile, ""), wide=True)))
         rows.append((f"{each.name}, in all", *each.sizes.texts(gib), ""))
     return table(["", "predicted", "measured", "formula"], rows)
 

@@ -164,8 +164,7 @@ def _points(found: Found) -> Html:
         *memory_columns(found.unit),
     ]
     settings = zip(*found.axes.values(), strict=True) if found.axes else [()] * len(found.rows)
-    facts = zip(found.rows, settings, found.speeds, found.sizes, strict=True)
-    rows = [_row(found, *fact) for fact in facts]
+    rows = [_row(found, *fact) for fact in zip(found.rows, settings, found.speeds, found.sizes, strict=True)]
     shown = [place for place in range(len(columns)) if place < 2 or any(row.cells[place] is not None for row in rows)]
     kept = [Row(name=row.name, cells=[row.cells[at] for at in shown], line=row.line, note=row.note) for row in rows]
     caption = "Points; \N{ASTERISK OPERATOR} is the best of a column, and a click on a row shows its line"

@@ -8,7 +8,6 @@ moment are asked for after it.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_iter
 from launcher.estimate.memory.terms import Pile
 from launcher.worker.memory.live_bytes import LiveBytes
 from launcher.worker.memory.piles import GATHERED, Layers, pile_of_operation, pile_of_tensor, plain, seeing_saved
-from launcher.worker.memory.recording import Allocation, Mark, Recording
+from launcher.worker.memory.recording import Allocation, Mark, Recording, by_pile
 
 _CAST = "aten._to_copy.default"
 
@@ -95,10 +94,7 @@ class LivePiles(LiveBytes):  # type: ignore[no-untyped-call]  # torch types the 
 
     def piles(self) -> dict[Pile, int]:
         """Bytes alive now, by pile; they sum to :attr:`bytes`."""
-        found: Counter[Pile] = Counter()
-        for allocation in self.alive():
-            found[allocation.pile] += allocation.bytes
-        return dict(found)
+        return by_pile(self.alive())
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -149,7 +149,7 @@ class SavedBytes:
 
     def forget_peak(self) -> None:
         """Look for the highest sum anew."""
-        self.peak = _held(self.now)
+        self.peak = dict(+self.now)
 
     def _packed(self, tensor: torch.Tensor) -> torch.Tensor:
         # FSDP2 gathers into storages that were not there before, and only resizes them afterwards.
@@ -173,7 +173,7 @@ class SavedBytes:
         self.now[pile] += storage.nbytes()
         weakref.finalize(storage, self._freed, key).atexit = False
         if self.now.total() > sum(self.peak.values()):
-            self.peak = _held(self.now)
+            self.peak = dict(+self.now)
 
     def _freed(self, key: int) -> None:
         pile, size = self._sizes.pop(key)
@@ -188,10 +188,6 @@ def seeing_saved(pack: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]
         yield
 
 
-def _held(now: Counter[str]) -> dict[str, int]:
-    return {pile: size for pile, size in now.items() if size}
-
-
 def _base(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor._base is None else tensor._base
 
@@ -201,8 +197,7 @@ def _is_copy_of_weights(tensor: torch.Tensor) -> bool:
     node = _base(tensor).grad_fn
     if node is None or node.name() != "ToCopyBackward0":
         return False
-    leaf = getattr(node.next_functions[0][0], "variable", None)
-    return isinstance(leaf, nn.Parameter)
+    return isinstance(getattr(node.next_functions[0][0], "variable", None), nn.Parameter)
 
 
 def _is_of_the_loss(tensor: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from launcher.estimate.memory.terms import Pile
@@ -26,6 +26,14 @@ class Allocation:
     shape: tuple[int, ...] | None = None  # Of the first tensor in it; None where it was only resized.
     # The block that ran, counted from 0 as in the names of parameters; None outside of blocks.
     layer: int | None = None
+
+
+def by_pile(allocations: Iterable[Allocation]) -> dict[Pile, int]:
+    """Bytes of allocations, by pile."""
+    found: Counter[Pile] = Counter()
+    for each in allocations:
+        found[each.pile] += each.bytes
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +110,7 @@ class Recording:
 
     def piles(self, event: int) -> dict[Pile, int]:
         """Bytes alive after an event, by pile."""
-        found: Counter[Pile] = Counter()
-        for allocation in self.alive(event):
-            found[allocation.pile] += allocation.bytes
-        return dict(found)
+        return by_pile(self.alive(event))
 
     def alive(self, event: int) -> list[Allocation]:
         """The allocations that are alive after an event."""

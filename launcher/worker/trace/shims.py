@@ -141,8 +141,7 @@ def agreed() -> Iterator[None]:
 
 
 def _reduce(all_reduce: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    work = all_reduce(tensor, *args, **kwargs)
-    return None if work is None else _Done(tensor)
+    return None if all_reduce(tensor, *args, **kwargs) is None else _Done(tensor)
 
 
 def _replicate(replicate: Callable[..., DistributedDataParallel], *args: Any) -> DistributedDataParallel:
