@@ -11,23 +11,9 @@ if TYPE_CHECKING:
     from launcher.base.package import __version__ as __version__
 
 __all__ = [
-    "Check",
-    "Imported",
-    "Plan",
-    "Rehearsed",
-    "Run",
-    "Sweep",
-    "__version__",
-    "check",
-    "errors",
-    "import_",
-    "plan",
-    "rehearse",
-    "run",
-    "show",
-    "submit",
-    "sweep",
-]
+    "Check", "Imported", "Plan", "Rehearsed", "Run", "Sweep", "__version__", "check", "errors", "import_", "plan",
+    "rehearse", "run", "show", "submit", "sweep",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -20,16 +20,10 @@ from launcher.base.package import __version__, shipped
 from launcher.config import safe_yaml
 from launcher.spec.parse import closest
 
-PRIMARY = "launch"
-"""The name of the primary configuration file, without its suffix."""
-
-PRESETS = "parallel"
-"""The group whose options choose other groups' options."""
-
+PRIMARY = "launch"  # The name of the primary configuration file, without its suffix.
+PRESETS = "parallel"  # The group whose options choose other groups' options.
 _BASE = "_base.yaml"
-
 _DEEPEST = 3  # Folders below a configuration folder; an option lies in one.
-
 _TOP_LEVEL = re.compile(r"^([^\s#].*)$", re.MULTILINE)
 _KEY = re.compile(r"([\w-]+):")
 _DEFAULTS = re.compile(r"^defaults:( \[[\w, -]+\]|(\n *- \w+)+) *$", re.MULTILINE)

@@ -19,10 +19,8 @@ from launcher.config.compose import compose
 from launcher.config.overrides import Override
 
 _BACKEND = ("backend", "backend.name")
-
 _TASK = ("task", "task.name")
 _DEFAULT_TASK = "pretrain"
-
 _GLOBAL = "@package _global_"
 """Hydra's words at the head of an option whose keys begin with their groups, as presets have them."""
 

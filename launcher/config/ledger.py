@@ -18,14 +18,12 @@ from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.config.recipes import SCHEMA, literal
 
-OPEN = "???"
-"""A value that must be set before the run is one: Hydra's own mark."""
+OPEN = "???"  # A value that must be set before the run is one: Hydra's own mark.
 
 type Settings = dict[str, Any]
 """Values by the keys of a run that they set: ``{"train.steps": 100}``."""
 
-UNKNOWN = "nothing here is known of it"
-"""The effect of leaving out a key that no importer knows."""
+UNKNOWN = "nothing here is known of it"  # The effect of leaving out a key that no importer knows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

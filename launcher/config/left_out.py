@@ -14,9 +14,7 @@ from typing import Any
 from launcher.base.errors import ConfigError
 from launcher.config.ledger import Imported, LeftOut
 
-NO_EFFECT = "no effect: "
-"""How the effect begins of a key that changes nothing of the training."""
-
+NO_EFFECT = "no effect: "  # How the effect begins of a key that changes nothing of the training.
 _SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_][\w.]*\w)(?: \(with ([a-z_]+=\w+)\))?")
 _HANDED_ON = re.compile(r"\+(backend\.extra\.[\w.-]+)=[^\s;,()]+")
 _VARIABLE = re.compile(r"--set (?:[A-Za-z_]\w*|[1-9]\d?)(?:=[^\s;,()]+)?")

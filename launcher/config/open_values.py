@@ -15,8 +15,7 @@ from launcher.base.units import GIB
 from launcher.config import safe_yaml
 from launcher.spec.training import DEFAULT_STEPS
 
-CPU_RANKS = 2
-"""Ranks of a local run without a GPU (docs/contract/commands.md)."""
+CPU_RANKS = 2  # Ranks of a local run without a GPU (docs/contract/commands.md).
 
 
 ON_A_CPU = {"name": "fp32", "compute": "fp32"}
@@ -30,12 +29,8 @@ SPEED = (
 )
 """Keys of ``hardware`` that no driver tells: a GPU of this machine has those of the card of its name."""
 
-THIS_MACHINE = " (this machine)"
-"""Behind the product's name in the title of a GPU that NVML named."""
-
-SLURM_GPUS = 8
-"""GPUs of a Slurm node where nothing is said (docs/contract/commands.md)."""
-
+THIS_MACHINE = " (this machine)"  # Behind the product's name in the title of a GPU that NVML named.
+SLURM_GPUS = 8  # GPUs of a Slurm node where nothing is said (docs/contract/commands.md).
 _LENGTHS = ("train.steps", "train.tokens", "train.epochs")
 
 
@@ -91,14 +86,10 @@ def _gpu(machine: Machine) -> JsonObject:
     capability = min(gpu.compute_capability for gpu in machine.gpus)
     smallest = min(machine.gpus, key=lambda gpu: gpu.memory_bytes)
     return {
-        "memory_bytes": smallest.memory_bytes,
-        "reserved_bytes": smallest.reserved_bytes,
-        "compute_capability": capability,
-        "dtypes": list(dtypes(capability)),
-        "title": f"{names}{THIS_MACHINE}",
-        "source": "NVML on this machine",
-        **_speed(names),
-    }
+        "memory_bytes": smallest.memory_bytes, "reserved_bytes": smallest.reserved_bytes,
+        "compute_capability": capability, "dtypes": list(dtypes(capability)), "title": f"{names}{THIS_MACHINE}",
+        "source": "NVML on this machine", **_speed(names),
+    }  # fmt: skip
 
 
 def _speed(name: str) -> JsonObject:

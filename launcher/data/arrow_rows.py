@@ -13,7 +13,6 @@ from launcher.data.opening import errors_named
 from launcher.data.unusable import BadRows, PackageMissing, Unusable
 
 PARQUET = b"PAR1"  # First bytes of a Parquet file (Apache Parquet, "File Format").
-
 FILE, STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 """Those of an Arrow file ("IPC File Format"), and of an Arrow stream ("Encapsulated message format")."""
 

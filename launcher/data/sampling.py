@@ -23,7 +23,6 @@ from launcher.data.unusable import BadRows, Unusable
 
 WHOLE = 4 << 20  # Bytes of data that are read as a whole.
 _UNPACKED = 4 * WHOLE  # Bytes that they may be once they are decompressed.
-
 FILES = 64  # Files, and places in them, that are looked at of larger data.
 _PIECE = 1 << 14
 _ROWS = 64

@@ -27,7 +27,6 @@ from launcher.data.unusable import BadRows, PackageMissing, Unusable
 from launcher.spec import DataSpec
 
 _TOKENISED = 1 << 19  # Characters that are tokenised, which a tokenizer does with some millions a second.
-
 _PIECE = 1 << 14
 _IDS = 1 << 14
 _TYPES = {"uint16": ("H", 2), "uint32": ("I", 4)}

@@ -16,7 +16,6 @@ from launcher.spec import DataSpec
 from launcher.spec.training import ROWS
 
 OPTIONAL = ("prompt",)  # Where it is missing, TRL takes what both answers begin with (``extract_prompt``).
-
 _LABEL = "label"
 
 

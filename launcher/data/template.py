@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     import jinja2
 
 PLAIN = "plain"  # The shipped template for tokenizers that have none.
-GENERAL = ("chatml", "plain")
-"""Shipped templates that are those of no model: ways out."""
-
+GENERAL = ("chatml", "plain")  # Shipped templates that are those of no model: ways out.
 ALPACA = "alpaca"
 """The shipped template of Alpaca's words, and in ``alpaca+NAME`` these words inside another template; ``alpaca+``"
 " is the

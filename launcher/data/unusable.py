@@ -46,9 +46,7 @@ def as_errors(error: DataError) -> ConfigErrors:
 
 SKIP = "skip"
 SKIPPING = f"data.on_bad_row={SKIP}"  # The way out of a row's own fault.
-
 NAMED = 10  # Rows that are named, which a person reads; so many may be bad of any data, however few rows they have.
-
 SHARE = 0.05
 """The share of bad rows beyond which data are not trained on: a line that was cut off, or a stray byte, happens once in
 many thousand rows. One row in twenty is no accident: the column, the shape or the encoding is another one, and what is

@@ -53,8 +53,7 @@ def template(reading: Reading, key: str) -> None:
 
 # Data sets.
 
-_LOADERS = ("json", "parquet", "csv", "text", "arrow")
-"""Names by which ``datasets`` takes local files."""
+_LOADERS = ("json", "parquet", "csv", "text", "arrow")  # Names by which ``datasets`` takes local files.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from launcher.config.ledger import OPEN, Ledger, Settings
 
 _NUMBER = re.compile(r"\s*[-+]?(\d{1,18}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?\s*\Z")
 _FRACTION = re.compile(r"[.eE]")
-
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False, "on": True, "off": False}
 """Words that readers of such files (pydantic) take for true and false."""
 

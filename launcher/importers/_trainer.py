@@ -16,7 +16,6 @@ from launcher.importers._table import choose, rows, under
 _STAGE = re.compile(r"(?:zero|stage|ds_?z|_z)[_-]?([0-3])", re.IGNORECASE)
 _OFFLOAD = re.compile(r"offload", re.IGNORECASE)
 _PARAMS = re.compile(r"offload_params?\b|offload_parameters", re.IGNORECASE)
-
 _DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
 
 DEFAULTS: Mapping[str, Any] = {

@@ -19,7 +19,6 @@ _DEFAULTS: Mapping[str, Any] = {
     **_trainer.DEFAULTS, "train.sequence_length": 2048, "checkpointing": "full",
 }  # fmt: skip
 _LORA: Mapping[str, Any] = {"adapter.rank": 8, "adapter.dropout": 0.0}
-
 _SETS: Mapping[str, Mapping[str, str]] = table("llamafactory_data_sets")
 """Names of the ``data/dataset_info.json`` that is shipped, and where those data are."""
 

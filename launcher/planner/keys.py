@@ -22,7 +22,6 @@ SEARCHED = (
 MODES = ("none", "selective", "full")
 LOSSES = ("fused", "full", "chunked")
 ALLOCATORS = ("default", "expandable")
-
 VARIED = ("precision", "optimizer", "adapter")
 """Groups whose options are searched where asked for: each option is another training."""
 

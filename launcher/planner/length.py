@@ -13,9 +13,7 @@ from launcher.spec.edit import override
 
 TOKENS, STEPS, EPOCHS = "train.tokens", "train.steps", "train.epochs"
 PRICE = "cluster.price_per_gpu_hour"
-
 DAY = 86_400  # Seconds.
-
 _TIMES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 

@@ -28,7 +28,6 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import value_at
 
 _NODE = 8  # GPUs of the usual node.
-
 _SWEPT_GROUPS = (PRESETS, "backend", "zero", "precision", "checkpointing")
 """Groups that a layout may choose an option of."""
 

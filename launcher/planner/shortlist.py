@@ -20,15 +20,10 @@ from launcher.spec import RunSpec
 from launcher.spec.edit import changed, override, value_at
 
 STEPS = 20  # Steps of a measurement; the first half of them is warm-up (``launcher.rundir.results.speed``).
-
 FEWEST_STEPS = 2  # With one there is none behind the warm-up.
-
 SAFETY = 3  # Times its predicted time that a step may take before the time limit ends its run.
-
 START_S = 600  # Seconds allowed for everything before the first step: an allowance, since nothing predicts it.
-
 UNKNOWN_S = 1800  # Seconds allowed for a run whose speed is not predicted, as on a CPU.
-
 _GROUPS = ("data", "save", "tracking")  # Groups of which a short run takes nothing that is said.
 
 _SETTINGS: tuple[tuple[str, object], ...] = (

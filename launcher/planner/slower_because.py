@@ -21,7 +21,6 @@ from launcher.spec import RunSpec
 
 _SMALL = 0.2  # Share of the largest cause below which another one is not named.
 _OF_PASSES = PARTS[: PARTS.index("pipeline")]  # Parts of the passes of a stage, which an uneven pipeline stretches.
-
 _ADDED_UP, _UNEVEN, _CONSTANT = "added_up", "uneven", "constant"
 """Shares beside those of the parts of a step: gradients of micro-batches, the slowest stage, what was measured."""
 

@@ -35,13 +35,9 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.edit import changed_at, value_at
 
 _FEWEST_TOKENS = 4096  # Of a sequence on a rank at least, as in nine of ten published runs that split it.
-
 _IDLES_LITTLE = 100  # Passes beside one that idles, from which on more model chunks gain less than a prediction errs.
-
 _LARGEST_MICRO_BATCH = 128
-
 _SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero_bubble", "zbv", "dualpipe_v")
-
 _OF_MODES = frozenset(("checkpointing.layers", "checkpointing.method", "checkpointing.modules"))
 """Keys at which an error is found where activation checkpointing has another mode."""
 

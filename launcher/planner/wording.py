@@ -8,7 +8,6 @@ from launcher import backends
 from launcher.spec import RunSpec
 
 BETWEEN = " · "  # Stands between two parts of a layout.
-
 _COPIES = "DDP"  # The engine that keeps whole copies, as its name says.
 
 

@@ -235,7 +235,6 @@ def judge_all(specs: Sequence[RunSpec]) -> tuple[Judgement, ...]:
 
 
 _FIGURES = ("parameters", "static_bytes", "peak", "phases", "piles", "ranks", "host", "disk", "unmeasured")
-
 _NOTHING = dict.fromkeys(("spec_hash", "gpu", "world", *_FIGURES, "fixes", "speed", "data", "rehearsed"))
 
 

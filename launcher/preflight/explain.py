@@ -75,11 +75,6 @@ def _terms(rank: RankTerms, pile: Pile) -> Iterable[MemoryTerm]:
 
 def _as_dict(term: MemoryTerm, *, at_peak: bool) -> JsonObject:
     return {
-        "what": term.what,
-        "symbols": term.symbols,
-        "numbers": term.numbers,
-        "bytes": term.bytes,
-        "moments": [moment for moment in MOMENTS if moment in term.moments],
-        "at_peak": at_peak,
-        "source": term.source,
-    }
+        "what": term.what, "symbols": term.symbols, "numbers": term.numbers, "bytes": term.bytes,
+        "moments": [moment for moment in MOMENTS if moment in term.moments], "at_peak": at_peak, "source": term.source,
+    }  # fmt: skip

@@ -19,7 +19,6 @@ from launcher.spec import RunSpec, edit
 from launcher.spec.parse import accepts, known_keys
 
 _WAYS_SHOWN = 4
-
 LEFT_OUT_OF_CHANGES = (places, sbatch, secrets)
 """Rules that no neighbour of a valid run breaks, since none changes a name, a place, a variable or Slurm's words."""
 

@@ -25,10 +25,8 @@ from launcher.spec import RunSpec
 from launcher.spec.change import Change, Neighbour
 
 _SHOWN, _PAIRS_SHOWN = 5, 3  # Ways out that a person can weigh at once, and pairs among them.
-
 _LONGEST_CHAIN = 5  # Changes at most: a way out of more is another run.
 _ENOUGH = 2  # Ways out from which on a person can choose.
-
 _NODE, _MODEST = 8, 4
 """GPUs, and times those of the run, up to which more of them are an answer that is enough by itself."""
 

@@ -35,12 +35,8 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     return [
         *_hardware(spec, machine),
         *(() if spec.script else readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")),
-        *_compiler(spec),
-        *_packages(spec),
-        *_script(spec),
-        *_folders(spec),
-        *backends.of(spec).obstacles(spec),
-    ]
+        *_compiler(spec), *_packages(spec), *_script(spec), *_folders(spec), *backends.of(spec).obstacles(spec),
+    ]  # fmt: skip
 
 
 def is_meant(spec: RunSpec, machine: Machine) -> bool:
@@ -98,8 +94,7 @@ def _packages(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("data.source", spec.data.source, rule, [package.install(package.TRAINING), "data=synthetic"])
 
 
-_MODULES = {"flash-linear-attention": "fla"}
-"""Modules of packages that have another name."""
+_MODULES = {"flash-linear-attention": "fla"}  # Modules of packages that have another name.
 
 
 def _not_installed(packages: Sequence[str]) -> str:

@@ -37,23 +37,13 @@ __all__ = [
 ]  # fmt: skip
 
 _FILE = "ds_config.json"
-
 _SMALLER_BUCKET = 50_000_000  # Elements: a tenth of DeepSpeed's default.
 
 _SETTINGS = (
-    "zero.reduce_bucket_size",
-    "zero.allgather_bucket_size",
-    "zero.overlap_comm",
-    "zero.prefetch_bucket_size",
-    "zero.max_live_parameters",
-    "zero.max_reuse_distance",
-    "zero.param_persistence_threshold",
-    "zero.sub_group_size",
-    "zero.hpz",
-    "zero.quantized_weights",
-    "zero.quantized_gradients",
-    "zero.gather_16bit_weights_on_save",
-)
+    "zero.reduce_bucket_size", "zero.allgather_bucket_size", "zero.overlap_comm", "zero.prefetch_bucket_size",
+    "zero.max_live_parameters", "zero.max_reuse_distance", "zero.param_persistence_threshold", "zero.sub_group_size",
+    "zero.hpz", "zero.quantized_weights", "zero.quantized_gradients", "zero.gather_16bit_weights_on_save",
+)  # fmt: skip
 
 profile = Profile(
     packages=("torch", "transformers", "deepspeed"),

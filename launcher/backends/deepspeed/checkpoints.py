@@ -17,38 +17,25 @@ from launcher.base.files import JsonObject
 from launcher.spec import RunSpec, edit
 
 _KEYS = {
-    "precision": "precision.compute",
-    "stage": "zero.stage",
-    "pipeline": "parallel.pipeline",
-    "tensor": "parallel.tensor",
-    "optimizer": "optimizer.name",
-    "adapter": "adapter.name",
-    "lora_plus": "adapter.lora_plus",
-    "nvme": "zero.offload_optimizer",
-    "sub_group_size": "zero.sub_group_size",
+    "precision": "precision.compute", "stage": "zero.stage", "pipeline": "parallel.pipeline",
+    "tensor": "parallel.tensor", "optimizer": "optimizer.name", "adapter": "adapter.name",
+    "lora_plus": "adapter.lora_plus", "nvme": "zero.offload_optimizer", "sub_group_size": "zero.sub_group_size",
     "ranks": "cluster.gpus_per_node",
-}
+}  # fmt: skip
 """The setting behind each fact of a layout."""
 
 _PARTS = ("optimizer", "parameters")
-
 _OTHERWISE = "or export there (save.export=safetensors) and start here with model.weights"
 
 
 def facts(spec: RunSpec) -> JsonObject:
     """The layout of a run, as ``deepspeed.json`` in its checkpoints holds it."""
     return {
-        "stage": spec.zero.stage,
-        "ranks": spec.gpus,
-        "tensor": spec.parallel.tensor,
-        "pipeline": spec.parallel.pipeline,
-        "precision": spec.precision.compute,
-        "nvme": _swapped(spec),
-        "sub_group_size": spec.zero.sub_group_size,
-        "adapter": spec.adapter.name,
-        "lora_plus": spec.adapter.lora_plus is not None,
-        "optimizer": spec.optimizer.name,
-    }
+        "stage": spec.zero.stage, "ranks": spec.gpus, "tensor": spec.parallel.tensor,
+        "pipeline": spec.parallel.pipeline, "precision": spec.precision.compute, "nvme": _swapped(spec),
+        "sub_group_size": spec.zero.sub_group_size, "adapter": spec.adapter.name,
+        "lora_plus": spec.adapter.lora_plus is not None, "optimizer": spec.optimizer.name,
+    }  # fmt: skip
 
 
 def _swapped(spec: RunSpec) -> str | bool:

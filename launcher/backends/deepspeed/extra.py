@@ -20,7 +20,6 @@ from launcher.spec import RunSpec, bounds, edit
 from launcher.spec.parse import closest
 
 _PARAMETERS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "epsilon"}
-
 _DIVIDING = {"gradient_predivide_factor": 1.0, "prescale_gradients": False}
 """Options, and their defaults, at which ``reduce_scatter`` of stages 2 and 3 stops (``stage3.py``)."""
 

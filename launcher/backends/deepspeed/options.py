@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 
 from launcher.base import files
 
-VERSION = "0.19.8"
-"""The release whose options stand here."""
-
+VERSION = "0.19.8"  # The release whose options stand here.
 _TABLE = files.load_own(Path(__file__).with_suffix(".yaml"))
 
 
@@ -40,7 +38,6 @@ REFUSED = {
 }
 GONE: Mapping[str, Sequence[str]] = _TABLE["gone"]
 PROGRAM: Mapping[str, Sequence[str]] = _TABLE["program"]
-
 ONE_BIT = frozenset({"onebitadam", "onebitlamb", "zerooneadam"})
 """Optimizers whose gradients went over the network as signs; ``DEEPSPEED_OPTIMIZERS`` of 0.19.8 has none of them."""
 

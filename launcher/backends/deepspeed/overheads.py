@@ -34,7 +34,6 @@ from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 
 _LARGEST_REDUCTION = 500_000_000  # Elements; MEMORY_OPT_ALLREDUCE_SIZE of DeepSpeed's runtime/engine.py.
-
 _TRACE = "trace of the live tensors of DeepSpeed 0.19.8"
 
 

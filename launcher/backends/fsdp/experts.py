@@ -22,7 +22,6 @@ from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.shards import WeightCounts
 
 _TRACE = "trace of the live tensors of fully_shard and transformers' AllToAllEP, torch 2.15 and transformers 5.23"
-
 _FP32 = 4
 
 

@@ -30,7 +30,6 @@ __all__ = [
 ]  # fmt: skip
 
 _FILE = "trl.yaml"
-
 _ENGINES = {"fsdp": "FSDP2", "ddp": "DDP", "deepspeed": "DeepSpeed"}
 
 profile = Profile(

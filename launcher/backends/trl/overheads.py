@@ -17,12 +17,7 @@ from launcher.backends.trl.traits import SOURCE, TILE, as_engine, backend_of, en
 from launcher.base.formula import Value
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks
-from launcher.estimate.memory.moments import (
-    ALWAYS,
-    LATER_BLOCKS_BACKWARD,
-    ROOT_BACKWARD,
-    Moment,
-)
+from launcher.estimate.memory.moments import ALWAYS, LATER_BLOCKS_BACKWARD, ROOT_BACKWARD, Moment
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import RankModel
 

@@ -19,9 +19,7 @@ _ACTIVATIONS = {
 }
 """Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
 
-_UNSCALED = ("default", "mrope")
-"""No scaling; ``mrope`` has positions of images, and those of text are ordinary ones."""
-
+_UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` has positions of images, and those of text are ordinary ones.
 _ROTARY = ("linear", "yarn", "llama3")
 """Scalings of rotary positions that the class takes as they are, and that depend on no length of a batch."""
 

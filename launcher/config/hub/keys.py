@@ -17,9 +17,7 @@ from launcher.base import files
 from launcher.base.files import JsonObject
 
 _TABLE = Path(__file__).with_name("class_defaults.json")
-
 _WORDS = files.load_own(Path(__file__).with_suffix(".yaml"))
-
 NO_EFFECT = {key: f"no effect: {why}" for why, keys in _WORDS["no_effect"].items() for key in keys.split()}
 """Keys that change nothing of training, with the reason."""
 
@@ -38,7 +36,6 @@ MODEL_TYPES: Mapping[str, frozenset[str]] = {
 """Model types that are no decoder of text: ``encoders``, ``seq2seq``, ``sound`` and ``images``."""
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
 OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": ("n_embed",)}
 """Names of sizes that a class takes in its code alone, from files of older versions."""
 

@@ -18,10 +18,7 @@ _BY_HAND = (
 )  # fmt: skip
 """Keys of ``model`` that a model of one's own layers is described by."""
 
-_LIKE = {
-    **dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"),
-    "mimo": "qwen2",
-}
+_LIKE = {**dict.fromkeys(("aquila", "skywork", "xverse", "yi"), "llama"), "mimo": "qwen2"}
 """Types of a folder's own code whose layers and tensors are those of another, a module for further tokens apart."""
 
 _ENCODERS, _SEQ2SEQ, _SOUND, _IMAGES = (keys.MODEL_TYPES[kind] for kind in ("encoders", "seq2seq", "sound", "images"))

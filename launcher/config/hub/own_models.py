@@ -27,9 +27,7 @@ from launcher.config.trust import sources as trust
 from launcher.spec import RunSpec
 
 CONFIG = hub.CONFIG
-BASE = "_base"
-"""The option whose values hold where a ``config.json`` says nothing."""
-
+BASE = "_base"  # The option whose values hold where a ``config.json`` says nothing.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _UNREAD_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth", "*.gguf")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")

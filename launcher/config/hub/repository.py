@@ -23,7 +23,6 @@ _PATIENCE_S = 15.0
 """Seconds for the whole answer; ``huggingface_hub`` itself would try for half a minute where there is no network."""
 
 _REQUEST_S = 5.0  # Seconds for each of the two requests within it.
-
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)/?\Z")
 
 

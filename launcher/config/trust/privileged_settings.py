@@ -33,9 +33,7 @@ _PLACED = re.compile(r"@(?:package\s+)?(\w+\.\w+)")
 """A key that a file of configuration groups puts its content, or that of another, below."""
 
 _LOOKS_UP = re.compile(r"\$\{.*:", re.DOTALL)  # A resolver of OmegaConf: ``${oc.env:HOME}``.
-
 _LEAVES = "leaves the working folder"
-
 _SHOWN = 60  # Characters of a value in a sentence; ``launch recipe trust`` shows all of it.
 
 

@@ -16,7 +16,6 @@ from launcher.estimate.rank.family import Family
 from launcher.spec import ModelSpec, RunSpec, edit
 
 __all__ = ["PROTOCOL", "Family", "check", "of"]
-
 PROTOCOL = Family  # The members that ``launcher.base.registry`` demands of a family that an installed package offers.
 
 

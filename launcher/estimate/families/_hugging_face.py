@@ -40,12 +40,8 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
 """Values that every model type here allows."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    **LEGAL,
-    "kv_lora_rank": (0,),
-    "num_experts": (0,),
-    "num_shared_experts": (0,),
-    "first_dense_layers": (0,),
-}
+    **LEGAL, "kv_lora_rank": (0,), "num_experts": (0,), "num_shared_experts": (0,), "first_dense_layers": (0,),
+}  # fmt: skip
 """LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
 
 _SAME = (
@@ -61,16 +57,12 @@ ACTIVATIONS = {"squared_relu": "relu2"}
 def common(model: ModelSpec) -> JsonObject:
     """Arguments that the classes of all relatives take."""
     return {
-        **{key: getattr(model, key) for key in _SAME},
-        "num_key_value_heads": model.key_value_heads,
-        "head_dim": model.head_size,
-        "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
+        **{key: getattr(model, key) for key in _SAME}, "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.head_size, "hidden_act": ACTIVATIONS.get(model.hidden_act, model.hidden_act),
         "rms_norm_eps": model.norm_epsilon,
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta, **(model.rope_parameters or {})},
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
+        "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
 
 
 def balanced_experts(model: ModelSpec) -> JsonObject:
@@ -186,27 +178,17 @@ def read_config(config: ConfigFile) -> JsonObject:
     heads = config.size("num_attention_heads")
     activation = config.activation("hidden_act")
     model = {
-        "family": "llama",
-        "num_hidden_layers": config.size("num_hidden_layers"),
-        "hidden_size": config.size("hidden_size"),
-        "intermediate_size": config.size("intermediate_size"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": _key_value_heads(config, heads),
+        "family": "llama", "num_hidden_layers": config.size("num_hidden_layers"),
+        "hidden_size": config.size("hidden_size"), "intermediate_size": config.size("intermediate_size"),
+        "num_attention_heads": heads, "num_key_value_heads": _key_value_heads(config, heads),
         "head_dim": None if config.get("head_dim") is None else config.size("head_dim"),
-        "vocab_size": config.size("vocab_size"),
-        "tie_word_embeddings": config.flag("tie_word_embeddings", False),
-        "hidden_act": activation,
-        "normalization": "rmsnorm",
-        "position_embedding": "rope",
-        **config.rotary(),
-        "norm_epsilon": config.number("rms_norm_eps", 1e-6),
-        **_attention_biases(config),
-        "mlp_bias": _has(config, "mlp_bias"),
-        "qk_norm": config.model_type in ("qwen3", "qwen3_moe"),
-        "max_position_embeddings": config.size("max_position_embeddings"),
-        "dropout": 0.0,
+        "vocab_size": config.size("vocab_size"), "tie_word_embeddings": config.flag("tie_word_embeddings", False),
+        "hidden_act": activation, "normalization": "rmsnorm", "position_embedding": "rope", **config.rotary(),
+        "norm_epsilon": config.number("rms_norm_eps", 1e-6), **_attention_biases(config),
+        "mlp_bias": _has(config, "mlp_bias"), "qk_norm": config.model_type in ("qwen3", "qwen3_moe"),
+        "max_position_embeddings": config.size("max_position_embeddings"), "dropout": 0.0,
         "initializer_range": config.number("initializer_range", 0.02),
-    }
+    }  # fmt: skip
     model |= _window(config, model["num_hidden_layers"], model["max_position_embeddings"])
     config.default("head_dim")
     if activation != "silu":

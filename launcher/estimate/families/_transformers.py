@@ -21,9 +21,7 @@ _INDEX = 8  # A token index or an expert choice is an int64.
 _DOWN = ("down_proj", "c_proj")  # The last linear of an MLP, in Llama and in GPT-2.
 _PROJECTION = ("o_proj", "c_proj")  # What reads the output of attention, in Llama and in GPT-2.
 _FP32 = 4
-OUTPUT, STREAM = "output of the norm", "residual stream"
-"""Names of what the linears of a module read, and save."""
-
+OUTPUT, STREAM = "output of the norm", "residual stream"  # Names of what the linears of a module read, and save.
 _STATISTIC = 4  # A mean, a reciprocal deviation or a log-sum-exp is an fp32 number.
 
 

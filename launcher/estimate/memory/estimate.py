@@ -38,7 +38,6 @@ class Backend(Protocol):
     @abstractmethod
     def framework(self) -> str:
         """The name under which ``residuals.json`` has the measured runs that its error band is of."""
-        ...
 
     def runs_on(self, spec: RunSpec) -> str | None:
         """The engine whose other frameworks' error band is its own where it has too few measured runs."""
@@ -51,17 +50,14 @@ class Backend(Protocol):
     @abstractmethod
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """Its meaning of ``precision=``, format by format."""
-        ...
 
     @abstractmethod
     def engine(self, spec: RunSpec) -> EngineTraits:
         """The implementation that runs."""
-        ...
 
     @abstractmethod
     def overheads(self, rank: RankModel) -> Iterable[MemoryTerm]:
         """Buffers and temporaries that only it has."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

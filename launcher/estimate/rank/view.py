@@ -76,7 +76,6 @@ class Strategy(Protocol):
     @property
     def apply(self) -> Apply:
         """``apply(view, spec) -> view``: the view with this strategy's share taken."""
-        ...
 
 
 class Apply(Protocol):
@@ -84,7 +83,6 @@ class Apply(Protocol):
 
     def __call__(self, view: RankView, spec: RunSpec) -> RankView:
         """Return the narrowed view."""
-        ...
 
 
 def whole(spec: RunSpec, stage: int = 0) -> RankView:

@@ -22,12 +22,10 @@ from launcher.estimate.speed.card import Card
 from launcher.spec.values import Dtype, beside_products
 
 CONSTANTS = Path(__file__).with_name("attention.json")
-
 _GENERATIONS = ((12.0, "A100-SXM-80GB"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (0.0, "A100-SXM-80GB"))
 """The measured card of a compute capability and above; 12 (RTX PRO 6000) has the instructions of an A100 alone."""
 
 _BLOCK = 128  # Queries of a block.
-
 _BACKWARD = 2.5 / (0.98 / 1.13)
 """Five products where the forward pass has two, at 0.98 / 1.13 of its throughput: SimuMax's a100_pcie.json (Apache-2.0,
 MooreThreads/SimuMax@4dcaae51)."""

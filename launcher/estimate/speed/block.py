@@ -25,8 +25,7 @@ _DEQUANTISED = 2.6
 """Bytes of a parameter in 4 bits that each pass reads (0.5 with its constants) and writes as 16 bits (bitsandbytes)."""
 
 
-_DORA_KERNELS = 14
-"""Kernels of DoRA beside LoRA's, of each adapted layer (``DoraLinearLayer.forward``)."""
+_DORA_KERNELS = 14  # Kernels of DoRA beside LoRA's, of each adapted layer (``DoraLinearLayer.forward``).
 
 
 class BlockPasses(NamedTuple):

@@ -22,11 +22,8 @@ from launcher.estimate.speed import tuner
 from launcher.estimate.speed.network import Group, Network, group_of
 
 __all__ = ["TABLES", "Group", "Kind", "Network", "group_of", "seconds"]
-
 TABLES = Path(__file__).with_name("collectives.json")
-
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send", "broadcast"]
-
 SEND = 0.8
 """Share of a NIC's bandwidth that a message between nodes reaches (AMD-AGI/Primus@fd1eeabb, ``collective_args.py``)."""
 
@@ -34,7 +31,6 @@ EXCHANGE_LATENCY = ((2, 37e-6), (4, 42e-6), (8, 60e-6), (16, 98e-6), (32, 290e-6
 """Seconds before an all-to-all's first byte, by nodes of 8 H100 (meta-pytorch/autoparallel@a54c2529)."""
 
 EXCHANGE_LOSS = 0.44  # An all-to-all over n nodes reaches ``1 - 0.44/n`` of the NICs' bandwidth (same source).
-
 XGMI_COLLECTIVE, XGMI_MESSAGE = 0.70, 0.80
 """Shares of a link's bandwidth that collectives and messages reach on AMD's Instinct cards.
 
@@ -43,7 +39,6 @@ For those no table of an open licence is at hand. Source of these constants: AMD
 """
 
 XGMI_MESH = 0.88  # What is left of it in an all-to-all over the mesh.
-
 XGMI_FIXED = {"all_reduce": 200e-6, "all_to_all": 150e-6, "all_gather": 100e-6, "reduce_scatter": 100e-6, "send": 0.0}
 """Seconds of a collective of no bytes. A gather and a scatter, not given, count as the halves of an all-reduce."""
 

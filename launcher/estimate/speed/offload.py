@@ -33,7 +33,6 @@ _ACTIVATIONS = (
     "torch/autograd/graph.py, save_on_cpu; megatron/core/pipeline_parallel/fine_grained_activation_offload.py"
 )
 _SOURCE = "ZeRO-Offload, arXiv:2101.06840; deepspeed/runtime/zero (0.19), CPUOffloadPolicy of FSDP2"
-
 _SWAPPING = "DeepSpeed 0.19.8 runtime/swap_tensor; ZeRO-Infinity, arXiv:2104.07857"
 
 

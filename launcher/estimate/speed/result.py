@@ -11,22 +11,14 @@ from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.terms import COMMUNICATION, PARTS, SpeedTerm, StepPart
 from launcher.spec import RunSpec
 
-OF_CPU = "the speed of a CPU is not modelled"
-"""The reason why the speed of a run without GPUs is unknown."""
-
+OF_CPU = "the speed of a CPU is not modelled"  # The reason why the speed of a run without GPUs is unknown.
 NOISE = 1e-9  # Seconds below which a term is a rounding error.
 
 _NAMES = {
-    "memory_bound": "memory-bound",
-    "loss": "loss",
-    "recompute": "recomputation",
-    "host": "launching kernels",
-    "tensor": "tensor parallel",
-    "context": "context parallel",
-    "expert": "expert parallel",
-    "checkpoint": "checkpoints",
-    "waiting": "waiting for stragglers",
-}
+    "memory_bound": "memory-bound", "loss": "loss", "recompute": "recomputation", "host": "launching kernels",
+    "tensor": "tensor parallel", "context": "context parallel", "expert": "expert parallel",
+    "checkpoint": "checkpoints", "waiting": "waiting for stragglers",
+}  # fmt: skip
 """Names of parts that are not simply their words."""
 
 _HOUR = 3600
@@ -150,22 +142,12 @@ class SpeedEstimate:
             if term.part in COMMUNICATION and term.seconds > NOISE
         ]
         return {
-            "tokens_per_second": self.tokens_per_second,
-            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
-            "low": self.low,
-            "high": self.high,
-            "step_seconds": self.step_seconds,
-            "mfu": self.mfu,
-            "model_flops": self.model_flops,
-            "bubble": self.bubble,
-            "hfu": self.hfu,
-            "gpu_hours": self.gpu_hours(spec),
-            "price": self.price(spec),
-            "constant": {**_stated(self.constant), "calibration": calibration.version()},
-            "crowded": self.crowded,
-            "parts": parts,
-            "communication": traffic,
-        }
+            "tokens_per_second": self.tokens_per_second, "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "low": self.low, "high": self.high, "step_seconds": self.step_seconds, "mfu": self.mfu,
+            "model_flops": self.model_flops, "bubble": self.bubble, "hfu": self.hfu, "gpu_hours": self.gpu_hours(spec),
+            "price": self.price(spec), "constant": {**_stated(self.constant), "calibration": calibration.version()},
+            "crowded": self.crowded, "parts": parts, "communication": traffic,
+        }  # fmt: skip
 
 
 def name_of(part: str) -> str:

@@ -35,7 +35,6 @@ after its last."""
 
 _HIDING = 0.9  # Share of a block's compute behind which the next one's gathering hides.
 _SPREAD = 0.02  # Standard deviation of the speed of GPUs of one kind.
-
 _ZERO = "arXiv:1910.02054, section 7; launcher/estimate/speed/collectives.py"
 
 

@@ -17,7 +17,6 @@ type StepPart = Literal[
 ]  # fmt: skip
 
 PARTS: tuple[StepPart, ...] = get_args(StepPart.__value__)
-
 COMMUNICATION: tuple[StepPart, ...] = ("tensor", "context", "expert", "pipeline", "data")
 """Parts that are traffic between ranks."""
 

@@ -14,7 +14,6 @@ from math import log2
 from typing import NamedTuple
 
 US, GB = 1e-6, 1e9
-
 USABLE = 48 / 50
 """Share of a NIC's 50e9 bytes/s that NCCL counts on: 48e9; measured on a ConnectX-7: 48.5e9 (aliyun/SimAI@cef83f9d)."""
 

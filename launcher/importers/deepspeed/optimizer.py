@@ -12,7 +12,6 @@ from launcher.importers.deepspeed.reading import Reading
 
 BLOCK = "optimizer"
 _TYPE = f"{BLOCK}.type"
-
 _OPTIMIZERS = {**dict.fromkeys(("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"), "adamw"), "sgd": "sgd"}
 """Those that backend=deepspeed runs; ``Adam`` is AdamW unless ``adam_w_mode`` is false (``ops/adam/fused_adam.py``)."""
 

@@ -28,7 +28,6 @@ _UNCOUNTED: Mapping[str, tuple[object, str]] = _TABLE["uncounted"]
 
 _IDLE: Mapping[str, str] = _TABLE["idle"]  # Keys and blocks without effect on a run here, with the reason.
 _ABSENT: Mapping[str, str] = _TABLE["absent"]  # Features that the run does not have, and what it does in their place.
-
 _PRINTING = ("comms_logger", "flops_profiler", "timers")
 """Blocks with a switch that DeepSpeed alone acts on: what it prints."""
 

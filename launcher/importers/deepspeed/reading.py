@@ -16,9 +16,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN
 from launcher.importers import _reading
 
-AUTO = "auto"
-"""The word for what the program that reads the file fills in."""
-
+AUTO = "auto"  # The word for what the program that reads the file fills in.
 _COUNTED = 1000  # From here on a whole number that is written as 1e3 is a count.
 _SHOWN = 40  # Characters of a text that is not understood in a message.
 

@@ -8,7 +8,6 @@ from launcher.importers.deepspeed.reading import Reading
 
 BLOCK = "zero_optimization"
 _STAGE = f"{BLOCK}.stage"
-
 _COUNTS = {key: f"zero.{key}" for key in ("reduce_bucket_size", "allgather_bucket_size")}
 _COUNTS_OF_STAGE_3: Mapping[str, str] = {"sub_group_size": "zero.sub_group_size"} | {
     f"{prefix}{key}": f"zero.{key}"

@@ -19,9 +19,7 @@ from launcher.importers.megatron.parse import parse
 from launcher.importers.megatron.reader import Reader, ledger_of
 from launcher.importers.megatron.vocabulary import multiple
 
-HAS_VARIABLES = True
-"""A list may be a script, whose variables ``--set`` gives."""
-
+HAS_VARIABLES = True  # A list may be a script, whose variables ``--set`` gives.
 _SOURCE = "a Megatron-LM argument list"
 _EXTRA_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _LOCAL = "backend.extra.transformer-impl"
@@ -60,14 +58,9 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     )
     tracking, project = data_and_saves.tracker(reader)
     choose = {
-        "parallel": layout.preset(degrees),
-        "zero": layout.zero(reader),
-        "precision": compute,
-        "checkpointing": recompute,
-        **source,
-        **stepped,
-        **tracking,
-    }
+        "parallel": layout.preset(degrees), "zero": layout.zero(reader), "precision": compute,
+        "checkpointing": recompute, **source, **stepped, **tracking,
+    }  # fmt: skip
     settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches, **layout.graphs(reader)}
     settings |= steps_and_optimizer.steps(reader, batches) | optimizer | data | data_and_saves.saves(reader) | project
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)

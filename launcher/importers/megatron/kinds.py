@@ -16,15 +16,11 @@ _VISION_LANGUAGE = "a model of images and text"
 _RETRIEVAL = "a retriever (inverse cloze task)"
 _HYBRID = "a hybrid of attention and Mamba layers"
 _REINFORCED = "reinforcement learning (GRPO), with a model that generates beside the one that learns"
-
-ARGUMENTS = names_table("models")
-"""Arguments that only such a model has; a name that ends in ``*`` is a beginning."""
-
+ARGUMENTS = names_table("models")  # Arguments that only such a model has; a name that ends in ``*`` is a beginning.
 _INFERENCE = "inference, which generates text"
 _EVALUATION = "an evaluation of a trained model"
 _CONVERSION = "a conversion of a checkpoint"
 _PREPARATION = "a preparation of data"
-
 TRAINS_NOTHING = names_table("trains_nothing")
 """Arguments that only such a program has; a name that ends in ``*`` is a beginning."""
 
@@ -37,15 +33,11 @@ _MODES = (
 """Programs that train nothing, and what ``MODE`` of a functional test says, by a part of their names."""
 
 _PROGRAMS = (
-    (r"vlm|multimodal|llava|mimo|clip", _VISION_LANGUAGE),
-    (r"vision|vit\b|dino|imagenet", "an image model"),
-    (r"retro", "Retro, which retrieves neighbours of its text"),
-    (r"(^|_)ict|biencoder|realm|retriev", _RETRIEVAL),
-    (r"t5", "T5, an encoder and a decoder"),
-    (r"bert", "BERT"),
-    (r"mamba|hybrid", _HYBRID),
+    (r"vlm|multimodal|llava|mimo|clip", _VISION_LANGUAGE), (r"vision|vit\b|dino|imagenet", "an image model"),
+    (r"retro", "Retro, which retrieves neighbours of its text"), (r"(^|_)ict|biencoder|realm|retriev", _RETRIEVAL),
+    (r"t5", "T5, an encoder and a decoder"), (r"bert", "BERT"), (r"mamba|hybrid", _HYBRID),
     (r"(^|_)(rl|grpo|ppo|dpo)(_|$)", _REINFORCED),
-)
+)  # fmt: skip
 """Programs by a part of their names: ``pretrain_t5.py``, ``pretrain_vision_classify.py``."""
 
 _VALUES = (

@@ -82,15 +82,10 @@ def hybrid_model(reader: Reader, found: Pattern, settings: Settings) -> Settings
     }
     reader.switch("is-hybrid-model", f"{_SAYS}.pattern")
     return {
-        **settings,
-        "family": "hybrid",
-        "num_hidden_layers": len(found.layers),
-        "mtp_layers": len(found.further),
-        "num_shared_experts": 0,
-        "first_dense_layers": 0,
-        "attention_output_bias": settings["mlp_bias"] or None,
+        **settings, "family": "hybrid", "num_hidden_layers": len(found.layers), "mtp_layers": len(found.further),
+        "num_shared_experts": 0, "first_dense_layers": 0, "attention_output_bias": settings["mlp_bias"] or None,
         "extra": extra,
-    }
+    }  # fmt: skip
 
 
 _NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}

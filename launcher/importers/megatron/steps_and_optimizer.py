@@ -16,7 +16,6 @@ _SCHEDULES = {
 }
 """Megatron-LM's names of schedules, and ours."""
 _DECAYS = ("exponential", "linear", "cosine", "minus_sqrt")  # Shapes of WSD's decay; the first is the default.
-
 _LENGTHS = ("seq-length", "encoder-seq-length")
 
 

@@ -10,9 +10,7 @@ from launcher.base.files import JsonObject
 from launcher.config.ledger import OPEN, Settings
 from launcher.importers.megatron.reader import Reader, first
 
-GPT2_VOCABULARY = 50257
-"""Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads."""
-
+GPT2_VOCABULARY = 50257  # Entries of the ``vocab.json`` of GPT-2, which ``GPT2BPETokenizer`` reads.
 TIKTOKEN_VOCABULARY = 1 << 17
 """``DEFAULT_TIKTOKEN_MAX_VOCAB`` of ``core/tokenizers/text/libraries/tiktoken_tokenizer.py``."""
 

@@ -21,7 +21,6 @@ _LISTED = re.compile(r"[@*]|(ARGS?|OPTS?|OPTIONS?|FLAGS?|EXTRA|PARAMS?|CONFIGS?)
 _PLACE = re.compile(r"(dir|path|name|file|cache|project|entity|prefix|id|model)\Z|^(save|load|wandb|tensorboard)")
 """Arguments of which a value that hangs on a condition is no more than a value that is not known."""
 _OPEN = (("",), (OPEN,))  # Words of an argument whose value the file leaves open.
-
 _COUNTS = ("nnodes", "nproc-per-node")
 _LINE = re.compile(r"line_\d+")
 

@@ -24,10 +24,8 @@ from launcher.preflight.measured.file import Row
 from launcher.spec import RunSpec
 
 LEAST_LAYOUTS = 3  # Of fewer the median is that of one run or two, which may be unlike the run that is asked about.
-
 _WEIGHT = calibration.LEAST_ROWS  # Runs that the shipped band counts as: the fewest for which one is shipped.
 _Z = 1.645  # Standard deviations of a normal distribution within which nine of ten values are, as in the shipped band.
-
 _SMALLER = 100
 """Times by which a measured checkpoint may be smaller than one that is asked about, if it has less than a GiB: of small
 ones the seconds are those of opening files and of waiting for each other, and say nothing of bytes."""

@@ -25,19 +25,13 @@ from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
 
 MOST_ROWS = 2000  # Rows that are read, the newest: some hundred milliseconds at most.
-
 _MOST_BYTES = 4 << 20
 _PATIENCE_S = 10.0  # Seconds that a job's end waits for a lock on the file.
-
 _POLL_S = 0.02
-
 SCHEMA = 1
-
 LONGEST_LINE = 1 << 13  # Bytes of a line; one of ours has about a thousand.
-
 _LONGEST_TEXT = 1000
 _MOST_VERSIONS = 20
-
 _MOST = 10**18  # No number of tokens, GPUs or bytes a second is larger.
 
 

@@ -27,7 +27,6 @@ from launcher.worker.engine import Context
 from launcher.worker.fsdp import sharding
 
 _TOKENS = 2  # Their dimension in (batch, heads, tokens, head size).
-
 _KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
 """Kernels of ring attention; torch's plain attention would see the tokens of one rank in the wrong order."""
 

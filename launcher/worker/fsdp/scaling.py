@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from launcher.worker.engine import Context, LossScale
 
-INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000
-"""Torch's own defaults (``torch.amp.GradScaler``)."""
+INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # Torch's own defaults (``torch.amp.GradScaler``).
 
 
 class Scaler:
@@ -90,5 +89,4 @@ class _OverAllRanks(GradScaler):
                 dist.all_reduce(found, op=dist.ReduceOp.MAX)
 
 
-_SAVED = {"scale": "scale", "steps": "_growth_tracker"}
-"""Names in a checkpoint, and torch's own."""
+_SAVED = {"scale": "scale", "steps": "_growth_tracker"}  # Names in a checkpoint, and torch's own.

@@ -23,9 +23,7 @@ from launcher.worker.model.network import base
 from launcher.worker.observe.structure import Structure, linears, structure
 from launcher.worker.trace.one_depth import gpu_kernels
 
-_CHUNK = 64
-"""Tokens that every scan without a ``chunk_size`` of its own takes at once, or a divisor of it."""
-
+_CHUNK = 64  # Tokens that every scan without a ``chunk_size`` of its own takes at once, or a divisor of it.
 _CHUNKS = (3, 5, 7)
 """Lengths in chunks: more than one, and odd, so that no activation is as large as a matrix of a layer."""
 

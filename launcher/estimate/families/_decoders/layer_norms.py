@@ -20,7 +20,6 @@ _ALL: Mapping[str, Any] = {"input_bias": True, "output_bias": True, "mlp_bias": 
 _HEAD_NORMS: Mapping[str, Any] = {"head_norms": ("q_layernorm", "k_layernorm"), "with_head_norms": "qk_layernorm"}
 _OF_RESIDUALS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _OF_HIDDEN = ("hidden_dropout", "attention_dropout")
-
 _LAYER = Decoder(config="", norm="layernorm", norm_code="kernel", norm_bias=True)
 _NO_WEIGHTS = replace(_LAYER, norm_bias=False)
 _COHERE = replace(_NO_WEIGHTS, norm_code="cohere", **_PARALLEL, **_SOME, logits_factor="logit_scale")

@@ -13,9 +13,7 @@ from launcher.importers.megatron.shell.follower import Command, Follower
 from launcher.importers.megatron.shell.parameters import Value
 from launcher.importers.megatron.shell.tree import Assignment, Heredoc, Simple, Statement
 
-DECLARE = frozenset({"declare", "typeset", "local", "export", "readonly"})
-"""Commands whose words are assignments."""
-
+DECLARE = frozenset({"declare", "typeset", "local", "export", "readonly"})  # Commands whose words are assignments.
 _WORD = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)\Z", re.DOTALL)
 _ELEMENT = re.compile(r"\[([^\]]*)\]=(.*)\Z", re.DOTALL)
 _MOST_ELEMENTS = 10_000  # Elements of an array that is set by index; a list of arguments has some hundreds.
@@ -184,18 +182,12 @@ def _added(item: Assignment, before: Value | None, text: str) -> Value:
 
 _BUILTINS: Mapping[str, Callable[[Builtins, Simple, list[str]], Truth]] = {
     **dict.fromkeys((":", "true"), lambda _self, _node, _fields: YES),
-    **dict.fromkeys(("false", "getopts"), lambda _self, _node, _fields: NO),
-    "exit": Builtins._exit,
-    **dict.fromkeys(("return", "break", "continue"), Builtins._leave),
-    "set": Builtins._set,
-    "shift": Builtins._shift,
-    "unset": Builtins._unset,
-    "eval": Builtins._eval,
-    **dict.fromkeys(("source", "."), Builtins._source),
-    "let": Builtins._let,
-    **dict.fromkeys(("[", "test"), Builtins._test_command),
+    **dict.fromkeys(("false", "getopts"), lambda _self, _node, _fields: NO), "exit": Builtins._exit,
+    **dict.fromkeys(("return", "break", "continue"), Builtins._leave), "set": Builtins._set, "shift": Builtins._shift,
+    "unset": Builtins._unset, "eval": Builtins._eval, **dict.fromkeys(("source", "."), Builtins._source),
+    "let": Builtins._let, **dict.fromkeys(("[", "test"), Builtins._test_command),
     **dict.fromkeys(("read", "mapfile", "readarray"), Builtins._read),
-}
+}  # fmt: skip
 
 
 # Programs.

@@ -21,10 +21,8 @@ _RANGE = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?\Z")
 _COST = 20  # Characters that cost as much as one ``$`` does.
 _COST_OF_A_COMMAND = 40  # Characters that cost as much as it does to read one command.
 _SHOWN = 60  # Characters of a command in a mark.
-
 _SUM = re.compile(r"[\d\s()*/%+-]+\Z")
 _MOST_OF_A_RANGE = 1000  # Words of ``{1..N}``; scripts of trainings count nodes and layers.
-
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 

@@ -14,7 +14,6 @@ from launcher.importers.megatron.shell.parser import parse
 from launcher.importers.megatron.shell.tree import Body, Heredoc, ShellError, Statement
 
 _DEEPEST = 30  # Functions and scripts in one another, far below Python's own limit of calls.
-
 _SETUP = ("activate", "conda", "profile", "bashrc", "setvars", "modules", "venv", "lmod")
 """In names of files that are sourced: these prepare a machine and hold no argument."""
 

@@ -17,7 +17,6 @@ type Value = str | tuple[str, ...] | dict[str, str]
 
 _PIECES = re.compile(r"(?:[^\s\0]|\0[^\0]*\0)+|\s+")
 _MOST_FLAGS = 12  # Arguments in a message about one decision.
-
 _MOST_WORK = 3 << 18
 """Characters that a script may read or write, in about a second; a script of a training needs some thousands."""
 

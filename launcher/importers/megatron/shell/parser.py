@@ -14,7 +14,6 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 _REDIRECTION = re.compile(r"\d*(<<<|<<-|<<|>>|>&|<&|<>|>\||&>>|&>|<|>)(?!\()")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _MOST_COMMANDS = 10_000  # Commands of one script; each costs the reader some microseconds.
-
 _EVALUATING = {"eval", "let", "command", "builtin"}
 _ARRAYS = {"declare", "typeset", "local", "export", "readonly"}
 _FUNCTION = re.compile(r"([\w.:-]+)[ \t]*\([ \t]*\)")

@@ -6,9 +6,7 @@ import fnmatch
 import re
 from functools import lru_cache
 
-MOST = 1000
-"""Characters of a text that is matched piece by piece, which takes a time that grows with their square."""
-
+MOST = 1000  # Characters of a text that is matched piece by piece, which takes a time that grows with their square.
 _SPECIAL = re.compile(r"[*?\[\\]")
 _EXTENDED = re.compile(r"([@!*+?])\(([^()]*)\)\Z")
 _REGEX = re.compile(r"[^()*+{}?\\]*(?:\([\w.|-]*\))?(?:\[[^\]]+\]|[^()*+{}?\\])?[*+]?\$?\Z")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEEPEST = 40
-"""Statements, quotes, tests or sums in one another, far below Python's own limit of calls."""
+DEEPEST = 40  # Statements, quotes, tests or sums in one another, far below Python's own limit of calls.
 
 
 class ShellError(ValueError):

@@ -35,23 +35,18 @@ class Kind(Protocol):
 
     def weights(self, part: Part) -> list[Weight]:
         """Its parameters, each with its split among tensor parallel ranks."""
-        ...
 
     def readers(self, part: Part) -> tuple[str, ...]:
         """The linears that read the output of the norm before it."""
-        ...
 
     def saved(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
         """Tensors that its forward pass saves, beside those of the norm before it and the norm's output."""
-        ...
 
     def gradients(self, part: Part, engine: EngineTraits) -> list[SavedTensor]:
         """Tensors that its backward pass has at most beyond those that are saved until then."""
-        ...
 
     def scans(self, part: Part, size: int) -> Scans:
         """The kernels of one token that multiply no weight and are not attention's, by the bytes of an element."""
-        ...
 
 
 @cache

@@ -22,7 +22,6 @@ MODULE: Module = "mixer"
 ATTENDS = False
 PACKAGES = ("flash-linear-attention", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ()
-
 _FP32 = 4
 _CHUNK = 64  # Tokens of a chunk, in torch as in the kernels.
 

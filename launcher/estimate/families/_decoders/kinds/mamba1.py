@@ -21,7 +21,6 @@ MODULE: Module = "mixer"
 ATTENDS = False
 PACKAGES = ("mamba-ssm", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ("dt_proj",)  # The class reads its weight and leaves its module out.
-
 _FP32 = 4
 _KERNEL_CHUNK = 2048  # Tokens of which the kernel keeps a state (``csrc/selective_scan/selective_scan.cpp``).
 

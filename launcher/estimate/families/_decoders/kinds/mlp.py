@@ -19,7 +19,6 @@ MODULE: Module = "mlp"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
-
 _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 """Tensors that an activation saves besides its output, where it is not its input alone."""
 
