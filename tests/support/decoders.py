@@ -69,6 +69,26 @@ _DELTA: dict[str, Any] = {
 _OF_KIND |= {
     "bamba": {**_MAMBA, "mamba_chunk_size": 8, "attn_layer_indices": [1]},
     "granitemoehybrid": {**_MAMBA, "mamba_chunk_size": 8, "layer_types": ["mamba", "attention"]},
+    "falcon_h1": {
+        **_MAMBA,
+        "mamba_chunk_size": 8,
+        "mamba_d_ssm": 128,
+        "lm_head_multiplier": 0.5,
+        "key_multiplier": 0.7,
+        "attention_in_multiplier": 0.9,
+        "ssm_in_multiplier": 1.25,
+        "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9],
+        "mlp_multipliers": [0.9, 0.8],
+    },
+    "llama4_text": {
+        "intermediate_size_mlp": 80,
+        "layer_types": None,
+        "no_rope_layers": [1, 0],
+        "moe_layers": [1],
+        "attention_chunk_size": WINDOW,
+        "floor_scale": 8,
+    },
+    "mimo_v2_flash": {"v_head_dim": 12, "mlp_layer_types": ["dense", "sparse"]},
     "jamba": {
         "mamba_d_state": 4,
         "mamba_dt_rank": 6,
@@ -204,7 +224,8 @@ def _networks(kind: str) -> tuple[Any, Any, RunSpec]:
 def saved(kind: str, layer: int = 1) -> tuple[int, int]:
     """Bytes of the storages that a block's forward pass saves, each once, and those of the formula, in bf16."""
     torch = _torch()
-    document = tiny(kind, **({"sliding_window": 64} if "sliding_window" in values.defaults(kind) else {}))
+    windows = ("sliding_window", "attention_chunk_size")
+    document = tiny(kind, **{key: 64 for key in windows if key in values.defaults(kind)})
     spec = spec_of(document)
     network = import_module("launcher.worker.model.network")
     made = network.network(spec.model, torch.bfloat16)

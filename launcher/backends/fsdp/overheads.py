@@ -81,7 +81,8 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     block, n = rank.compute_parameters(rank.largest_block), min(rank.layers, 2)
     if reshards(rank.spec):
         yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
-        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=block)
+        last = rank.compute_parameters(rank.last_block.elements) if rank.blocks else 0
+        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=last)
         yield _gathered(rank, ("block_backward",), "root + n * block", n=n, block=block)
         next_ahead = 2 if rank.layers > 2 else 1
         yield _gathered(rank, ("next_block_backward",), "root + n * block", n=next_ahead, block=block)

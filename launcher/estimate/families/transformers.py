@@ -22,6 +22,7 @@ traits = FamilyTraits(
     mask=windows.mask,
     window=windows.window,
     attends=layers.attends,
+    computed=layers.computed,
     scans=layers.scans,
     sums=layers.sums,
     packages=layers.packages,

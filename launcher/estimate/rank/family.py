@@ -56,6 +56,10 @@ def _nothing(model: ModelSpec) -> tuple[str, ...]:
     return ()
 
 
+def _as_it_is(model: ModelSpec) -> ModelSpec:
+    return model
+
+
 def _two_sums(model: ModelSpec, layer: int) -> int:
     return 2
 
@@ -106,6 +110,8 @@ class FamilyTraits:
     # The packages whose kernels its layers are on a GPU, and its linears that no adapter may wrap.
     packages: Callable[[ModelSpec], tuple[str, ...]] = _nothing
     unwrapped: Callable[[ModelSpec], tuple[str, ...]] = _nothing
+    # The model whose products are computed: where each expert takes every token, that with all of them chosen.
+    computed: Callable[[ModelSpec], ModelSpec] = _as_it_is
     # The sums with the residual stream in a block.
     sums: Callable[[ModelSpec, int], int] = _two_sums
     # True if a router's weights of experts are cast to the compute format.

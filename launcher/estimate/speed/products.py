@@ -111,4 +111,5 @@ def head_sizes(model: ModelSpec) -> tuple[int, int]:
     """Elements of a query head and of a value head."""
     if model.kv_lora_rank:
         return model.qk_nope_head_dim + model.qk_rope_head_dim, model.v_head_dim
-    return model.head_size, model.head_size
+    value = model.extra.get("v_head_dim")
+    return model.head_size, value if type(value) is int else model.head_size

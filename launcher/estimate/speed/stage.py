@@ -94,7 +94,7 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
     layers, trained = rank_layers(key.cut, stage), key.adapter.name == "none"
     forward = backward = again = NOTHING
     for _, layer, count in kinds_of(key.family, key.model, layers, first_apart=not trained):
-        own = BlockKey(key.family, key.model, key.adapter, layer)
+        own = BlockKey(key.family, key.family.traits.computed(key.model), key.adapter, layer)
         ahead, behind, repeated = block(own, blocks, key.checkpointing)
         forward, backward = forward.plus(ahead.times(count)), backward.plus(behind.times(count))
         again = again.plus(repeated.times(_recomputed(key, len(layers), count)))

@@ -81,6 +81,13 @@ def network(model: ModelSpec, dtype: torch.dtype, attention: Callable[..., Any] 
     return made
 
 
+def narrow(made: Any, spec: RunSpec) -> None:
+    """Hold the numbers that Falcon-H1 multiplies a projection with in the projection's format, which FSDP leaves."""
+    for module in made.modules():
+        if hasattr(module, "mup_vector"):
+            module.mup_vector = module.mup_vector.to(DTYPES[spec.precision.compute])
+
+
 def _attention_name(model: ModelSpec) -> str:
     found = families.of(model).transformers_config(model)
     own = found is not None and found.own_attention
@@ -90,23 +97,28 @@ def _attention_name(model: ModelSpec) -> str:
 def masks(made: Any, length: int, like: torch.Tensor) -> dict[str, Any]:
     """The mask of attention with a window, where the kernel is told nothing of it; one serves all layers."""
     settings = made.config
-    window, kinds = getattr(settings, "sliding_window", None), getattr(settings, "layer_types", None)
-    needless = kinds is not None and "sliding_attention" not in kinds
+    chunk, kinds = getattr(settings, "attention_chunk_size", None), getattr(settings, "layer_types", None)
+    window, word = (
+        (chunk, "chunked_attention") if chunk else (getattr(settings, "sliding_window", None), "sliding_attention")
+    )
+    needless = kinds is not None and word not in kinds
     if settings._attn_implementation != CAUSAL_SDPA or not window or length <= window or needless:
         return {}
-    band = _band(length, window, like)[None, None]
+    band = _band(length, window, like, chunked=bool(chunk))[None, None]
     if kinds is None:
         return {"attention_mask": band}
-    return {"attention_mask": {"full_attention": None, "sliding_attention": band}}
+    return {"attention_mask": {"full_attention": None, word: band}}
 
 
-def _band(length: int, window: int, like: torch.Tensor) -> torch.Tensor:
+def _band(length: int, window: int, like: torch.Tensor, *, chunked: bool) -> torch.Tensor:
     """Numbers to add to the scores of a query (row) and a key, made in rows: all pairs at once take many times more."""
     band = torch.full((length, length), torch.finfo(like.dtype).min, dtype=like.dtype, device=like.device)
     places = torch.arange(length, device=like.device)
     for first in range(0, length, _ROWS):
-        behind = places[first : first + _ROWS, None] - places[None, :]
-        band[first : first + _ROWS].masked_fill_((behind >= 0) & (behind < window), 0.0)
+        rows = places[first : first + _ROWS, None]
+        behind = rows - places[None, :]
+        near = rows // window == places[None, :] // window if chunked else behind < window
+        band[first : first + _ROWS].masked_fill_((behind >= 0) & near, 0.0)
     return band
 
 
@@ -141,6 +153,8 @@ class Nothing(nn.Module):
 
 def cut(made: Any, layers: Collection[int], *, first: bool, last: bool) -> None:
     """Reduce a network on the meta device to the chunk with these layers; its parameters keep their names."""
+    if first and last:
+        return
     base = made.base_model
     table, norm, every = ("wte", "ln_f", base.h) if hasattr(base, "h") else ("embed_tokens", "norm", base.layers)
     for index in range(len(every)):

@@ -57,6 +57,15 @@ _FAMILIES |= {
         *("model.intermediate_size=2048", "model.dropout=0.0", "model.hidden_act=gelu"),
         "model.tie_word_embeddings=false",
     ),
+    "llama4": (
+        *(*_DECODERS, "model.model_type=llama4_text", "model.qk_norm=true", "model.num_experts=4"),
+        *("model.num_experts_per_tok=1", "model.moe_intermediate_size=1376"),
+    ),
+    "mimo": (
+        *(*_DECODERS, "model.model_type=mimo_v2_flash", "model.attention=eager", "model.num_experts=4"),
+        *("model.num_experts_per_tok=2", "model.moe_intermediate_size=688"),
+        "model.extra={v_head_dim:48,sliding_window:128}",
+    ),
     "olmo2": (*_DECODERS, "model.model_type=olmo2", "model.qk_norm=true"),
 }
 _FRAMEWORKS = {
@@ -132,7 +141,7 @@ _FSDP = (
     "moe/fsdp/bf16/full/2/model.moe_intermediate_size=128",
     "llama/tp+sp/bf16/selective/4/model.tie_word_embeddings=true",
     "gpt/hsdp/bf16/none/4/optimizer.foreach=true/model.tie_word_embeddings=true",
-    *(f"{decoder}/fsdp/bf16/none/4" for decoder in ("gemma2", "gemma3", "gpt-oss", "neox", "olmo2")),
+    *(f"{decoder}/fsdp/bf16/none/4" for decoder in ("gemma2", "gemma3", "gpt-oss", "llama4", "mimo", "neox", "olmo2")),
     *(
         f"gemma3/fsdp/bf16/{mode}/4/model.extra={{sliding_window:128}}/model.num_hidden_layers=6"
         for mode in _MODES[::2]

@@ -10,6 +10,7 @@ from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
 _ROTARY = frozenset(TYPES) - {
+    "mimo_v2_flash",
     "bloom",
     "codegen",
     "gpt_bigcode",
@@ -29,6 +30,7 @@ _OLDER: Mapping[str, frozenset[str]] = {
     "rope_scaling": _ROTARY,
     "partial_rotary_factor": _ROTARY - {"bamba", "gemma3_text", "gpt_neox", "olmo3"},
     "rotary_dim": frozenset(("minimax_m2",)),
+    "sliding_window_size": frozenset(("mimo_v2_flash",)),
     "rotary_pct": frozenset(("gpt_neox",)),
     "rotary_emb_base": frozenset(("gpt_neox",)),
     "rope_local_base_freq": frozenset(("gemma3_text",)),
@@ -206,7 +208,7 @@ def facts(model: ModelSpec) -> dict[str, object]:
     wanted["position_embedding"] = found.fixed.get("position_embedding", "rope")
     wanted["attention_bias"] = values.flag(model, found.input_bias)
     wanted["mlp_bias"] = values.flag(model, found.mlp_bias)
-    wanted["qk_norm"] = values.norms_of_heads(model)
+    wanted["qk_norm"] = values.norms_of_heads(model, found)
     if "num_key_value_heads" in found.fixed and model.key_value_heads != model.num_attention_heads:
         wanted["num_key_value_heads"] = found.fixed["num_key_value_heads"]
     if found.fixed.get("num_key_value_heads") == 1:

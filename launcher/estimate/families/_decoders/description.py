@@ -22,6 +22,7 @@ class Step:
 
     norm: str  # The norm.
     kinds: tuple[str, ...]  # The modules of ``_decoders.kinds`` that describe what reads its output.
+    own: Mapping[str, Any] = field(default_factory=dict)  # Fields of the type's description that differ in this step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Experts:
     # True if the router scores by a sigmoid, in groups, on an fp32 copy of its input.
     wide: bool = False
     gated: bool = True  # True if an expert's activation is of a gate.
+    every: bool = False  # True if every expert computes every token, whatever the router chose.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +74,17 @@ class Decoder:
     input_bias: Bias = False  # The bias of ``inputs``.
     output_bias: Bias = False  # The bias of ``output``.
     head_norms: tuple[str, ...] = ()  # The norms of queries and of keys; empty without them.
-    # What one of them covers: a head, all heads, or each head with weights of its own.
-    head_norm_size: Literal["head", "all", "each"] = "head"
+    # What one of them covers: a head, all heads, or each head with weights of its own; "none" is a head, unweighted.
+    head_norm_size: Literal["head", "all", "each", "none"] = "head"
     head_norm_bias: bool = False  # True if they have a bias.
     head_norm_copies: str = ""  # What follows their name where each head has a module of its own.
     with_head_norms: str = ""  # The key that turns them on; empty where they are always there.
     sinks: bool = False  # True if each head has a learned sink.
+    # How eager attention's softmax is computed: in fp32, in the compute format of scores less their largest, or so of
+    # the scores as they are.
+    softmax: Literal["wide", "less largest", "narrow"] = "wide"
+    keys_factor: int = 1  # Heads of keys and values, by ``model.num_key_value_heads``.
+    value_width: str = ""  # The key of a head's width in values, where it is not that of queries.
     # True if queries are put together from a rotated and another part, and attention's output is then copied for its
     # projection.
     joins_queries: bool = False
@@ -112,6 +119,7 @@ class Decoder:
     mixer: str = "mixer"  # The module of a state space or of linear attention.
     # Its sizes, by the words of its kind: the class's keys, or numbers that the class has in any case.
     sizes: Mapping[str, str | int] = field(default_factory=dict)
+    scaled: bool = False  # True if each kind of a step reads a multiple of the norm's output, a tensor of its own.
     attends: bool = True  # True if some layer may have attention.
     gated_output: bool = False  # True if attention's output is multiplied with a sigmoid that its queries bring.
     # True if its class chooses among modules of its own by transformers' names of attention.

@@ -71,6 +71,32 @@ def _indexed(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return tuple(f"{'full' if layer in named else 'linear'}_attention mlp" for layer in range(layers))
 
 
+def _llama_4(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """Layers without rotation, which see all tokens, and experts at intervals, where no list names them."""
+    interval, step = value_of("no_rope_layer_interval") or 4, value_of("interleave_moe_layer_step") or 1
+    rotated = value_of("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(layers)]
+    named = _listed(value_of, layers) or tuple(f"{'chunked' if one else 'full'}_attention" for one in rotated)
+    routed = value_of("moe_layers")
+    routed = range(step - 1, layers, step) if routed is None else routed
+    return tuple(
+        f"{word} {'rotated' if one else 'unrotated'} {'moe' if layer in routed else 'mlp'}"
+        for layer, (word, one) in enumerate(zip(named, rotated, strict=False))
+    )
+
+
+def _mimo(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    """Full attention first and in every sixth layer, and an MLP first, where no list says otherwise."""
+    named = _listed(value_of, layers) or tuple(
+        f"{'full' if layer == 0 or (layer + 1) % 6 == 0 else 'sliding'}_attention" for layer in range(layers)
+    )
+    behind = _listed(value_of, layers, key="mlp_layer_types") or ("dense", *["sparse"] * (layers - 1))
+    return tuple(f"{word} {'moe' if mlp == 'sparse' else 'mlp'}" for word, mlp in zip(named, behind, strict=False))
+
+
+def _all_hybrid(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
+    return ("hybrid",) * layers
+
+
 def _alike(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return ("linear_attention",) * layers
 
@@ -135,6 +161,29 @@ _MAMBA_2: Mapping[str, str | int] = {
     "norm": 1,
 }
 
+_NO_ROTATION: Mapping[str, Any] = {"fixed": {"position_embedding": "none"}, "head_norms": ()}
+_LLAMA_4 = {
+    f"{seen}_attention {rotated} {behind}": (
+        Step(norm="input_layernorm", kinds=("attention",), own={} if rotated == "rotated" else _NO_ROTATION),
+        Step(norm="post_attention_layernorm", kinds=("scored_experts" if behind == "moe" else "mlp",)),
+    )
+    for seen in ("chunked", "full")
+    for rotated in ("rotated", "unrotated")
+    for behind in ("moe", "mlp")
+}
+_MIMO = {
+    f"{seen}_attention {behind}": (
+        Step(
+            norm="input_layernorm",
+            kinds=("attention",),
+            own={} if seen == "full" else {"sinks": True, "keys_factor": 2},
+        ),
+        Step(norm="post_attention_layernorm", kinds=("experts" if behind == "moe" else "mlp",)),
+    )
+    for seen in ("full", "sliding")
+    for behind in ("moe", "mlp")
+}
+
 TYPES: dict[str, Decoder] = {
     "bamba": Decoder(
         config="BambaConfig",
@@ -149,6 +198,59 @@ TYPES: dict[str, Decoder] = {
         steps=_two_norms("mamba2", "pre_ff_layernorm"),
         sizes=_MAMBA_2,
         legal={"z_loss_coefficient": (0.0, None)},
+    ),
+    "falcon_h1": Decoder(
+        config="FalconH1Config",
+        last="final_layernorm",
+        input_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        mixer="mamba",
+        mlp="feed_forward",
+        scaled=True,
+        layers=_all_hybrid,
+        steps={
+            "hybrid": (
+                Step(norm="input_layernorm", kinds=("mamba2", "attention")),
+                Step(norm="pre_ff_layernorm", kinds=("mlp",)),
+            )
+        },
+        sizes={**_MAMBA_2, "inner": "mamba_d_ssm", "norm": "mamba_rms_norm", "out_bias": "projectors_bias"},
+        logits_factor="lm_head_multiplier",
+    ),
+    "llama4_text": Decoder(
+        config="Llama4TextConfig",
+        input_bias="attention_bias",
+        output_bias="attention_bias",
+        head_norms=("qk_norm", "qk_norm"),
+        head_norm_size="none",
+        with_head_norms="use_qk_norm",
+        softmax="narrow",
+        attentions=("sdpa", "eager"),
+        mlp="feed_forward",
+        mlp_width="intermediate_size_mlp",
+        experts=Experts(
+            name="feed_forward",
+            router="router",
+            transposed=True,
+            shared="feed_forward.shared_expert",
+            shared_width="intermediate_size",
+            every=True,
+        ),
+        layers=_llama_4,
+        steps=_LLAMA_4,
+        legal={**_NO_LOSS, "router_jitter_noise": (0.0, 0)},
+    ),
+    "mimo_v2_flash": Decoder(
+        config="MiMoV2FlashConfig",
+        input_bias="attention_bias",
+        softmax="less largest",
+        value_width="v_head_dim",
+        attentions=("eager",),
+        experts=Experts(wide=True),
+        layers=_mimo,
+        steps=_MIMO,
+        legal=_NO_LOSS,
     ),
     "nemotron_h": Decoder(
         config="NemotronHConfig",

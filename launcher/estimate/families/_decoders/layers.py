@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from launcher.estimate.families._decoders import kinds, values
@@ -36,7 +37,12 @@ def parts(model: ModelSpec, layer: int) -> list[tuple[Kind, Part]]:
     part = Part(model, values.decoder(model), layer)
     if part.found.layers is None:
         return [(kind, part) for kind in kinds.all_of(("attention", "experts" if part.found.experts else "mlp"))]
-    return [(kind, part) for step in steps(model, layer) for kind in kinds.all_of(step.kinds)]
+    return [(kind, of_step(part, step)) for step in steps(model, layer) for kind in kinds.all_of(step.kinds)]
+
+
+def of_step(part: Part, step: Step) -> Part:
+    """The part of a layer that one step is, described as that step says."""
+    return part._replace(found=replace(part.found, **step.own)) if step.own else part
 
 
 @lru_cache(maxsize=256)
@@ -56,6 +62,12 @@ def _kinds(model: ModelSpec) -> list[Kind]:
     return [
         kind for one in dict.fromkeys(words(model)) for step in steps.get(one, ()) for kind in kinds.all_of(step.kinds)
     ]
+
+
+def computed(model: ModelSpec) -> ModelSpec:
+    """The model with all experts chosen, where all of them compute every token."""
+    experts = values.decoder(model).experts
+    return replace(model, num_experts_per_tok=model.num_experts) if experts and experts.every else model
 
 
 def attends(model: ModelSpec, layer: int) -> bool:

@@ -36,6 +36,8 @@ def read(config: ConfigFile) -> JsonObject:
         if key not in {*said, *found.dropouts, *values.flags(found)}
     ]
     rest = [key for key in rest if not _is_said_otherwise(config, key)]
+    if found.layers and config.get("moe_layer_freq") == [int("moe" in word) for word in _words(config, found)]:
+        config.default("moe_layer_freq")
     extra = {**config.extra(rest), **extra}
     _refuse(config, found, extra, said)
     return {**model, "extra": extra}
@@ -84,11 +86,16 @@ def _default(config: ConfigFile, key: str) -> Any:
     return values.defaults(config.model_type).get(values.their_key(config.model_type, key) or "")
 
 
+def _words(config: ConfigFile, found: Decoder) -> tuple[str, ...]:
+    """The words of a file's layers."""
+    there = values.defaults(config.model_type)
+    number = config.get("num_hidden_layers", there.get("num_hidden_layers", 0))
+    return found.layers(lambda key: config.get(key, there.get(key)), number) if found.layers else ()
+
+
 def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
     """Layers of a class that counts the words for them, which another number beside them contradicts."""
-    there = values.defaults(config.model_type)
-    words = found.layers(lambda key: config.get(key, there.get(key)), 0) if found.layers else ()
-    key = "num_hidden_layers"
+    words, key = _words(config, found), "num_hidden_layers"
     if config.has(key) and config.get(key) != len(words):
         effect = f"transformers' class counts the {len(words)} layers that are named, and not this number"
         config.leave(key, f"{effect}; set model.{key}={len(words)}, or name as many layers")

@@ -121,6 +121,7 @@ EXPERTS: dict[str, Decoder] = {
         windows="wf",
         norm_code="gemma",
         sinks=True,
+        softmax="less largest",
         experts=Experts(router="router", router_bias=True, bias=True, transposed=True),
         attentions=("eager",),
         legal=_NO_LOSS,

@@ -44,15 +44,23 @@ def _plain_readers(kind: Kind, part: Part) -> tuple[str, ...]:
     return found[:2] if kind.MODULE == "experts" else found
 
 
+def _keeping(kind: Kind, part: Part, engine: EngineTraits) -> tuple[str, ...]:
+    """The readers that keep the norm's output: a router in fp32 has a copy, and experts take a token's copies."""
+    copied = kind.MODULE == "experts" and part.found.experts and part.found.experts.wide
+    return kind.readers(part)[2 if copied and engine.residual_size < _FP32 else 0 :]
+
+
 def _step(model: ModelSpec, found: Decoder, layer: int, step: Step, engine: EngineTraits) -> list[SavedTensor]:
     """A norm and the kinds that read its output."""
-    part, every = Part(model, found, layer), kinds.all_of(step.kinds)
-    readers = tuple(name for kind in every for name in kind.readers(part))
+    part, every = layers.of_step(Part(model, found, layer), step), kinds.all_of(step.kinds)
+    together = every[:1] if found.scaled else every
+    readers = tuple(name for kind in together for name in _keeping(kind, part, engine))
     first, *others = every
     rows = behind(_before(model, found, engine, step.norm, readers), first.MODULE, first.saved(part, engine))
-    return rows + [
-        row for kind in others for row in inside(kind.MODULE, kind.saved(part, engine), f"input of {first.MODULE}")
-    ]
+    for kind in others:
+        own = _output(model.hidden_size, engine, kind.readers(part)) if found.scaled else []
+        rows += inside(kind.MODULE, [*own, *kind.saved(part, engine)], f"input of {first.MODULE}")
+    return rows
 
 
 type _Rows = tuple[tuple[str, ...], list[SavedTensor]]
@@ -107,10 +115,13 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
     fullest: list[SavedTensor] = []
     freed = 0
     for step in reversed(layers.steps(model, layer)):
-        kind = kinds.of(step.kinds[-1])
-        rows = kind.gradients(Part(model, found, layer), engine)
-        if sum(row.bytes for row in rows) - freed > sum(row.bytes for row in fullest):
-            fullest = [replace(rows[0], bytes=sum(row.bytes for row in rows) - freed), *fullest[:0]]
+        part, behind_kinds = layers.of_step(Part(model, found, layer), step), 0
+        for kind in reversed(kinds.all_of(step.kinds)):
+            rows = kind.gradients(part, engine)
+            beyond = sum(row.bytes for row in rows) - freed - behind_kinds
+            if beyond > sum(row.bytes for row in fullest):
+                fullest = [replace(rows[0], bytes=beyond)]
+            behind_kinds += _bytes(kind.saved(part, engine), model)
         freed += _bytes(_step(model, found, layer, step, engine), model)
     return [*fullest, _of_stream(model, engine)]
 
@@ -157,7 +168,7 @@ def _output(size: int, engine: EngineTraits, readers: tuple[str, ...]) -> list[S
     """Inputs that linears save: one for all, or under autocast a cast for each."""
     if engine.autocast:
         return [_read(OUTPUT, engine.size * size, "token", "norm", (reader,)) for reader in readers]
-    return [_read(OUTPUT, engine.residual_size * size, "token", "norm", readers)]
+    return [_read(OUTPUT, engine.residual_size * size, "token", "norm", readers)] if readers else []
 
 
 def _norm(size: int, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:

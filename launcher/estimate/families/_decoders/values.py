@@ -114,9 +114,8 @@ def size(model: ModelSpec, found: Decoder, word: str) -> int:
     return int(given) if isinstance(given, int | float) else 0
 
 
-def norms_of_heads(model: ModelSpec) -> bool:
+def norms_of_heads(model: ModelSpec, found: Decoder) -> bool:
     """True if queries and keys are normalised."""
-    found = decoder(model)
     return bool(found.head_norms) and (not found.with_head_norms or value(model, found.with_head_norms) is True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.estimate.families import _transformers
-from launcher.estimate.families._decoders import values
+from launcher.estimate.families._decoders import layers, values
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import ModelSpec
 
@@ -12,6 +12,8 @@ def has_window(model: ModelSpec, layer: int) -> bool:
     """True if a layer has a window: as ``layer_types`` says, else as the class does."""
     if _window(model) is None:
         return False
+    if word := layers.word(model, layer):
+        return word.startswith(("sliding", "chunked"))
     kinds = values.value(model, "layer_types")
     if isinstance(kinds, list):
         return bool(kinds[layer : layer + 1] == ["sliding_attention"])
@@ -36,17 +38,17 @@ def is_masked(model: ModelSpec, layer: int, engine: EngineTraits) -> bool:
 
 def mask(model: ModelSpec, engine: EngineTraits) -> int:
     """Bytes of the masks of one sequence: with scores one for each kind of layers, else one of a window alone."""
-    layers = range(model.num_hidden_layers)
+    every = range(model.num_hidden_layers)
     if not values.decoder(model).attends:
         return 0
     if engine.scores:
-        return len({has_window(model, layer) for layer in layers}) * _transformers.mask(model, engine)
-    masked = any(is_masked(model, layer, engine) for layer in layers)
+        return len({has_window(model, layer) for layer in every}) * _transformers.mask(model, engine)
+    masked = any(is_masked(model, layer, engine) for layer in every)
     return engine.size * engine.sequence_length**2 if masked else 0
 
 
 def _window(model: ModelSpec) -> int | None:
-    """Tokens that a layer with a window sees; None where the class has none, or has it switched off."""
-    window = values.value(model, "sliding_window")
+    """Tokens that a layer with a window or in chunks sees; None where the class has none, or has it switched off."""
+    window = values.value(model, "sliding_window") or values.value(model, "attention_chunk_size")
     off = values.value(model, "use_sliding_window") is False
     return window if isinstance(window, int) and window and not off else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values, windows
@@ -41,8 +42,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
-    model = part.model
-    size = engine.size * (2 * model.query_size + 2 * model.key_value_size)
+    size = engine.size * sum(_widths(part.model, part.found))
     return [_saved("gradients of attention", size, "tensor", "attention")]
 
 
@@ -52,22 +52,37 @@ def scans(part: Part, size: int) -> Scans:
 
 
 def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
-    hidden, queries, keys = model.hidden_size, model.query_size, model.key_value_size
-    queries *= 2 if found.gated_output else 1
-    sizes = (queries, keys, keys) if len(found.inputs) > 1 else (queries + 2 * keys,)
+    hidden, (queries, keys, inner, output) = model.hidden_size, _widths(model, found)
+    first = 2 * queries if found.gated_output else queries
+    sizes = (first, keys, inner) if len(found.inputs) > 1 else (first + keys + inner,)
     rows: list[Weight] = []
     for name, size in zip(found.inputs, sizes, strict=True):
         rows += linear(f"{found.attention}.{name}", size, hidden, bias=values.flag(model, found.input_bias))
     bias = values.flag(model, found.output_bias)
-    rows += linear(f"{found.attention}.{found.output}", hidden, model.query_size, bias=bias, rows=False)
+    rows += linear(f"{found.attention}.{found.output}", hidden, output, bias=bias, rows=False)
     if found.sinks:
         rows.append(Weight(name=f"{found.attention}.sinks", shape=(model.num_attention_heads,)))
-    return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model) else [])
+    return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model, found) else [])
+
+
+class _Widths(NamedTuple):
+    queries: int
+    keys: int
+    values: int
+    output: int
+
+
+def _widths(model: ModelSpec, found: Decoder) -> _Widths:
+    """The widths of all heads together."""
+    value, heads = values.count(model, found.value_width) or model.head_size, found.keys_factor * model.key_value_heads
+    return _Widths(model.query_size, heads * model.head_size, heads * value, model.num_attention_heads * value)
 
 
 def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
     size, parts = model.head_size, ("weight", "bias") if found.head_norm_bias else ("weight",)
-    rows = []
+    rows: list[Weight] = []
+    if found.head_norm_size == "none":
+        return rows
     for name, heads in zip(found.head_norms, (model.num_attention_heads, model.key_value_heads), strict=True):
         shape = {"head": (size,), "all": (heads * size,), "each": (heads, size)}[found.head_norm_size]
         names, shape = [name], shape
@@ -80,13 +95,13 @@ def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
 
 def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
     """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
-    size, queries = engine.size, model.query_size
-    rows = _head_norms(model, found, engine) if values.norms_of_heads(model) else []
+    size = engine.size * _widths(model, found).output
+    rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
     rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
-    output = _saved("attention output", size * queries, "tensor", "core_attention", kept_by_selective=not engine.scores)
+    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
     rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
     if engine.attention_copy or (found.joins_queries and not engine.scores):
-        rows.append(_read("output for its projection", size * queries, "tensor", "core_attention", (found.output,)))
+        rows.append(_read("output for its projection", size, "tensor", "core_attention", (found.output,)))
     if found.gated_output:
         rows += _gated(model, found, engine)
     return [*rows, *_transformers.dropout(model, engine)]
@@ -102,14 +117,17 @@ def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Saved
 
 def _inputs(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
     """Queries, keys and values; a slice of one projection's output keeps all of that alive."""
-    size, queries, keys = engine.size, model.query_size, model.key_value_size
-    repeated = queries if engine.scores or found.repeats_keys or masked else keys
-    if engine.key_heads and not engine.scores and not masked:
-        repeated = keys // model.key_value_heads * engine.key_heads
+    size, (queries, keys, inner, output) = engine.size, _widths(model, found)
+    if engine.scores or found.repeats_keys or masked:
+        repeated, inner = queries, output
+    elif engine.key_heads:
+        repeated = inner = keys // (found.keys_factor * model.key_value_heads) * engine.key_heads
+    else:
+        repeated = keys
     wide = _FP32 if engine.scores and found.wide_queries else size
     rotated = queries + repeated if _rotates(found) else 0
     joint = len(found.inputs) == 1 and found.keeps_joint and (not engine.scores or rotated > 0)
-    last = queries + 2 * keys if joint else repeated
+    last = queries + 2 * keys if joint else inner
     if joint and not rotated:
         return [_saved("queries, keys and values", size * last, "tensor", "attention")]
     return [
@@ -126,13 +144,14 @@ def _rotates(found: Decoder) -> bool:
 def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
     """A log-sum-exp a head, or the scores: softmax in fp32 and its cast, and the tanh of a cap.
 
-    With sinks the softmax has a column more and stays in the compute format; its largest score is found by index.
+    Sinks are a column more; a largest score is found by index.
     """
     heads = model.num_attention_heads
     if not engine.scores:
         return _transformers.core(model, engine, wide_softmax=True)
-    if found.sinks:
-        row = engine.size * (engine.sequence_length + 1) + _INDEX
+    if found.softmax != "wide":
+        largest = _INDEX if found.softmax == "less largest" else 0
+        row = engine.size * (engine.sequence_length + found.sinks) + largest
         sunk = _saved("scores and sinks", row * heads, "tensor", "core_attention")
         return [_transformers.scored(sunk, heads * engine.sequence_length, engine, narrow=True)]
     rows: list[SavedTensor] = []
@@ -144,13 +163,15 @@ def _scores(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[Save
 
 
 def _head_norms(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
-    """The norms of queries and keys, whose outputs the rotary embedding copies."""
+    """The norms of queries and keys, whose outputs the rotary embedding copies; without weights their fp32 inputs."""
     both, whole = model.query_size + model.key_value_size, engine.size
     heads = 2 if found.head_norm_size == "all" else model.num_attention_heads + model.key_value_heads
     if found.norm == "layernorm" and found.norm_code != "cohere":
         statistic = whole if engine.cpu else _FP32
         read = 0 if len(found.inputs) == 1 else whole * both  # Slices of what the values keep.
         return [_saved("head norms", read + 2 * statistic * heads, "tensor", "attention")]
+    if found.head_norm_size == "none":
+        return [_saved("head norms", _FP32 * (both + heads), "tensor", "attention")]
     wide = found.norm_code in ("gemma", "cohere")
     centred = 2 if found.norm_code == "cohere" else 1
     scaled = _read("normalized heads", (_FP32 if wide else whole) * both, "tensor", "attention", ("norm",))

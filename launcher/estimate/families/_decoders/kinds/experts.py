@@ -57,7 +57,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
         rows = [_clamped(row) for row in rows]
     if hidden != model.hidden_size:
         rows.append(_saved("latent outputs", engine.size * hidden, "token", "moe"))
-    return rows + _beside_rows(part, experts, engine)
+    return rows + beside(part, engine)
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
@@ -73,8 +73,8 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     outputs = (3 * each + (own if engine.residual_size < _FP32 else 0)) * choices * hidden
     inside = (2 if experts.gated else 3) * size * choices * model.moe_intermediate_size
     freed = 0
-    if not experts.shared_first and (beside := _beside_rows(part, experts, engine)):
-        freed = sum(row.bytes for row in beside) - engine.size * model.hidden_size
+    if not experts.shared_first and (shared := beside(part, engine)):
+        freed = sum(row.bytes for row in shared) - engine.size * model.hidden_size
     return [_saved("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
 
 
@@ -117,7 +117,9 @@ def _beside(part: Part) -> int:
     return values.count(part.model, _described(part).shared_width)
 
 
-def _beside_rows(part: Part, experts: Experts, engine: EngineTraits) -> list[SavedTensor]:
+def beside(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Tensors that the MLP that every token meets saves."""
+    experts = _described(part)
     if not (width := _beside(part)):
         return []
     one = engine.size * width

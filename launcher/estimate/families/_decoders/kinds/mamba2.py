@@ -76,6 +76,8 @@ def weights(part: Part) -> list[Weight]:
     heads = [Weight(name=f"{name}.{each}", shape=(one.heads,), split="tensor") for each in ("dt_bias", "A_log", "D")]
     norm = [Weight(name=f"{name}.norm.weight", shape=(one.inner,), split="tensor")] if one.norm else []
     first = linear(f"{name}.in_proj", one.projected, hidden, bias=bias)
+    if "out_bias" in part.found.sizes:
+        bias = bool(values.size(part.model, part.found, "out_bias"))
     return [*heads, *conv, *first, *norm, *linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)]
 
 
@@ -93,12 +95,18 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
             _saved("projection", engine.size * one.projected, "tensor", "mixer"),
             _saved("scan output", engine.size * one.inner + statistic, "tensor", "mixer"),
         ]
+    scan = _scan(one, engine)
+    named = min(_named(one, engine), scan)
+    behind = [
+        _saved("operands of the scan's products", scan - named, "tensor", "mixer"),
+        _saved("norm of the scan", _norm(one, engine), "tensor", "mixer"),
+        _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
+    ]
     return [
         _saved("convolution", _convolution(one, engine), "tensor", "mixer"),
         _saved("time steps", _time_steps(one, engine), "tensor", "mixer"),
-        _saved("scan", _scan(one, engine), "tensor", "mixer"),
-        replace(_saved("norm of the scan", _norm(one, engine), "tensor", "mixer"), in_forward_peak=False),
-        _read("input of out_proj", engine.size * one.inner, "tensor", "mixer", ("out_proj",)),
+        _saved("scan", named, "tensor", "mixer"),
+        *(replace(row, in_forward_peak=False) for row in behind),
     ]
 
 
@@ -136,8 +144,24 @@ def _scan(one: Sizes, engine: EngineTraits) -> int:
     return ceil(inputs + decays + products + states + between)
 
 
+def _named(one: Sizes, engine: EngineTraits) -> int:
+    """What ``mamba2_chunk_scan`` holds at its end where nothing is saved: the tensors that it has names for, in fp32.
+
+    ``L``, ``G`` and ``M``; ``B``, ``C`` and ``B_decay``; the inputs with and without time steps, four products, and the
+    output before and behind the skip; states and those of each chunk.
+    """
+    chunks = ceil(Fraction(engine.sequence_length, one.chunk))
+    states = Fraction(one.inner * one.state * (chunks + 2), engine.sequence_length)
+    return ceil(_FP32 * (3 * one.heads * (one.chunk + one.state) + 7 * one.inner + states))
+
+
 def _norm(one: Sizes, engine: EngineTraits) -> int:
-    """The gate's activation and the output multiplied by it, in groups, and their deviations; in fp32."""
+    """The gate's activation and the output multiplied by it, in groups, and their deviations; in fp32.
+
+    Without a norm the activation has the compute format, and the output is the scan's.
+    """
+    if not one.norm:
+        return (_FP32 + engine.size) * one.inner
     copies = 4 if engine.size == _FP32 else 5
     return _FP32 * (copies * one.inner + one.groups)
 

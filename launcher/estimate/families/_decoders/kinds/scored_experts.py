@@ -1,0 +1,54 @@
+"""Llama 4's experts: each token is copied to every expert, multiplied by its score, and all of them are computed.
+
+An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
+"""
+
+from __future__ import annotations
+
+from launcher.estimate.families._decoders.kinds import Part, experts
+from launcher.estimate.families._transformers import _read, _saved
+from launcher.estimate.rank.engine import EngineTraits
+from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans
+
+MODULE: Module = "experts"
+PACKAGES: tuple[str, ...] = ()
+UNWRAPPED: tuple[str, ...] = ()
+ATTENDS = False
+
+_FP32 = 4
+_INDEX = 8  # An expert choice is an int64.
+
+weights = experts.weights
+readers = experts.readers
+
+
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Copies before and behind their scores, gate and up in one, activation and product of each expert; its scores.
+
+    The products are those of all experts in one (``torch.bmm``), in the compute format.
+    """
+    model, size, number = part.model, engine.size, part.model.num_experts
+    one = size * number * model.moe_intermediate_size
+    copies = engine.residual_size * number * model.hidden_size
+    router = (_FP32 + engine.residual_size) * number + _INDEX * model.num_experts_per_tok
+    return [
+        _saved("scores", router, "token", "moe"),
+        _saved("copies of tokens", copies, "token", "moe"),
+        _read("expert inputs", size * number * model.hidden_size, "token", "moe", ("experts",)),
+        _saved("gate and up of the experts", 2 * one, "token", "moe"),
+        _saved("activation of the experts", one, "token", "moe"),
+        _read("expert products", one, "token", "moe", ("experts",)),
+        *experts.beside(part, engine),
+    ]
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients of gate and up, and of both in one."""
+    model = part.model
+    inside = 4 * engine.size * model.num_experts * model.moe_intermediate_size
+    return [_saved("gradients of the experts", inside, "token", "mlp")]
+
+
+def scans(part: Part, size: int) -> Scans:
+    """None."""
+    return NO_SCANS
