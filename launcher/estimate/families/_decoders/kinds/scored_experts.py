@@ -5,6 +5,8 @@ An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward``
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launcher.estimate.families._decoders.kinds import Part, experts
 from launcher.estimate.families._transformers import _read, _saved
 from launcher.estimate.rank.engine import EngineTraits
@@ -33,7 +35,7 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     router = (_FP32 + engine.residual_size) * number + _INDEX * model.num_experts_per_tok
     return [
         _saved("scores", router, "token", "moe"),
-        _saved("copies of tokens", copies, "token", "moe"),
+        replace(_saved("copies of tokens", copies, "token", "moe"), in_forward_peak=False),
         _read("expert inputs", size * number * model.hidden_size, "token", "moe", ("experts",)),
         _saved("gate and up of the experts", 2 * one, "token", "moe"),
         _saved("activation of the experts", one, "token", "moe"),
@@ -43,9 +45,9 @@ def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
 
 
 def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of gate and up, and of both in one."""
+    """Gradients of the product, of up and of the activation, where the product itself is gone."""
     model = part.model
-    inside = 4 * engine.size * model.num_experts * model.moe_intermediate_size
+    inside = 2 * engine.size * model.num_experts * model.moe_intermediate_size
     return [_saved("gradients of the experts", inside, "token", "mlp")]
 
 
