@@ -17,11 +17,11 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.actions.requests import folder, judge_run
+from launcher.actions.requests import compose_run, folder, judge_run
 from launcher.base import files, machine, terminal
 from launcher.base.errors import ConfigError, ConfigErrors, DataError, unreadable
 from launcher.config.catalog import Catalog
-from launcher.config.request import request
+from launcher.config.request import CommandLine
 from launcher.data import look
 from launcher.data.unusable import as_errors
 from launcher.preflight.assess import Assessment, as_json, invalid_as_json
@@ -160,7 +160,7 @@ def _answer(line: bytes | None, number: int, facts: machine.Machine, catalog: Ca
 
 
 def _judge(words: list[str], facts: machine.Machine, catalog: Catalog, own: Measured | None) -> Assessment:
-    found = request(words, facts=facts, catalog=catalog)
+    found = compose_run(CommandLine(words=tuple(words), catalog=catalog), own, facts)
     return judge_run(found, Judging(search=search_singles, looking=_look, measured=own))
 
 

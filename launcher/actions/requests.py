@@ -12,6 +12,7 @@ from launcher.base import files
 from launcher.base.errors import ConfigError, ConfigErrors, SubmitError, unreadable
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
+from launcher.base.machine import Machine
 from launcher.base.terminal import say
 from launcher.config import choices, synonyms
 from launcher.config.catalog import Catalog
@@ -70,7 +71,7 @@ def as_model(path: Path) -> str:
     return text if is_own_model(text) and not hub.is_name(text) else f"./{text}"
 
 
-def compose_run(line: CommandLine, own: Measured | None) -> Request:
+def compose_run(line: CommandLine, own: Measured | None, facts: Machine | None = None) -> Request:
     """Compose the one run of a command line, with the best layout in place of ``plan=best``; no axes of its recipe."""
     words, has_auto = synonyms.without_auto(line.words)
     words, has_best = synonyms.without_best(words)
@@ -80,7 +81,7 @@ def compose_run(line: CommandLine, own: Measured | None) -> Request:
         from launcher.actions.layout_search import choose_layout  # Late, because few command lines ask for a layout.
 
         line = replace(line, words=choose_layout(words, line.catalog, own))
-    found = request_of(line)
+    found = request_of(line, facts)
     if not found.errors and line.recipe is not None and line.recipe[1].sweep:
         axes = ", ".join(line.recipe[1].sweep)
         say(f"launch: this is one run, without the recipe's sweep of {axes}: -m runs that")

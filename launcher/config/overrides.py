@@ -191,15 +191,16 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
     if f"{group}={value}" == synonyms.AUTO:
         return ConfigError(group, value, synonyms.AUTO_ALONE, ["launch plan", f"{group}=selective", f"{group}=full"])
     near = _near_options(value, options)
+    ways = synonyms.options(group, value) or [f"{group}={option}" for option in near]
     if group == "model" and (catalog.folder / value).is_dir():
-        near = [f"./{value}", *near]
+        ways = [f"model=./{value}", *ways]
     keys = [key for key in known_keys() if key.startswith(f"{group}.")]
     rule = f"{group} has no option of this name; it has {', '.join(options)}"
     rule = synonyms.ABSENT.get(f"{group}={value}", rule)
     if f"{group}.name" in keys and group == "run":
         return ConfigError(group, value, rule, [f"run.name={value}"])
     others = "launch recipe list" if group == "recipe" else f"launch show {group}"
-    return ConfigError(group, value, rule, [f"{group}={option}" for option in near] or [others])
+    return ConfigError(group, value, rule, ways or [others])
 
 
 def _near_options(value: str, options: Sequence[str]) -> list[str]:

@@ -47,7 +47,7 @@ def plain(word: str) -> str:
 
 @cache
 def table() -> Mapping[str, Mapping[str, str]]:
-    """The words of ``synonyms.yaml`` by what they mean: ``keys`` and ``verbs``; read where a word is not known."""
+    """The words of ``synonyms.yaml`` by what they mean: ``keys``, ``options`` and ``verbs``; read for unknown words."""
     found: Mapping[str, Mapping[str, str]] = files.load_own(Path(__file__).with_suffix(".yaml"))
     return found
 
@@ -64,6 +64,12 @@ def ways(key: str, value: str) -> list[str]:
     minutes = value if seconds is None else str(-(-seconds // 60))
     found = by_word().get(plain(key), ())
     return [way.replace("{}", value or "...").replace("{m}", minutes or "...") for way in found]
+
+
+def options(group: str, value: str) -> list[str]:
+    """Overrides for an option of a group as other tools call it; none where it is not known."""
+    known = table()["options"].items()
+    return [way for ways, words in known if f"{group}={plain(value)}" in words.split() for way in ways.split("; ")]
 
 
 def verbs(word: str) -> list[str]:

@@ -7,16 +7,6 @@ from collections.abc import Iterator
 from launcher.base.errors import ConfigError
 from launcher.spec import RunSpec, edit
 
-_BELOW_ONE = {
-    "optimizer.beta1": (0.9, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
-    "optimizer.beta2": (0.95, "a moving average that takes nothing new never moves (torch.optim demands it, too)"),
-    "data.eval_fraction": (0.01, "1 would hold all samples out and leave none to train on"),
-    "model.dropout": (0.0, "1 would drop everything"),
-    "adapter.dropout": (0.0, "1 would drop everything"),
-}
-"""Shares that must be below 1, each with a value to fall back to (``conf/<group>/_base.yaml``) and the reason."""
-
-_SHARES = edit.reader(_BELOW_ONE)
 _MOST_RECORDED = 100  # Steps of a profile: Perfetto opens some gigabytes, and a step of a small model takes 10 MB.
 
 
@@ -24,7 +14,6 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that contradict each other."""
     optimizer = spec.optimizer
     yield from _adapter(spec)
-    yield from _below_one(spec)
     if optimizer.min_lr > optimizer.lr:
         rule = f"the schedule ends at it, so it is at most optimizer.lr={optimizer.lr:g}"
         way_out = [f"optimizer.min_lr={optimizer.lr:g}", f"optimizer.lr={optimizer.min_lr:g}"]
@@ -56,12 +45,6 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"the schedule has {end} steps and warm-up takes {warmup} of them: the decay would begin within it"
         way_out = ["optimizer.wsd_decay_steps=null", f"optimizer.decay_steps={warmup + decay}"]
         yield ConfigError("optimizer.wsd_decay_steps", decay, rule, way_out)
-
-
-def _below_one(spec: RunSpec) -> Iterator[ConfigError]:
-    for (path, (instead, why)), value in zip(_BELOW_ONE.items(), _SHARES(spec), strict=True):
-        if value == 1:
-            yield ConfigError(path, value, f"it is below 1: {why}", [edit.override(path, instead)])
 
 
 def _spikes(spec: RunSpec) -> Iterator[ConfigError]:

@@ -158,18 +158,19 @@ _NAMES = frozenset({"run.name", "model.name", "parallel.name", "hardware.name"})
 """Texts that become names of folders; one with slashes is several."""
 
 
-def wrong(path: str, value: object) -> str | None:
-    """The rule that a value of the right type breaks by its size; None where it breaks none."""
+def wrong(path: str, value: object) -> tuple[str, list[str]] | None:
+    """The rule that a value of the right type breaks by its size, and the nearest that breaks none; else None."""
     if isinstance(value, str):
         too_long = path in _NAMES and any(len(part) > LONGEST_NAME for part in _parts(value))
         rule = f"must be of at most {LONGEST_NAME} bytes, since a folder is called so"
-        return f"{rule}, and file systems take 255 for its name" if too_long else None
+        return (f"{rule}, and file systems take 255 for its name", []) if too_long else None
     if isinstance(value, bool) or not isinstance(value, int | float) or (bound := BOUNDS.get(path)) is None:
         return None
     if bound.most is not None and value > bound.most:
-        return f"must be at most {_figure(bound.most)}: {bound.why}"
+        return f"must be at most {_figure(bound.most)}: {bound.why}", [f"{path}={bound.most}"]
     if bound.least is not None and 0 < value < bound.least:
-        return f"must be 0 or at least {bound.least:g}: what is smaller leaves nothing that fp32 resolves"
+        rule = f"must be 0 or at least {bound.least:g}: what is smaller leaves nothing that fp32 resolves"
+        return rule, [f"{path}={bound.least}"]
     return None
 
 

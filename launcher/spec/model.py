@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from launcher.base.frozen import dataclass
 from launcher.spec.values import (
     Count,
+    Dropped,
     Factor,
     Hashed,
     Natural,
     NonNegative,
     Offload,
     Positive,
-    Probability,
     Range,
     Small,
 )
@@ -47,7 +47,7 @@ class ModelSpec(Hashed):
     mlp_bias: bool
     qk_norm: bool
     max_position_embeddings: Count
-    dropout: Probability
+    dropout: Dropped
     initializer_range: Small
     num_experts: Natural
     num_experts_per_tok: Natural
@@ -116,7 +116,7 @@ class AdapterSpec(Hashed):
     name: Literal["none", "lora", "qlora"]
     rank: Count
     alpha: Count
-    dropout: Probability
+    dropout: Dropped
     targets: tuple[str, ...]  # Of a run with an adapter never ``all-linear``, but the names that it stands for.
     double_quant: bool
     dora: bool = False  # True if each row of a weight has a trained magnitude beside the low-rank update.

@@ -164,8 +164,8 @@ def _value(kind: Any, reader: Reader, value: object, path: str, errors: list[Con
     accepted, result = reader(value)
     if not accepted:
         errors.append(_wrong(kind, value, path))
-    elif (rule := bounds.wrong(path, result)) is not None:
-        errors.append(ConfigError(path, result, rule))
+    elif (found := bounds.wrong(path, result)) is not None:
+        errors.append(ConfigError(path, result, *found))
     return result
 
 
@@ -264,8 +264,10 @@ def _way_out(kind: Any, value: object, path: str) -> list[str]:
         near = closest(str(value).lower(), [str(item) for item in arguments])
         return [f"{path}={item}" for item in near or list(arguments)[:4]]
     if origin is Annotated and isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = arguments[1].low, arguments[1].high
+        low, high, usual = arguments[1].low, arguments[1].high, arguments[1].usual
         end = low if low is not None and value < low else high if high is not None and value > high else None
+        if usual is not None and value >= (high or 0):
+            return [f"{path}={usual:g}"]
         return [f"{path}={end:g}"] if end is not None and (end == 0 or abs(end) >= 1) else []
     if origin is Annotated and path.endswith("_bytes") and isinstance(value, str):
         return [f"{path}={size}"] if (size := bytes_of(value)) else []

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from launcher.base.frozen import dataclass
 from launcher.spec.values import (
@@ -14,6 +14,7 @@ from launcher.spec.values import (
     NonNegative,
     Positive,
     Probability,
+    Range,
     Small,
     Stored,
 )
@@ -59,8 +60,8 @@ class OptimizerSpec:
     lr: Positive
     min_lr: NonNegative
     weight_decay: NonNegative
-    beta1: Probability
-    beta2: Probability
+    beta1: Annotated[float, Range(low=0, high=1, usual=0.9)]  # As torch.optim demands it.
+    beta2: Annotated[float, Range(low=0, high=1, usual=0.95)]
     epsilon: Small
     clip: NonNegative
     schedule: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"]
@@ -175,7 +176,7 @@ class DataSpec:
     split: str
     column: str
     token_dtype: Literal["uint16", "uint32"]
-    eval_fraction: Probability
+    eval_fraction: Annotated[float, Range(low=0, high=1, usual=0.01)]
     workers: Natural
     shuffle: bool
     template: str | None

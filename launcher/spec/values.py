@@ -41,16 +41,20 @@ class Range:
 
     low: float | None = None
     high: float | None = None
+    usual: float | None = None  # Where the upper end is none of the values itself, one to fall back to.
 
     def holds(self, value: float) -> bool:
         """True if a number lies in it."""
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return (self.low is None or value >= self.low) and (
+            self.high is None or value < self.high or (value == self.high and self.usual is None)
+        )
 
     def words(self, kind: str) -> str:
         """A kind of number with the range."""
         above_0 = self.low is not None and 0 < self.low < 1
         if self.low is not None and self.high is not None:
-            return f"{kind} above 0, at most {self.high:g}" if above_0 else f"{kind} from {self.low:g} to {self.high:g}"
+            end = f"{'' if self.usual is None else 'below '}{self.high:g}"
+            return f"{kind} above 0, at most {end}" if above_0 else f"{kind} from {self.low:g} to {end}"
         if self.low is not None:
             return f"{kind} above 0" if above_0 else f"{kind} of at least {self.low:g}"
         return kind if self.high is None else f"{kind} of at most {self.high:g}"
@@ -64,6 +68,7 @@ type Small = Annotated[float, Range(low=1e-30, high=1)]  # transformers takes no
 type Factor = Annotated[float, Range(low=1)]
 type NonNegative = Annotated[float, Range(low=0)]
 type Probability = Annotated[float, Range(low=0, high=1)]
+type Dropped = Annotated[float, Range(low=0, high=1, usual=0.0)]
 type Dtype = Literal["fp32", "fp16", "bf16", "fp8", "fp4"]
 type Stored = Literal["fp32", "fp16", "bf16"]  # No engine keeps parameters or gradients in fewer bits, or adds them up.
 type Device = Literal["cpu", "cuda"]

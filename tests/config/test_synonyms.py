@@ -60,6 +60,8 @@ def ways(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("check --nodes 2 model=7b", ["cluster.nodes=2"]),
         ("check --lr=3e-4", ["optimizer.lr=3e-4"]),
         ("check plot", ["--plot FILE.png"]),
+        ("check adapter=DoRA", ["adapter=lora adapter.dora=true"]),
+        ("check optimizer=adam8bit", ["optimizer=adamw_8bit"]),
         ("check model=Llama3-8B", ["model=llama3_8b"]),
         ("chekc model=7b", ["launch check model=7b --json"]),
         ("start", ["launch run --json", "launch status --json"]),
@@ -123,9 +125,15 @@ def test_every_word_of_the_tables_leads_to_something_that_there_is(capsys: pytes
     ] == []
     assert not set(synonyms.by_word()) & {*groups, *known_keys()}
     assert {*synonyms.table()["verbs"]} <= {*VERBS}
+    options = {word for ways in synonyms.table()["options"] for way in ways.split("; ") for word in way.split()}
+    chosen = [word.partition("=") for word in options if "." not in word]
+    assert [f"{key}={value}" for key, _, value in chosen if value not in groups[key]] == []
+    assert {word.partition("=")[0] for word in options} <= {*groups, *known_keys()}
+    typed = [word.partition("=") for words in synonyms.table()["options"].values() for word in words.split()]
+    assert [f"{key}={value}" for key, _, value in typed if value in groups[key]] == []
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     with pytest.raises(SystemExit):
         main(["run", "--help"])
-    options = capsys.readouterr().out
-    assert all(option.split()[0] in options for option in synonyms.OPTIONS.values())
+    helped = capsys.readouterr().out
+    assert all(option.split()[0] in helped for option in synonyms.OPTIONS.values())

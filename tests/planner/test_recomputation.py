@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from launcher.actions import points
 from launcher.actions.requests import compose_run
 from launcher.base.errors import ConfigErrors
 from launcher.config import synonyms
@@ -92,6 +94,15 @@ def test_a_run_is_composed_and_recorded_with_the_concrete_words(
 ) -> None:
     assert _composed(*CROWDED, "checkpointing=auto") == (*CROWDED, *found.words)
     assert f"checkpointing=auto is {found.said}" in capsys.readouterr().err
+
+
+def test_a_point_of_many_is_judged_with_the_concrete_words(found: Least, tmp_path: Path) -> None:
+    lines = [
+        {"id": n, "overrides": [*CROWDED, *words]} for n, words in enumerate((("checkpointing=auto",), found.words))
+    ]
+    (tmp_path / "points.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    first, second = (json.loads(text) for _, text in points.answers(tmp_path / "points.jsonl"))
+    assert first == second | {"id": 0}
 
 
 def test_a_key_of_the_group_beside_it_is_refused() -> None:

@@ -75,9 +75,9 @@ def test_a_way_out_into_another_error_is_not_offered_where_there_is_a_better_one
 
 
 def test_all_errors_of_a_configuration_come_at_once() -> None:
-    spec = make_spec("data.eval_fraction=1", "cluster.partition=gpu", "train.global_batch_size=3", "tracking.project=a")
+    spec = make_spec("optimizer.min_lr=1", "cluster.partition=gpu", "train.global_batch_size=3", "tracking.project=a")
     paths = {error.path for error in findings.errors(spec)}
-    assert {"data.eval_fraction", "cluster.partition", "train.global_batch_size", "tracking.project"} <= paths
+    assert {"optimizer.min_lr", "cluster.partition", "train.global_batch_size", "tracking.project"} <= paths
 
 
 def test_no_finding_is_listed_twice() -> None:

@@ -54,6 +54,11 @@ def test_what_nobody_means_is_refused_with_the_bound_and_its_reason(word: str, r
     assert rule is None or found[0].rule.startswith(rule)
 
 
+def test_the_way_out_of_a_bound_is_the_bound() -> None:
+    words = ("hardware=h100_80g", "adapter=lora", "adapter.rank=100000000000", "optimizer.clip=1e-300")
+    assert [error.way_out for error in ask(*words).errors] == [("optimizer.clip=1e-12",), ("adapter.rank=1048576",)]
+
+
 REAL = {
     "cluster.nodes": (1, 2_048, 25_000, 158_976),
     "cluster.gpus_per_node": (1, 8, 72, 768),

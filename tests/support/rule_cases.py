@@ -100,7 +100,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         model.hidden_size=260 model.num_attention_heads=8 model.num_key_value_heads=8 model.head_dim=32
         hardware=v100_32g precision=fp16 parallel=zero2 model.attention=flash
         hardware=h100_80g model.attention=flash model.head_dim=320
-        model.dropout=1
         """
     ),
     "training": _cases(
@@ -131,10 +130,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         run.name=
         run.name=a/../../b
         run.name=/tmp/b
-        optimizer.beta1=1
-        optimizer.beta2=1.0
-        train.eval_every=10 data.eval_fraction=1
-        adapter=lora adapter.dropout=1
         cluster=slurm hardware=h100_80g cluster.python=
         data.tokenizer=''
         data.column=

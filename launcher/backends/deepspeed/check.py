@@ -357,7 +357,9 @@ def _master(spec: RunSpec) -> Iterator[ConfigError]:
         return
     if {*narrow.values()} != {"bf16"} or formats.parameters != "bf16":
         rule = "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters"
-        yield ConfigError(path, narrow[path], rule, ["precision.master=null", "precision.optimizer_states=null"])
+        both = ["precision.master=bf16 precision.optimizer_states=bf16"] if formats.parameters == "bf16" else []
+        ways = ["precision.master=null", "precision.optimizer_states=null", *both]
+        yield ConfigError(path, getattr(spec.precision, path.partition(".")[2]), rule, ways)
     elif spec.zero.stage == 0:
         rule = "bf16 master weights need ZeRO"
         yield ConfigError("precision.master", "bf16", rule, ["zero=1", "precision.master=null"])

@@ -118,6 +118,8 @@ def _bucket_bytes(spec: RunSpec) -> float:
 def dtypes(spec: RunSpec) -> Dtypes:
     """FP32 parameters, compute in the word's format, reduction in fp32, no master copy (docs/engines.md).
 
+    torch's optimizers keep moments, and parameters their sums of gradients, in the parameters' own format.
+
     FSDP2 casts each gathered shard (``MixedPrecisionPolicy(param_dtype)``), so its gradients arrive in that format;
     DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients.
     """
@@ -127,9 +129,10 @@ def dtypes(spec: RunSpec) -> Dtypes:
 
 @lru_cache(maxsize=256)
 def _dtypes(precision: PrecisionSpec, *, shard: bool) -> Dtypes:
-    compute = precision.compute
+    compute, held = precision.compute, precision.parameters or "fp32"
+    own = replace(FP32, compute=compute, gradients=held, accumulate=held, optimizer_states=held)
     if compute == "fp32":
-        return refined(FP32, precision)
+        return refined(own, precision)
     if not shard:
-        return refined(replace(FP32, compute=compute, autocast=True), precision)
-    return refined(replace(FP32, compute=compute, gradients=beside_products(compute)), precision)
+        return refined(replace(own, autocast=True), precision)
+    return refined(replace(own, gradients=beside_products(compute)), precision)

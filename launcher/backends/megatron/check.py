@@ -193,14 +193,15 @@ def _main_gradients(compute: str) -> tuple[str | None, ...]:
 
 def _one_gradient_buffer(spec: RunSpec) -> Iterator[ConfigError]:
     """Gradients are accumulated into, and reduced from, one buffer (``core/distributed/param_and_grad_buffer.py``)."""
-    formats = dtypes(spec)
+    formats, compute = dtypes(spec), spec.precision.compute
     held = {key: getattr(formats, key) for key in ("gradients", "accumulate", "reduce")}
     for key, value in held.items():
         others = {other for name, other in held.items() if name != key}
         if len(others) == 1 and value not in others:
             path, same = f"precision.{key}", others.pop()
             rule = f"Megatron-LM has one gradient buffer, and the other uses of it are {same}"
-            yield ConfigError(path, value, rule, [edit.override(path, same)])
+            ways = [" ".join(f"precision.{name}={value}" for name in held)] if value in _main_gradients(compute) else []
+            yield ConfigError(path, value, rule, [edit.override(path, same), *ways])
 
 
 def _precision_aware(spec: RunSpec) -> Iterator[ConfigError]:

@@ -34,6 +34,7 @@ from tests.support.helpers import assert_golden, make_spec
         ("adapter=lora",),
         ("precision.reduce=bf16",),
         ("precision.parameters=bf16", "precision.accumulate=bf16", "precision.optimizer_states=bf16"),
+        ("precision.parameters=bf16",),
         ("parallel=ddp", "backend.bucket_cap_mb=50", "backend.bucket_view=false"),
         ("backend.micro_step_sync=false",),
         ("parallel=fsdp_cp",),
