@@ -93,8 +93,7 @@ def judge_rehearsed(request: RehearseRequest) -> Assessment:
 def rehearse_here(assessment: Assessment, request: Request, say: Callable[[str], None]) -> Rehearsed:
     """Rehearse a valid run on this machine, and keep the answer as evidence for it; JobFailed where that fails."""
     spec = assessment.spec
-    if assessment.estimate is None:
-        raise AssertionError("a rehearsal of a run that is not valid")
+    assert assessment.estimate is not None, "a rehearsal of a run that is not valid"
     try:
         folder = result.new_folder(spec)
         rehearsal = rehearse(spec, assessment.estimate, request, Stage(device=device.here(), folder=folder, say=say))
@@ -136,8 +135,7 @@ def submit(run: JudgeRequest, assessment: Assessment, request: Request, *, again
         row = status.read(earlier)
         if row.state in _LIVE:
             return _job(row, assessment)
-    if assessment.estimate is None:
-        raise AssertionError("a rehearsal of a run that is not valid")
+    assert assessment.estimate is not None, "a rehearsal of a run that is not valid"
     choice.ranks(spec, assessment.estimate, request)  # Refused here, as the job would be after it has waited.
     if request.layers:
         choice.asked(spec, request.layers)

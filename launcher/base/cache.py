@@ -65,12 +65,5 @@ def _keep(path: Path, text: str) -> None:
     with os.scandir(path.parent) as entries:
         kept = [entry.path for entry in entries]
     if len(kept) > MOST:
-        for old in sorted(map(Path, kept), key=_written)[: len(kept) - MOST // 2]:
+        for old in sorted(map(Path, kept), key=files.changed_at)[: len(kept) - MOST // 2]:
             old.unlink(missing_ok=True)
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # Another launcher was quicker to remove it.
-        return 0.0

@@ -244,6 +244,14 @@ class Tail:
             return b""
 
 
+def changed_at(path: Path) -> float:
+    """The time of a file or folder; 0 where it was removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def bytes_in(folder: Path) -> int:
     """Bytes of all files in a folder and below; what vanishes meanwhile counts as nothing."""
     total = 0

@@ -140,34 +140,34 @@ def _visible(uuids: Sequence[str], visible: str | None) -> list[int]:
     return positions
 
 
-def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+_CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def host_memory(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
     """Bytes of memory that this process may use: the machine's, or less where a cgroup (1 or 2) limits it."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *_cgroup_limits(cgroups, membership)])
+    return min([total, *(limit for limit, _, _ in limited_groups(cgroups, membership))])
 
 
-def _cgroup_limits(cgroups: Path, membership: Path) -> Iterator[int]:
-    return (limit for limit, _, _ in _limited_groups(cgroups, membership))
-
-
-def _limited_groups(cgroups: Path, membership: Path) -> Iterator[tuple[int, Path, bool]]:
-    """The groups with a limit on the way up to the root: the limit, the folder, and whether it is of version 1."""
+def memory_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> Iterator[tuple[Path, bool]]:
+    """The folders of the groups that count this process's memory, up to the root; True beside one of version 1."""
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
-            root = cgroups / controllers
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
             group = Path(path.lstrip("/"))
-            for folder in (group, *group.parents):
-                text = _read(root / folder / name).strip()
-                if re.fullmatch(r"\d+", text):  # Version 2 says "max" where there is none.
-                    yield int(text), root / folder, bool(controllers)
+            yield from ((cgroups / controllers / folder, bool(controllers)) for folder in (group, *group.parents))
+
+
+def limited_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> Iterator[tuple[int, Path, bool]]:
+    """Those of them with a limit, each with this in front."""
+    for folder, is_first in memory_groups(cgroups, membership):
+        text = _read(folder / ("memory.limit_in_bytes" if is_first else "memory.max")).strip()
+        if text.isdecimal():  # Version 2 says "max" where there is none.
+            yield int(text), folder, is_first
 
 
 def memory_in_use(
-    cgroups: Path = Path("/sys/fs/cgroup"),
-    membership: Path = Path("/proc/self/cgroup"),
-    meminfo: Path = Path("/proc/meminfo"),
+    cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
 ) -> tuple[int, int] | None:
     """Bytes of host memory in use, and that there are: of the cgroup that leaves least, else of the machine.
 
@@ -175,7 +175,7 @@ def memory_in_use(
     the machine does not tell.
     """
     answers = [_machine_in_use(meminfo)]
-    answers += [_group_in_use(*group) for group in _limited_groups(cgroups, membership)]
+    answers += [_group_in_use(*group) for group in limited_groups(cgroups, membership)]
     known = [answer for answer in answers if answer is not None and answer[1] > 0]
     return min(known, key=lambda answer: answer[1] - answer[0], default=None)
 
@@ -216,9 +216,8 @@ def _read(path: Path) -> str:
 
 def disk_free(folder: Path) -> int | None:
     """Free bytes of the disk that a folder is on or would be on; None where that cannot be asked."""
-    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
-        disk = os.statvfs(there)
+        disk = os.statvfs(_existing(folder))
         return disk.f_bavail * disk.f_frsize
     except OSError:
         return None
@@ -226,11 +225,14 @@ def disk_free(folder: Path) -> int | None:
 
 def another_disk(folder: Path) -> bool:
     """True if a folder is, or would be, on another disk than the working folder."""
-    there = next((place for place in (folder, *folder.parents) if place.exists()), Path())
     try:
-        return there.stat().st_dev != Path.cwd().stat().st_dev
+        return _existing(folder).stat().st_dev != Path.cwd().stat().st_dev
     except OSError:
         return False
+
+
+def _existing(folder: Path) -> Path:
+    return next((place for place in (folder, *folder.parents) if place.exists()), Path())
 
 
 def _cpus() -> int:

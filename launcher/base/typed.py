@@ -114,11 +114,7 @@ def reader(kind: Any, scalars: Scalars = WRITTEN) -> Reader:
         return lambda value: (type(value) is str and value in arguments, value)
     if origin is tuple:
         is_list = arguments[-1] is Ellipsis
-        return (
-            _list_of(reader(arguments[0], scalars))
-            if is_list
-            else _row_of([reader(each, scalars) for each in arguments])
-        )
+        return _items_of([reader(each, scalars) for each in arguments if each is not Ellipsis], repeated=is_list)
     if origin is Mapping:
         return _mapping_of(None if arguments[1] is Any else reader(arguments[1], scalars), scalars)
     if is_dataclass(kind):
@@ -173,21 +169,12 @@ def _null(value: Any) -> tuple[bool, Any]:
     return value is None, None
 
 
-def _list_of(reader: Reader) -> Reader:
+def _items_of(readers: list[Reader], *, repeated: bool) -> Reader:
     def read(value: Any) -> tuple[bool, Any]:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple) or not (repeated or len(value) == len(readers)):
             return False, None
-        items = [reader(item) for item in value]
-        return all(accepted for accepted, _ in items), tuple(result for _, result in items)
-
-    return read
-
-
-def _row_of(readers: list[Reader]) -> Reader:
-    def read(value: Any) -> tuple[bool, Any]:
-        if not isinstance(value, list | tuple) or len(value) != len(readers):
-            return False, None
-        items = [reader(item) for reader, item in zip(readers, value, strict=True)]
+        every = readers * len(value) if repeated else readers
+        items = [reader(item) for reader, item in zip(every, value, strict=True)]
         return all(accepted for accepted, _ in items), tuple(result for _, result in items)
 
     return read

@@ -50,8 +50,7 @@ class Axes:
     def grid(self) -> Iterator[tuple[str, ...]]:
         """The overrides of each point beyond the fixed ones, the last axis running fastest.
 
-        Raises:
-            ConfigErrors: An axis is an interval, or the points are too many to be meant.
+        Raises ConfigErrors: An axis is an interval, or the points are too many to be meant.
         """
         ways = ["sweep.sampler=tpe sweep.budget=20", "sweep.sampler=random sweep.budget=20"]
         errors = [
@@ -90,10 +89,7 @@ def read_axes(texts: Sequence[str], catalog: Catalog) -> Axes:
 
 
 def _of_the_recipe(overrides: Sequence[Override], catalog: Catalog) -> list[Override]:
-    """The axes of the named recipe, less those that the user sets or whose group the user chooses.
-
-    Its settings in a group that it sweeps come again as words, since choosing an option would drop them.
-    """
+    """The axes of the named recipe, less those that the user sets or whose group the user chooses."""
     if (named := recipes.named(overrides, catalog)) is None:
         return []
     _, recipe = named

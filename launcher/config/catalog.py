@@ -101,8 +101,7 @@ class Catalog:
     def require_bounded(self) -> None:
         """See that a user's own files, which may be anyone's, stay within the limits, before Hydra reads them.
 
-        Raises:
-            ConfigErrors: One does not.
+        Raises ConfigErrors: One does not.
         """
 
         def check() -> bool:

@@ -55,10 +55,7 @@ def with_task(overrides: Sequence[Override]) -> list[Override]:
 
 
 def leaving(backend: str | None, findings: Iterable[ConfigError], catalog: Catalog) -> tuple[ConfigError, ...]:
-    """Findings without the ways out that choose another backend than the one that was named, which stays chosen.
-
-    A finding about the choice itself keeps all of them.
-    """
+    """Findings without the ways out that choose another backend than the one that was named, which stays chosen."""
     if backend is None or backend not in registry.names("backends"):
         return tuple(findings)
     kept = []

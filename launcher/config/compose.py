@@ -118,7 +118,6 @@ def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, dig
 
 
 def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Config:
-    """Compose with Hydra in full."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -140,8 +139,7 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError) as error:
         rule = " ".join(str(error).split())
         raise ComposeError([ConfigError("conf", str(catalog.conf[0]), f"it does not compose: {rule}")]) from None
-    if not isinstance(config, dict):
-        raise AssertionError("a composed configuration is a mapping")
+    assert isinstance(config, dict), "a composed configuration is a mapping"
     return _completed({str(key): value for key, value in config.items()}, catalog, name)
 
 
@@ -229,10 +227,8 @@ _LARGE = re.compile(r"^(\d{6,})\.0$")  # A count as Hydra writes 1e8 again.
 def swept(override: Override, options: Sequence[str]) -> tuple[str, ...] | Interval | None:
     """The values that an override sweeps over in Hydra's grammar; None where it names one.
 
-    ``glob(...)`` chooses from ``options``, the names of the override's group.
-
-    Raises:
-        ConfigErrors: The value cannot be read, or nothing matches the glob.
+    ``glob(...)`` chooses from ``options``, the names of the override's group. Raises ConfigErrors: The value cannot be
+    read, or nothing matches the glob.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob, IntervalSweep

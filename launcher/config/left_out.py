@@ -22,7 +22,6 @@ _LONGEST = 100  # Characters of a value in a message.
 
 
 def _mattering(left_out: Iterable[LeftOut], given: Collection[str] = ()) -> list[LeftOut]:
-    """The keys that matter, but for those that ask for a setting which is given."""
     return [left for left in left_out if left.matters and not asked_for(left.effect) & {*given}]
 
 
@@ -32,10 +31,7 @@ def asked_for(sentence: str) -> set[str]:
 
 
 def errors(file: str, left_out: Iterable[LeftOut], given: Collection[str], *, partial: str) -> list[ConfigError]:
-    """An error for each key that matters; keys of one block that are left out for one reason are one error.
-
-    Keys that are ``given`` answer what asks for them; ``partial`` is the word with which the user goes on without.
-    """
+    """An error for each key that matters; keys of one block that are left out for one reason are one error."""
     found = []
     for left in _in_blocks(_mattering(left_out, given)):
         handed_on = (match[0] for match in _HANDED_ON.finditer(left.effect))

@@ -69,7 +69,6 @@ def _disk(directory: object, machine: Machine) -> int | None:
 
 
 def _this_machine(hardware: JsonObject, machine: Machine, *, elsewhere: bool) -> JsonObject:
-    """Return the facts of this machine; the GPUs of a cluster stay unknown on a login node without one."""
     device = hardware["device"] or ("cuda" if machine.gpus or elsewhere else "cpu")
     host = {"host_memory_bytes": machine.host_memory_bytes, "disk_bytes": machine.disk_free_bytes}
     found = {"device": device, **host, **(_gpu(machine) if device == "cuda" else _cpu(machine))}
@@ -93,7 +92,6 @@ def _gpu(machine: Machine) -> JsonObject:
 
 
 def _speed(name: str) -> JsonObject:
-    """The figures of the card of this name; none where the launcher has no such card."""
     option = option_of(name)
     card = None if option is None else safe_yaml.load(shipped("conf") / "hardware" / f"{option}.yaml")
     figures = {key: card[key] for key in SPEED if key in card} if isinstance(card, dict) else {}

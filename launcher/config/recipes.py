@@ -97,8 +97,7 @@ def named(overrides: Sequence[Override], catalog: Catalog) -> tuple[Path, Recipe
 def load(path: Path) -> Recipe:
     """Read a recipe file, once as long as it stays as it is. It is data: reading it runs nothing and follows nothing.
 
-    Raises:
-        ConfigErrors: The file cannot be read, is too large, or is not a recipe.
+    Raises ConfigErrors: The file cannot be read, is too large, or is not a recipe.
     """
     try:
         stat = path.stat()

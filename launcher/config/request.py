@@ -129,7 +129,6 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
 
 
 def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> OwnModel | None:
-    """The model where none of the options is chosen: that of a folder, or of the Hub."""
     if not any(override.group and override.key == "model" and is_own_model(override.value) for override in overrides):
         return None
     from launcher.config.hub import own_models  # Late, because few runs need it.

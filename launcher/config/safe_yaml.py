@@ -61,8 +61,7 @@ def loads(text: str, where: str) -> object:
 def require_bounded(path: Path) -> None:
     """See that a file which another reader expands stays within the limits, aliases put in; YAML it need not be.
 
-    Raises:
-        ConfigErrors: It is too large or too deep, or holds a number to base 60, which takes long to read.
+    Raises ConfigErrors: It is too large or too deep, or holds a number to base 60, which takes long to read.
     """
     import yaml
 
@@ -134,7 +133,6 @@ def _loader() -> Any:
 
 
 def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    """The reader of a number, for those that are short and no larger than any setting."""
     import yaml
 
     def number(self: Any, node: Any) -> float:
@@ -184,7 +182,6 @@ def _refuse(event: Event, depth: int, number: int, where: str) -> None:
 
 
 def _plain(value: object, path: str, where: str) -> object:
-    """The value, if it is plain data all through."""
     if isinstance(value, dict):
         return {key: _plain(item, f"{path}: {key}", where) for key, item in value.items()}
     if isinstance(value, list):

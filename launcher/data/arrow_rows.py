@@ -147,7 +147,6 @@ def _there(only: Sequence[str] | None, names: Sequence[str]) -> list[str] | None
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    """Open a reader of the file, mapped into memory; its errors name the file."""
     try:
         import pyarrow
         from pyarrow import ipc, parquet

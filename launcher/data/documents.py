@@ -211,7 +211,6 @@ def _hub_data_set(data: DataSpec) -> Any:
 
 
 def _answers(endpoint: str) -> bool:
-    """True if a connection can be made; behind a proxy only the real request can tell."""
     import socket  # Late, as what follows: no other data need it, and planning is quick.
     from urllib.parse import urlsplit
     from urllib.request import getproxies

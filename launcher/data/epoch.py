@@ -6,13 +6,24 @@ from collections.abc import Callable, Sequence
 
 from launcher.base.errors import DataError
 from launcher.data import look
-from launcher.data.mixing import drawn
 from launcher.data.packing import bins, packed
 from launcher.data.survey import Survey
 from launcher.data.token_folder import Span, TokenFolder
 from launcher.spec import DataSpec, RunSpec, edit
 
 type DataLook = Callable[[DataSpec], Survey | None]
+
+
+def drawn(sizes: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """The samples of each data set in one epoch.
+
+    Without weights each has its own. With weights their numbers are as the weights, and as small as they can be with
+    every sample in the epoch once at least: sets that are small for their weight are repeated.
+    """
+    if not weights:
+        return list(sizes)
+    most = max(size / weight for size, weight in zip(sizes, weights, strict=True))
+    return [max(size, round(weight * most)) for size, weight in zip(sizes, weights, strict=True)]
 
 
 def sizes_of(spec: RunSpec, survey: Survey) -> list[int] | None:

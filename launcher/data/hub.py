@@ -140,8 +140,7 @@ class Built(NamedTuple):
 def built(data: DataSpec) -> Built | None:
     """The Arrow files of the split in the cache of ``datasets``; None where it has not made that configuration.
 
-    Raises:
-        Unusable: The data set has other splits.
+    Raises Unusable: The data set has other splits.
     """
     name = data.path or ""
     at = commit("dataset", name, data.revision)

@@ -85,7 +85,6 @@ def document(path: Path, raw: io.BufferedReader | None = None, bad: BadRows | No
 
 
 def _values(text: TextIO, path: Path) -> Iterator[tuple[object, str]]:
-    """The values that a document has in place of rows, with the words for each."""
     scan = _Scan(text, path)
     if scan.peek() == "[":
         yield from _elements(scan, path)

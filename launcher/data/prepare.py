@@ -181,8 +181,7 @@ def _finish(partial: Path, path: Path) -> TokenFolder:
         if token_folder.read(path) is None:  # Else another process was quicker, where no lock could keep it away.
             raise
     found = token_folder.read(path)
-    if found is None:
-        raise AssertionError(f"{path} was written whole")
+    assert found is not None, f"{path} was written whole"
     return found
 
 
@@ -246,6 +245,5 @@ def _alone(path: Path, waits: Callable[[], None] | None) -> Iterator[bool]:
 
 
 def _remove_halves(path: Path) -> None:
-    """Remove what processes that were killed have left of the same folder; none of them lives, as we have the lock."""
     for half in path.parent.glob(f"{path.name}.*.partial"):
         shutil.rmtree(half, ignore_errors=True)

@@ -132,8 +132,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(process: subprocess.Popen[bytes], content: object) -> Any:
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("the process is asked through pipes")
+    assert process.stdin is not None, "the process is asked through pipes"
+    assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(content).encode() + b"\n")
         process.stdin.flush()
@@ -188,7 +188,6 @@ class _Limited(Template):
 
 
 def _limit(seconds: int) -> None:
-    """Let the kernel end this process by SIGXCPU after so many more seconds of processor time."""
     until = int(time.process_time()) + seconds + 1
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
 

@@ -92,7 +92,6 @@ def _is_small(files: Sequence[Path], kind: Kind, *, packed: bool) -> bool:
 
 
 def _kind(files: Sequence[Path]) -> Kind:
-    """The kind of the files; many are judged by some: one of each suffix, and more."""
     by_suffix = {path.suffix: path for path in files}
     chosen = files if len(files) <= FILES else [*by_suffix.values(), *_spread(files, FILES)]
     return formats.kind_of_all(chosen)
@@ -157,7 +156,6 @@ def _piece(path: Path, size: int, offset: int, kind: Kind, bad: BadRows) -> Bloc
 
 
 def _text(content: bytes, path: Path, offset: int) -> str:
-    """The whole characters of a piece; at its ends they may be cut."""
     while offset and content and content[0] & 0xC0 == 0x80:
         content = content[1:]
     with errors_named(path):

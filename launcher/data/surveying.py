@@ -169,7 +169,6 @@ class _Unit:
 
 
 def _units(blocks: Sequence[Block], texts: Sequence[Sequence[str]], *, whole: bool) -> Iterator[_Unit]:
-    """Everything where that is little or asked for, else pieces at equal distances."""
     total = sum(len(text) for each in texts for text in each)
     if whole or total <= _TOKENISED:
         for block, each in zip(blocks, texts, strict=True):

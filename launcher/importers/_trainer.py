@@ -72,7 +72,6 @@ def epochs(reading: Reading, key: str) -> None:
 
 
 def _warmup(reading: Reading, key: str) -> None:
-    """Steps, or below 1 their share; steps come before a ratio."""
     found = reading.number(key)
     if found is None:
         return
@@ -265,10 +264,7 @@ ROWS = rows(
 
 
 def precision(reading: Reading, *, pure: bool, otherwise: str = "fp32") -> None:
-    """Say ``bf16`` and ``fp16``, or ``otherwise`` where the file has none of them.
-
-    ``pure`` says that the parameters themselves are in 16 bits, as they are loaded.
-    """
+    """Say ``bf16`` and ``fp16``, or ``otherwise`` where the file has none of them."""
     chosen = None
     for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("float16", "fp16")):
         if not reading.ledger.is_open(key):

@@ -9,7 +9,6 @@ from launcher.importers import Imported
 def read(text: str, path: str, *, weights: str | None = None) -> Imported:
     """Read a ``config.json`` of a model whose ``weights`` are in a folder, where it has some; ``path`` is for messages.
 
-    Raises:
-        ConfigErrors: It is not a JSON object.
+    Raises ConfigErrors: It is not a JSON object.
     """
     return reading.read(text, path, weights=weights).imported

@@ -121,7 +121,6 @@ def _data_sets(reading: Reading) -> None:
 
 
 def _of(reading: Reading, stage: str) -> dict[str, Any]:
-    """The data of a stage."""
     start = f"{stage}.data."
     return {key.removeprefix(start): value for key, value in reading.ledger.values.items() if key.startswith(start)}
 

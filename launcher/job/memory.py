@@ -11,7 +11,6 @@ import contextlib
 import io
 import os
 import re
-import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
 from pathlib import Path
@@ -212,7 +211,6 @@ class Rehearsed:
 
 
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,14 +246,11 @@ def biggest(*, without: Container[int] = (), count: int = 5) -> tuple[JsonObject
 def kills() -> Kills:
     """The counters now."""
     known, group, limit = False, 0, 0
-    for folder, version in _groups():
-        events = _numbers(folder / ("memory.events" if version == 2 else "memory.oom_control"))
+    for folder, is_first in machine.memory_groups():
+        events = _numbers(folder / ("memory.oom_control" if is_first else "memory.events"))
         group += events.get("oom_kill", 0)
-        known = known or (version == 2 and "oom_kill" in events)
-        if version == 2:
-            limit += events.get("oom", 0)
-        else:
-            limit += _number(folder / "memory.failcnt") or 0
+        known = known or (not is_first and "oom_kill" in events)
+        limit += (_number(folder / "memory.failcnt") or 0) if is_first else events.get("oom", 0)
     return Kills(known=known, group=group, limit=limit, machine=_numbers(_PROC / "vmstat").get("oom_kill", 0))
 
 
@@ -281,7 +276,7 @@ def _name(folder: Path) -> str:
 
 def _processes() -> list[int]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limited = [(limit, folder) for folder, limit in _limits() if limit < total]
+    limited = [(limit, folder) for limit, folder, _ in machine.limited_groups() if limit < total]
     if not limited:
         return [int(folder.name) for folder in _PROC.glob("[0-9]*")]
     _, smallest = min(limited)
@@ -293,25 +288,6 @@ def _inside(path: Path) -> list[int]:
     with contextlib.suppress(OSError, ValueError):
         return [int(pid) for pid in path.read_text().split()]
     return []
-
-
-def _limits() -> Iterator[tuple[Path, int]]:
-    for folder, version in _groups():
-        limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
-        if limit is not None:
-            yield folder, limit
-
-
-def _groups() -> Iterator[tuple[Path, int]]:
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError):
-        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                group = Path(path.lstrip("/"))
-                for folder in (group, *group.parents):
-                    yield _CGROUPS / controllers / folder, 1 if controllers else 2
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -66,10 +66,7 @@ class Found:
         return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
-        """The best of each kind, the best first; those that are unlikely to fit only where all are.
-
-        Those whose mode nothing measured backs stand behind.
-        """
+        """The best of each kind, the best first; those that are unlikely to fit only where all are."""
         return self._likely()[:SHOWN]
 
     def _likely(self) -> list[Candidate]:

@@ -52,10 +52,7 @@ def line(plan: Plan, layout: Layout) -> str:
 
 
 def _costs(layout: Layout, asked: Length | None) -> JsonObject:
-    """The time of the whole training, and whether it keeps the limit; nothing where nobody has said its length.
-
-    GPU-hours and money are keys of the layout's ``speed``.
-    """
+    """The time of the whole training, and whether it keeps the limit; nothing where nobody has said its length."""
     if asked is None:
         return {}
     found = length.cost_of(layout)

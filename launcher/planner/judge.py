@@ -38,10 +38,7 @@ class LayoutJudge(Protocol):
 
     @abstractmethod
     def least_seconds(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> float | None:
-        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown.
-
-        ``chunkings`` are the schedules of those runs, each with its model chunks on a stage.
-        """
+        """A bound below the seconds of every run with this one's degrees and micro-batch; None where unknown."""
 
     def least_of_schedules(self, spec: RunSpec, chunkings: Sequence[Chunking]) -> Sequence[float] | None:
         """Bounds below the seconds of a run under each of some schedules; None where unknown."""

@@ -64,8 +64,6 @@ class Largest:
 
 
 class _Candidate(NamedTuple):
-    """One that is asked about."""
-
     words: tuple[str, ...]
     value: int
     question: Question
@@ -74,8 +72,7 @@ class _Candidate(NamedTuple):
 def largest(kind: str, question: Question, judge: LayoutJudge, asking: Asking) -> Largest:
     """Look for the largest ``micro_batch``, ``sequence`` or ``model``, which the question leaves open.
 
-    Raises:
-        ConfigErrors: The words say what is looked for.
+    Raises ConfigErrors: The words say what is looked for.
     """
     taken = [key for key in KEYS[kind] if key in question.fixed]
     if taken:

@@ -40,8 +40,7 @@ def tokens_of(text: str) -> int:
 def words(typed: Sequence[str], *, tokens: str | None, price: float | None) -> tuple[str, ...]:
     """The words that ``--tokens`` and ``--price``, as typed, are short for.
 
-    Raises:
-        ConfigErrors: The overrides say the same, or a number makes no sense.
+    Raises ConfigErrors: The overrides say the same, or a number makes no sense.
     """
     keys = {word.partition("=")[0].lstrip("+"): word for word in typed}
     errors = []

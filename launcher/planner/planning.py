@@ -75,10 +75,7 @@ def require_valid(question: Question, found: Plan) -> None:
     """Refuse words that are wrong with every layout.
 
     Where none is valid the errors are those that the words have with all engines, as they are typed; where these have
-    none in common, those with each.
-
-    Raises:
-        ConfigErrors: They are wrong.
+    none in common, those with each. Raises ConfigErrors: They are wrong.
     """
     errors: tuple[ConfigError, ...] = ()
     if found.layouts:

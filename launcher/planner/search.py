@@ -123,7 +123,6 @@ class Search:
         return self.found.untried if set(self._judge.behind(spec)) - self._said[opening] else self.found.best
 
     def _is_done(self, opening: int, variant: RunSpec) -> bool:
-        """True if the best layout of a variant's kind is known."""
         kind, savings = Kind.of(variant), self._spaces[opening].savings
         if kind in self.found.best or kind not in self.found.untried:
             return kind in self.found.best
@@ -156,10 +155,7 @@ class Search:
         self._push(opening, 0, _ROUNDING * (bound or 0.0), degrees)
 
     def _open_degrees(self, node: _Node, degrees: Degrees) -> None:
-        """Go on with each way to share out the states, by the checkpointing without which not even the best of it fits.
-
-        Of those with the same stage of ZeRO the one with most shards and most in host memory needs least.
-        """
+        """Go on with each way to share out the states, by the checkpointing without which not even the best fits."""
         space, valid = self._spaces[node.opening], 0
         ways = sorted(space.sharded(degrees, self._judge.errors), key=_needs_more)
         bounds: dict[int, tuple[int | None, float]] = {}
@@ -210,7 +206,6 @@ class Search:
         self._push(node.opening, 1, min(bounds), sharded._replace(bounds=bounds))
 
     def _open_sharded(self, node: _Node, sharded: _Sharded) -> None:
-        """Go on with the variants."""
         space, (settings, chunkings, mode, bounds, _), valid = self._spaces[node.opening], sharded, 0
         bound = dict(zip(chunkings, bounds, strict=True))
         for variant in space.staged(settings, self._judge.errors):

@@ -90,7 +90,6 @@ def shortlist(question: Question, layouts: Sequence[Layout], *, steps: int = STE
 
 
 def _chosen(question: Question, layout: Layout) -> Iterator[str]:
-    """The words of a layout, with each key that has several values in the question."""
     words = layout.overrides[len(question.assumed) :]
     yield from words
     said = {word.partition("=")[0] for word in words}
@@ -105,7 +104,6 @@ def require_steps(steps: int) -> None:
 
 
 def _is_of_training(word: Override) -> bool:
-    """True for a word about the length of the training, its data, or its outputs."""
     keys = (*_LENGTHS, _LIMIT, *(key for key, _ in _SETTINGS))
     return word.key.partition(".")[0] in _GROUPS or word.key in keys
 

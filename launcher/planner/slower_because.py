@@ -70,8 +70,8 @@ def _largest(found: Shares, lost: float) -> Iterator[tuple[str, float]]:
 
 def causes(layout: Layout, first: Layout) -> Shares:
     """Shares of the loss by cause; they add up to it. Negative is what the layout does faster."""
-    if layout.speed is None or first.speed is None:
-        raise AssertionError("causes of a loss that is not known")
+    assert layout.speed is not None, "causes of a loss that is not known"
+    assert first.speed is not None
     own, best = _shares(layout.spec, layout.speed), _shares(first.spec, first.speed)
     ratio = layout.speed.constant.value / first.speed.constant.value
     scale = first.speed.tokens / layout.speed.tokens * layout.speed.gpus / first.speed.gpus
@@ -131,10 +131,7 @@ def _cause(part: str, spec: RunSpec, best: RunSpec) -> str:
 
 
 def _compute(part: str, spec: RunSpec, best: RunSpec) -> str:
-    """The cause of longer products, attention or memory passes, the change that shortens kernels most first.
-
-    Without one, of a pipeline it is a stage that has more than its share of that part.
-    """
+    """The cause of longer products, attention or memory passes, the change that shortens kernels most first."""
     uneven = spec.parallel.pipeline > 1 and spec.parallel.pipeline != best.parallel.pipeline
     otherwise = _stages(spec) if uneven else "memory passes" if part == "memory_bound" else part.replace("_", " ")
     engine = wording.engine(spec)

@@ -82,8 +82,7 @@ class Smallest:
 def smallest(question: Question, judge: LayoutJudge, *, days: float | None = None, beyond: bool = False) -> Smallest:
     """Look for the fewest GPUs, for a training of at most so many days; ``beyond`` looks at more nodes than are said.
 
-    Raises:
-        ConfigErrors: There is a limit on time and no speed is known.
+    Raises ConfigErrors: There is a limit on time and no speed is known.
     """
     most = MOST_NODES if days is None else MOST_IN_TIME
     ladder = tuple(sizes(question, most=most, beyond=beyond))

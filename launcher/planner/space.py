@@ -324,14 +324,12 @@ class Space:
             yield {"train.micro_batch_size": size}
 
     def _share(self, degrees: Settings) -> int:
-        """Sequences of a step on each data rank."""
         split: int = degrees["parallel.tensor"] * degrees["parallel.pipeline"]
         split *= degrees["parallel.context"] * degrees["parallel.ulysses"]
         return self.base.global_batch_size // max(1, self.base.gpus // split)
 
 
 def _takes(schedule: str, chunks: int) -> bool:
-    """True if a schedule runs so many model chunks on a stage."""
     if schedule in FOLDED:
         return chunks == 2
     return schedule == "zero_bubble" or (schedule == "interleaved") == (chunks > 1)

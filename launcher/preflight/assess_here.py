@@ -68,8 +68,7 @@ def assess_here(spec: RunSpec, judging: Judging, *, earlier: Iterable[ConfigErro
 def judge_by_rehearsal(assessment: Assessment, words: str) -> Assessment:
     """A valid run with the verdict of its rehearsal in place of the estimate's for the device (``run --rehearsed``).
 
-    Raises:
-        ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
+    Raises ConfigErrors: There is no rehearsal of it, it decides nothing, or its packages were others.
     """
     spec, found = assessment.spec, assessment.rehearsed
     again = f"launch rehearse {words}".rstrip()

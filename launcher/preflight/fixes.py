@@ -155,8 +155,7 @@ class _Tree:
         self._fixes: dict[_Steps, Fix | None] = {}
         self._spec = spec
         start = self.fix(())
-        if start is None:
-            raise AssertionError("only a valid run is searched")
+        assert start is not None, "only a valid run is searched"
         self.start = start
         *memory, disk = start.shortfall_by_moment or (0,)
         self.neighbours = ON_DISK if disk > 0 and all(lacks <= 0 for lacks in memory) else NEIGHBOURS

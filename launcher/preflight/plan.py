@@ -29,8 +29,7 @@ class Plan:
 def plan(assessment: Assessment, *, python: str) -> Plan:
     """Translate a run that has been judged into its job, which ``python`` starts.
 
-    Raises:
-        ConfigErrors: The specification breaks rules. A run that does not fit is no error here: the plan says so.
+    Raises ConfigErrors: The specification breaks rules. A run that does not fit is no error here: the plan says so.
     """
     if assessment.errors:
         raise ConfigErrors(assessment.errors)

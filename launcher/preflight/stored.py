@@ -125,7 +125,6 @@ def _ways(spec: RunSpec, path: str, place: str, found: Shapes) -> Iterator[str]:
 
 
 def _sizes(model: ModelSpec, found: Shapes) -> dict[str, int]:
-    """Sizes of the model that the shapes tell and that differ from the settings."""
     names = families.of(model).traits.names
     if names is None:
         return {}

@@ -75,7 +75,6 @@ def _limit(spec: RunSpec, limit_min: int, fastest: float, slowest: float) -> Ite
 
 
 def _between(low: float, high: float) -> str:
-    """Both ends of the band where they differ as they are said."""
     return " to ".join(dict.fromkeys((duration(low), duration(high))))
 
 

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
+from launcher.base import files
 from launcher.rundir import contents, home, signature, state
 
 
@@ -97,16 +98,9 @@ def find(words: Sequence[str], folder: Path) -> list[Path]:
     if not words and not root.is_dir():
         return remembered()
     if not words:
-        in_order = sorted(below(root), key=lambda found: (_written(found[0]), found[0].name))
+        in_order = sorted(below(root), key=lambda found: (files.changed_at(found[0]), found[0].name))
         return [run for _, runs in in_order for run in runs]
     return [run for word in words for place in places(word, folder) for run in runs_of(place)]
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # It was removed meanwhile.
-        return 0.0
 
 
 def places(name: str, folder: Path) -> list[Path]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from launcher.base import files
+from launcher.base import files, machine
 from launcher.base.units import gib
 from launcher.estimate.memory.result import MemoryEstimate
 from launcher.job.memory import OutOfMemory, PileRow
@@ -54,7 +52,7 @@ def of_the_disk(run: Subject, oom: OutOfMemory) -> Answer:
     what = "a file" if oom.operation is None else oom.operation
     step = f" of step {oom.step}" if oom.step else ""
     phase = "" if oom.phase is None else f"in the {oom.phase.replace('_', ' ')}{step}: "
-    free = oom.free_bytes if oom.free_bytes is not None else _free(run.run)
+    free = oom.free_bytes if oom.free_bytes is not None else machine.disk_free(run.run)
     left = "" if free is None else f", with {gib(free)} free"
     said = [f"no space left on the disk {phase}{what} could not be written{who}{left}"]
     spec, kept = run.spec, files.bytes_in(run.run / "checkpoints")
@@ -168,10 +166,3 @@ def _evidence(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
     if oom.place == "host":
         for found in run.evidence_in("memory.jsonl", r'"host"'):
             yield replace(found, text="the last record of memory before")
-
-
-def _free(run: Path) -> int | None:
-    try:
-        return shutil.disk_usage(run).free
-    except OSError:
-        return None

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from launcher.data import slices
-from launcher.data.epoch import sizes_of, steps_of, trained
+from launcher.data.epoch import drawn, sizes_of, steps_of, trained
 from launcher.data.look import look
-from launcher.data.mixing import drawn
 from launcher.data.prepare import prepared
 from launcher.data.unusable import Unusable
 from launcher.preflight import findings

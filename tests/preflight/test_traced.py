@@ -21,8 +21,8 @@ from tests.support.helpers import make_spec
 pytest.importorskip("torch", reason="the trace needs the extra 'fsdp'")
 
 from launcher.worker.trace import adapt_run, depths
+from launcher.worker.trace.allocator import Depth, Traced, report
 from launcher.worker.trace.one_depth import record
-from launcher.worker.trace.report import Depth, Traced, report
 
 _GPU = ("hardware=h100_80g", "cluster.gpus_per_node=8")
 _MEBI = 2**20

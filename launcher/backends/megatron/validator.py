@@ -112,8 +112,7 @@ def _unasked(spec: RunSpec, rule: str, way_out: str) -> Judgement:
 def asked(question: JsonObject, version: str) -> JsonObject | None:
     """The answer of the validator to one question, from the user's cache folder where it was asked before.
 
-    Raises:
-        RuntimeError: There is no answer, with the last line that the program said.
+    Raises RuntimeError: There is no answer, with the last line that the program said.
     """
     found: JsonObject | None = cache.answer("native", [VALIDATOR, version, question], lambda: answers([question])[0])
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Literal, TypeAliasType, Union, get_args, get_origin
 
-from launcher.base import cache
+from launcher.base import cache, files
 from launcher.base.files import JsonObject
 from launcher.base.package import FOLDER, shipped
 
@@ -40,19 +40,12 @@ def stamp() -> list[object]:
     own = [path for room in rooms for path in sorted((FOLDER / room).glob("*.py"))]
     packages = [Path(path) for path in sys.path if path.endswith("-packages")]
     places = [*own, FOLDER / "cli" / "__init__.py", *packages, *_bases()]
-    times = [(str(place), _written(place)) for place in places]
+    times = [(str(place), files.changed_at(place)) for place in places]
     return [sys.version, sys.prefix, os.environ.get("XDG_STATE_HOME"), times]
 
 
 def _bases() -> list[Path]:
     return sorted(shipped("conf").glob("*/_base.yaml"))
-
-
-def _written(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _gathered(verbs: Mapping[str, str]) -> JsonObject:

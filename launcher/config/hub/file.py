@@ -138,7 +138,6 @@ class Config:
         return {"rope_theta": float(base), **({"rope_parameters": scaling} if scaling else {})}
 
     def _scaling(self) -> JsonObject:
-        """The value of ``model.rope_parameters`` and the base, from the old and the new key."""
         found: JsonObject = {}
         for key in ("rope_scaling", "rope_parameters"):
             value = self.content.get(key)
@@ -177,7 +176,6 @@ class Config:
         return {name: item for name, item in rest.items() if name == "rope_theta"}
 
     def _below(self, key: str) -> list[str]:
-        """The leaves of a key."""
         value = self.content.get(key)
         if not isinstance(value, Mapping) or not value:
             return [key]

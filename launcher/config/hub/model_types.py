@@ -123,7 +123,6 @@ def not_observed(content: Mapping[str, Any], path: str, why: str) -> ConfigError
 
 
 def _other_kind(kind: str) -> str | None:
-    """A sentence about a model that is no decoder alone; None for any other."""
     if kind in _ENCODERS:
         kind_of = "this is an encoder, which predicts masked words"
         return f"{kind_of}, and only models that predict the next token are trained"
@@ -133,7 +132,6 @@ def _other_kind(kind: str) -> str | None:
 
 
 def _architectures(content: Mapping[str, Any]) -> list[str]:
-    """The classes that a file names."""
     named = content.get("architectures")
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 

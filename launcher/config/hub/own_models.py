@@ -54,9 +54,8 @@ class OwnModel:
     def expand(self, overrides: Sequence[Override]) -> list[Override]:
         """The same overrides with the model's settings before them, in place of its choice.
 
-        Raises:
-            ConfigErrors: Its weights are in files, or by names, that are not read, and ``model.weights`` says nothing
-                else.
+        Raises ConfigErrors: Its weights are in files, or by names, that are not read, and ``model.weights`` says
+        nothing else.
         """
         if "model.weights" not in {override.key for override in overrides}:
             _require_known_weights(self)
@@ -92,7 +91,6 @@ class OwnModel:
             yield ConfigError("data.tokenizer", "bytes", rule, [f"data.tokenizer={self.folder}"])
 
     def _has_weights(self) -> bool:
-        """True if there are weights that can be read, or could be fetched."""
         return has_weights(self.file.parent) or hub.command(self.file.parent) is not None
 
 
@@ -136,7 +134,6 @@ def _starting_from(model: OwnModel, weights: str) -> ConfigError:
 
 
 def _has_tokenizer(model: OwnModel) -> bool:
-    """True if the folder has a tokenizer, or is the Hub's and so has one."""
     if model.folder is None:
         return False
     there = any((model.file.parent / name).is_file() for name in _TOKENIZER)
@@ -214,7 +211,6 @@ def _no_such_path(typed: str, path: Path) -> ConfigError:
 
 
 def _no_config(typed: str, path: Path) -> ConfigError:
-    """A folder that is no model: one of a LoRA adapter, or one below which the model is."""
     if (path / "adapter_config.json").is_file():
         rule = "it holds a LoRA adapter and no model: name the folder of the model that it was made for"
         return ConfigError("model", typed, rule, ["model=./base_model"])

@@ -69,7 +69,6 @@ def fetch(name: str) -> Path:
 
 
 def _fetched(name: str, revision: str | None) -> str:
-    """Fetch one file; the reason where that fails, else an empty text."""
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

@@ -122,8 +122,7 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
 def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
     """End a connection at a time, whatever it is waiting for: a server may send a byte now and then for ever.
 
-    Raises:
-        TimeoutError: It was ended, which looks to its reader as if the server had done so.
+    Raises TimeoutError: It was ended, which looks to its reader as if the server had done so.
     """
     same = connection.dup()  # TLS takes the socket itself over.
     timer = threading.Timer(_left(deadline), _end, [same])
@@ -153,9 +152,8 @@ def _left(deadline: float, limit: float = TIMEOUT_S) -> float:
 def public_address(host: str, port: int) -> str:
     """The address of a host, where all of its addresses are public.
 
-    Raises:
-        ConfigErrors: One is loopback, private, link-local or otherwise not of the public internet.
-        OSError: The name is not known, or none that a host can have.
+    Raises ConfigErrors: One is loopback, private, link-local or otherwise not of the public internet. Raises OSError:
+    The name is not known, or none that a host can have.
     """
     try:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]

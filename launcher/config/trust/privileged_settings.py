@@ -43,7 +43,6 @@ def _always(value: Any) -> bool:
 
 
 def _is_hub_name(value: Any) -> bool:
-    """True for a name on the Hub that is no path of this machine."""
     return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
 
 
@@ -160,7 +159,6 @@ def _does(key: str, value: Any) -> str | None:
 
 
 def _any(acts: _Test, value: Any) -> bool:
-    """True if a value acts, one of a list does, or it is only known once it is composed."""
     if isinstance(value, list | tuple):
         return any(_any(acts, item) for item in value)
     return acts(value) or (isinstance(value, str) and "${" in value)
@@ -204,7 +202,6 @@ def of_conf(folder: Path) -> dict[Path, list[PrivilegedSetting]]:
 
 
 def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
-    """The text and the content of an option; None where it cannot be read."""
     try:
         content, text = safe_yaml.load(path), files.read_text(path)
     except (ConfigErrors, OSError, UnicodeDecodeError):

@@ -58,8 +58,7 @@ def needs_of_spec(spec: RunSpec) -> list[str]:
 def require(sources: Iterable[Source], *, folder: Path, given: bool) -> None:
     """Allow sources that are the user's own or trusted; trust the others from now on where ``--trust`` is ``given``.
 
-    Raises:
-        ConfigErrors: A source is from elsewhere, and nobody has said so.
+    Raises ConfigErrors: A source is from elsewhere, and nobody has said so.
     """
     asking = [(source, reason) for source in sources if (reason := why_foreign(source, folder=folder)) is not None]
     if asking and not given:
@@ -132,8 +131,7 @@ def untrusted_remotes(path: Path) -> list[str]:
 def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[PrivilegedSetting]) -> None:
     """Record what a file from elsewhere will hold and where it will lie, before it is written there.
 
-    Raises:
-        ConfigErrors: It cannot be recorded; the file is then not to be written.
+    Raises ConfigErrors: It cannot be recorded; the file is then not to be written.
     """
     marks = [setting.mark for setting in privileged if setting.runs_code]
     place = str(files.real(path))
@@ -143,8 +141,7 @@ def note_foreign(path: Path, content: bytes, source: str, privileged: Iterable[P
 def note_own(path: Path, content: bytes) -> None:
     """Record what a file of the user's own words will hold, before it is written.
 
-    Raises:
-        ConfigErrors: It cannot be recorded.
+    Raises ConfigErrors: It cannot be recorded.
     """
     trust_store.add("trusted", sha256=_digest(content), path=str(files.real(path)))
 
@@ -198,7 +195,6 @@ def _configuration(git: Path) -> Path:
 
 
 def _addresses(text: str) -> tuple[str, ...]:
-    """The addresses of all remotes of a configuration."""
     found, inside = list[str](), False
     for line in text.splitlines():
         if _SECTION.match(line):

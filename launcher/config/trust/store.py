@@ -61,8 +61,7 @@ def _take(found: Known, entry: JsonObject) -> None:
 def add(kind: str, **entry: str | list[str]) -> None:
     """Record what a file or repository is: ``trusted``, a ``lock``, ``foreign`` or a trusted ``origin``.
 
-    Raises:
-        ConfigErrors: The folder for the state of programs cannot be written.
+    Raises ConfigErrors: The folder for the state of programs cannot be written.
     """
     path, line = _store(), f"\n{json.dumps({'is': kind, **entry})}\n".encode()  # A line that was cut short ends here.
     try:

@@ -34,8 +34,6 @@ _CHUNK, _CONV = 128, 4  # ``chunk_size`` and ``d_conv`` of ``MambaMixer``, which
 
 
 class _Letters(NamedTuple):
-    """The letters of a model."""
-
     layers: str  # One for each layer.
     further: str  # Those of one depth of multi-token prediction.
 
@@ -114,7 +112,6 @@ saves_input = llama.saves_input
 
 
 def _block(model: ModelSpec, layer: int) -> str:
-    """The letters of a layer; those of one depth behind the last one."""
     found = letters(model)
     return found.layers[layer : layer + 1] or found.further
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from launcher.base.formula import Value
 from launcher.estimate.memory.moments import BEFORE_BLOCKS_BACKWARD, BLOCK_BACKWARD, LOSS, PASSES, Moment, Moments
 from launcher.estimate.memory.terms import MemoryTerm, term
-from launcher.estimate.rank import predicted, recomputed
+from launcher.estimate.rank import counts, recomputed
 from launcher.estimate.rank.model import BlockKind, RankModel
 from launcher.estimate.rank.recomputed import BLOCK, method
 from launcher.estimate.rank.tensors import SavedTensor
@@ -46,7 +46,7 @@ def saved(rank: RankModel) -> Iterator[MemoryTerm]:
 def _others(rank: RankModel, kind: BlockKind) -> Value:
     """Share of the other micro-batches in flight that hold a kind of block: the last chunk has run fewer of them."""
     f, own = rank.view.in_flight, rank.view.predicted_in_flight
-    return 1 if kind.name != predicted.NAME or own == f else (own - 1) / (f - 1) if f > 1 else 0
+    return 1 if kind.name != counts.FURTHER or own == f else (own - 1) / (f - 1) if f > 1 else 0
 
 
 class _Held(NamedTuple):

@@ -8,16 +8,17 @@ kept in caches by these arguments, and that is why models, families and rules ar
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters
-from launcher.estimate.rank import predicted as further
+from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.shards import ShardRule, WeightCounts, counts_of, total
-from launcher.estimate.rank.tensors import Weight
+from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 
@@ -98,9 +99,9 @@ def count_rank(
     if predicted:
         elements, like = counts_of(_predicted_weights(family, model), rule), family.traits.predicted_layer(model)
         own = 1 if family.traits.shares_predicted(model) else predicted
-        blocks.append(EqualBlocks(name=further.NAME, layer=like, count=own, elements=elements))
+        blocks.append(EqualBlocks(name=FURTHER, layer=like, count=own, elements=elements))
         if predicted > own:
-            blocks.append(EqualBlocks(name=further.NAME, layer=like, count=predicted - own, elements=WeightCounts()))
+            blocks.append(EqualBlocks(name=FURTHER, layer=like, count=predicted - own, elements=WeightCounts()))
     has_table = ends[0] or predicted > 0
     return RankCounts(
         blocks=tuple(blocks),
@@ -149,7 +150,7 @@ def block_weights(family: Family, model: ModelSpec, layer: int) -> tuple[Weight,
 
 
 def _predicted_weights(family: Family, model: ModelSpec) -> tuple[Weight, ...]:
-    return further.weights(model, block_weights(family, model, family.traits.predicted_layer(model)))
+    return further_block(model, block_weights(family, model, family.traits.predicted_layer(model)))
 
 
 def padded(vocabulary: int, multiple: int) -> int:
@@ -203,3 +204,48 @@ def _parameter_counts(family: Family, model: ModelSpec, adapter: AdapterSpec) ->
 
 def _idle(weight: Weight, choices: int) -> int:
     return 0 if weight.split != "expert" else (weight.copies - min(choices, weight.copies)) * prod(weight.shape)
+
+
+# Further tokens: layers after the last, each of which predicts one token more (arXiv:2412.19437, section 2.2), as
+# Megatron-core builds them (``core/transformer/multi_token_prediction.py``): a block like the model's last, before it a
+# projection of two normed inputs, the hidden states and the embeddings of the next tokens, behind it a norm. The token
+# table is shared; a stage without it has a copy.
+FURTHER = "multi-token prediction"  # The word for such a block among the kinds of blocks.
+
+
+def further_block(model: ModelSpec, block: Sequence[Weight]) -> tuple[Weight, ...]:
+    """The weights of one layer, whose block has these: three norms and the projection ``2 h`` to ``h`` besides."""
+    hidden = model.hidden_size
+    parts = ("weight", "bias") if model.normalization == "layernorm" else ("weight",)
+    norms = [Weight(name=f"{norm}.{part}", shape=(hidden,)) for norm in ("enorm", "hnorm", "norm") for part in parts]
+    return (*norms, Weight(name="eh_proj.weight", shape=(hidden, 2 * hidden), split="tensor"), *block)
+
+
+def further_outside(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
+    """Tensors that one layer saves outside of its block, which recomputation leaves: inputs of its three norms."""
+    size = engine.size * model.hidden_size
+    names = ("embeddings of the next tokens", "hidden states", "input of its last norm")
+    return tuple(_further_row(name, size, "residual") for name in names)
+
+
+def further_saved(model: ModelSpec, engine: EngineTraits, block: Sequence[SavedTensor]) -> tuple[SavedTensor, ...]:
+    """Tensors that one layer saves, whose block saves these.
+
+    The projection's output is gathered over the tensor parallel ranks, and the block's input is a view of it
+    (``_split_along_first_dim`` of ``core/tensor_parallel/mappings.py``), so that all of it stays.
+    """
+    size = engine.size * model.hidden_size
+    rows = list(block)
+    rows.remove(next(row for row in rows if row.part == "input"))
+    joined = _further_row("joined inputs of the projection", 2 * size, "residual")
+    return (*further_outside(model, engine), joined, _further_row("output of the projection", size, "token"), *rows)
+
+
+def joined_outputs(model: ModelSpec, engine: EngineTraits) -> tuple[SavedTensor, ...]:
+    """Hidden states of all depths in one tensor, which the output projection reads part by part."""
+    size = model.mtp_layers * engine.size * model.hidden_size
+    return (_further_row("hidden states of further tokens", size, "residual"),)
+
+
+def _further_row(name: str, size: int, share: Share) -> SavedTensor:
+    return SavedTensor(name=name, bytes=size, share=share, part="input")

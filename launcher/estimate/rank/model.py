@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from math import ceil, lcm
 
 from launcher.base.frozen import dataclass
-from launcher.estimate.rank import adapters, predicted
+from launcher.estimate.rank import adapters, counts
 from launcher.estimate.rank.counts import EqualBlocks, RankCounts, block_weights, count_rank, kinds_of, names_of, padded
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import Family
@@ -213,7 +213,7 @@ def rank_model(spec: RunSpec, view: RankView, family: Family, dtypes: Dtypes, en
 
 def _after_blocks(family: Family, model: ModelSpec, engine: EngineTraits, spec: RunSpec) -> tuple[SavedTensor, ...]:
     rows = adapters.after_blocks(_rows_after_blocks(family, model, engine), spec)
-    return (*rows, *predicted.joined_outputs(model, engine)) if model.mtp_layers else rows
+    return (*rows, *counts.joined_outputs(model, engine)) if model.mtp_layers else rows
 
 
 def _kinds(
@@ -276,8 +276,8 @@ def _kind(
         splits_stream=spec.parallel.sequence and spec.parallel.tensor > 1,
     )
     outside: tuple[SavedTensor, ...] = ()
-    if alike.name == predicted.NAME:
-        outside, saved = predicted.outside(spec.model, engine), predicted.saved(spec.model, engine, saved)
+    if alike.name == counts.FURTHER:
+        outside, saved = counts.further_outside(spec.model, engine), counts.further_saved(spec.model, engine, saved)
     return BlockKind(
         name=alike.name,
         count=alike.count,

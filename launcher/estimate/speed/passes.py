@@ -48,10 +48,7 @@ class Pass(NamedTuple):
         return self.compute + self.traffic
 
     def seconds(self, launch_seconds: float, beside: float = 0.0) -> float:
-        """Seconds until it is done: the GPU's, or the host's to start its kernels where those are more.
-
-        ``beside`` is further time of the host's.
-        """
+        """Seconds until it is done: the GPU's, or the host's to start its kernels where those are more."""
         return max(self.gpu, self.launches * launch_seconds + beside)
 
 

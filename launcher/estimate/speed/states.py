@@ -48,10 +48,7 @@ class Compute(NamedTuple):
 def data_parallel(
     rank: RankModel, execution: Execution, network: Network, compute: Compute, steps: int
 ) -> Iterator[SpeedTerm]:
-    """Traffic among the ranks that share model states, over one step.
-
-    ``compute`` is of one micro-batch; ``steps`` are the micro-batches of a step.
-    """
+    """Traffic among the ranks that share model states, over one step."""
     parts = list(_parts(rank, network))
     times = steps if execution.reduces_each else 1
     if rank.view.states.parameters < 1:

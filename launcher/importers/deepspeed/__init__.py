@@ -65,11 +65,7 @@ def _open(reading: Reading) -> None:
 
 
 def _batch(reading: Reading) -> None:
-    """Say the batch as ``_set_batch_related_parameters`` derives it.
-
-    What is not given follows here from the ranks too. A global batch by itself is one micro-batch on every rank, and so
-    is a micro-batch by itself.
-    """
+    """Say the batch as ``_set_batch_related_parameters`` derives it."""
     found = {key: reading.count(key, least=1) for key in _SETTINGS}
     for key, number in found.items():
         if number is not None:

@@ -90,7 +90,6 @@ def _numbers(reading: Reading, name: str) -> None:
 
 
 def _variants(reading: Reading, found: str) -> None:
-    """Switches of the kernels and of the maths."""
     params = f"{BLOCK}.params"
     _torch(reading, f"{params}.torch_adam")
     decays = bool(reading.settings.get("optimizer.weight_decay"))
@@ -171,7 +170,6 @@ def _warmup(reading: Reading) -> None:
 
 
 def _rates(reading: Reading, kind: str) -> None:
-    """Say the rates at which the warm-up starts and ends and at which the decay ends."""
     if kind == "WarmupCosineLR":
         _shares(reading)
         return
@@ -200,7 +198,6 @@ def _overruled(reading: Reading, rate: float) -> None:
 
 
 def _rate(reading: Reading, key: str) -> float | None:
-    """Return a learning rate; a list has one for each group of parameters, which must all be equal."""
     value = reading.value(key)
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]

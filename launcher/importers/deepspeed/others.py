@@ -216,7 +216,6 @@ def features(reading: Reading) -> None:
 
 
 def _is_on(reading: Reading, block: str, keys: Iterable[str]) -> bool:
-    """True if a feature is switched on, or has no switch and is there."""
     top = f"{block}.enabled"
     if block in keys:
         return reading.value(block) not in (False, None, {})

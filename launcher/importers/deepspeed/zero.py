@@ -160,7 +160,6 @@ def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
 
 
 def _beside_device(reading: Reading, block: str, device: str) -> None:
-    """Enter the keys beside the device, most of them for NVMe."""
     if device == "none":
         reading.idle("nothing is offloaded by this block", block)
         return
@@ -176,7 +175,6 @@ def _beside_device(reading: Reading, block: str, device: str) -> None:
 
 
 def _partly(reading: Reading, block: str) -> None:
-    """Offload of a part of the states, and that of superchips."""
     ratio = f"{block}.ratio"
     if reading.number(ratio) == 1:
         reading.ledger.default(ratio)

@@ -67,7 +67,6 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
 
 
 def _rest(reader: Reader) -> Settings:
-    """Arguments without a setting: by their value where it is the value that counts, else as the table says."""
     settings: Settings = {}
     values = {name: argument.value for name, argument in reader.arguments.items()}
     for name, argument in reader.arguments.items():
@@ -83,7 +82,6 @@ def _rest(reader: Reader) -> Settings:
 
 
 def _enter(reader: Reader, name: str, found: Meaning | None) -> None:
-    """Enter an argument by its meaning; one without a known meaning stays open, and is left out as unknown."""
     if found is None:
         return
     if name in reader.parsed.unset:

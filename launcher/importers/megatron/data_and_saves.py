@@ -51,7 +51,6 @@ def data(reader: Reader, *, evaluates: bool, vocabulary: Any) -> tuple[dict[str,
 
 
 def _named(reader: Reader) -> Settings:
-    """Return the settings that name one indexed data set, or several with their weights; none where there is none."""
     given = [name for name in (*_BLENDS, *_LISTS) if name in reader]
     for name in given:
         reader.leave(name, f"{_MOCK}; {_ONE}")
@@ -88,7 +87,6 @@ def _words(reader: Reader, name: str) -> list[str]:
 
 
 def _held_out(reader: Reader, evaluates: bool) -> Settings:
-    """Return the share of the data, at its end, that is held out where the run evaluates (``--split``)."""
     if "train-data-path" in reader:
         reader.idle("--train-data-path is trained on as a whole", "split")
         return {}

@@ -174,7 +174,6 @@ def precision(reader: Reader) -> tuple[str, Settings]:
 
 
 def _quantised(reader: Reader, half: str) -> tuple[str | None, Settings]:
-    """Products in fewer than 16 bits: the option of ``precision``, and the recipe."""
     wide = {"parameters": "fp32"} if half == "fp32" else {}
     recipe = reader.word("fp4-recipe", "precision.recipe", default="nvfp4")
     if reader.word("fp4-format", "precision") is not None:
@@ -275,7 +274,6 @@ def checkpointing(reader: Reader) -> tuple[str, Settings]:
 
 
 def _offloaded(reader: Reader) -> Settings:
-    """Activations in host memory: inputs of modules, or whole layers."""
     path, modules = "checkpointing.offload", "checkpointing.offload_modules"
     fine = reader.switch("fine-grained-activation-offloading", path)
     named = [str(word) for word in reader.words("offload-modules", modules)]
@@ -288,7 +286,6 @@ def _offloaded(reader: Reader) -> Settings:
 
 
 def _idle(reader: Reader, kind: str) -> None:
-    """Details of a kind of recomputation that the list does not choose."""
     if kind != "full":
         reader.idle("it is of --recompute-granularity full", *_METHODS, *_LAYERS)
     if kind != "selective":

@@ -149,7 +149,6 @@ def _layers(reader: Reader, letters: Pattern | None) -> Any:
 
 
 def _is_gated(reader: Reader) -> bool:
-    """True with ``--swiglu``, or with another gate of the same sizes; the other is left out."""
     found = reader.switch("swiglu", "model.hidden_act")
     if reader.switch("quick-geglu"):
         reader.leave("quick-geglu", "the maths: the gate is SiLU here, GELU's quick approximation there")

@@ -112,7 +112,6 @@ def _assigned(text: str) -> set[str]:
 
 
 def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[ConfigError]:
-    """Names that the user gives and that the file does not have."""
     names = {*re.findall(r"[A-Za-z_]\w*", text), *marks.placeholder_names(text)}
     errors = []
     for name in given:
@@ -125,15 +124,12 @@ def _unknown_names(text: str, path: str, given: Mapping[str, str]) -> list[Confi
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """The content of a YAML or JSON file."""
-
     flags: Mapping[str, Any] | list[str]  # Values by flag as typed, or the words of a list.
     other: Mapping[str, Any] = field(default_factory=dict)  # Further keys by dotted path.
     variables: Mapping[str, str] = field(default_factory=dict)  # Values of ``ENV_VARS``, which the arguments may hold.
 
 
 def _load(text: str, path: str) -> _Data:
-    """Read YAML or JSON; raises ConfigErrors where it is none, or no argument list."""
     content = _json(text, path) if path.endswith(".json") or text.lstrip()[:1] in {"{", "["} else None
     if content is None and not path.endswith(".json"):
         content = safe_yaml.loads(text, path)
@@ -174,7 +170,6 @@ def _mapping(content: Mapping[str, Any], path: str) -> _Data:
 
 
 def _refuse_groups(content: Mapping[str, Any], path: str) -> None:
-    """See that the file is flat: settings in groups are no argument list of any form."""
     groups = [key for key, value in content.items() if isinstance(value, Mapping)]
     if groups:
         found = f"settings in groups: {', '.join(groups[:4])}"

@@ -70,7 +70,6 @@ def steps(reader: Reader, found: Settings) -> Settings:
 
 
 def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -> int | None:
-    """Steps as such, or of samples or tokens where the batch is known."""
     given = reader.count(f"{start}-{unit}", key)
     batch, length = found["train.global_batch_size"], found["train.sequence_length"]
     for name, size in ((f"{start}-samples", batch), (f"{start}-tokens", batch and length and batch * length)):
@@ -95,7 +94,6 @@ def _left_early(reader: Reader, whole: int | None) -> int | None:
 
 
 def _warmup(reader: Reader, found: Settings, decay: int | None) -> int | None:
-    """Steps, or a fraction of the steps over which the learning rate decays."""
     key = "optimizer.warmup_steps"
     old = reader.number("warmup", key)  # Its name before it could be a number of steps.
     fraction = reader.number("lr-warmup-fraction", key, default=old)
@@ -124,7 +122,6 @@ def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings
 
 
 def _momenta(reader: Reader, name: str) -> Settings:
-    """Return the numbers of an optimizer, others' having no effect; Muon steps small tensors with Adam's."""
     first, second, epsilon = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
     of = {"sgd": (("sgd-momentum", first, 0.9),), "lion": (("lion-beta1", first, 0.95), ("lion-beta2", second, 0.98))}
     adam = (("adam-beta1", first, 0.9), ("adam-beta2", second, 0.999), ("adam-eps", epsilon, 1e-8))
@@ -136,7 +133,6 @@ def _momenta(reader: Reader, name: str) -> Settings:
 
 
 def _schedule(reader: Reader, found: Settings) -> Settings:
-    """The schedule, and of WSD the length and shape of its decay."""
     style = reader.word("lr-decay-style", "optimizer.schedule", default="linear")
     if style not in _SCHEDULES:
         reader.wrong("lr-decay-style", style, f"is one of {', '.join(_SCHEDULES)}")

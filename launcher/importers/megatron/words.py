@@ -52,7 +52,6 @@ class Words:
             values = [] if value is None else [value]
 
     def _split(self, words: Iterable[str]) -> Iterator[str]:
-        """The words, one that holds a flag and its value split into two; argparse would refuse it."""
         for word in words:
             if marks.is_known(word) and _FLAG_WITH_BLANK.match(word):
                 joined = f"{marks.plain(word)!r} is one word, which Megatron-LM refuses"
@@ -97,7 +96,6 @@ class Words:
         self._take(self.arguments, Argument(spelling, value, words), name, values)
 
     def _take(self, into: Arguments, argument: Argument, name: str, values: Iterable[str], key: str = "") -> None:
-        """Enter an argument and the variables and decisions in it."""
         key, flag = key or name_of(argument.spelling), f"--{argument.spelling}"
         values = (name, *values)
         asked = tuple(dict.fromkeys(found for word in values for found in marks.names(word)))
@@ -217,6 +215,5 @@ def _plain(value: Any) -> Any:
 
 
 def _is_switch(flag: str) -> bool:
-    """True if the argument of a flag takes no value."""
     name = name_of(marks.plain(flag))
     return name in SWITCHES or (name.startswith(_BEGINNINGS) and name not in _WITH_VALUE)

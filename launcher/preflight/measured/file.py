@@ -193,9 +193,7 @@ def load(path: Path) -> Content:
 def add(path: Path, row: Row) -> None:
     """Add a row; it takes the place of an earlier one of the same run.
 
-    Raises:
-        OSError: It cannot be written.
-        ValueError: It is none that would be read again.
+    Raises OSError: It cannot be written. Raises ValueError: It is none that would be read again.
     """
     added = row.as_line()
     read(added)
@@ -235,8 +233,7 @@ def _is_of(line: bytes, lost: Row) -> bool:
 def _locked(path: Path, flags: int) -> Iterator[int]:
     """The file under a lock; opened again where another launcher has put a new one in its place meanwhile.
 
-    Raises:
-        OSError: It cannot be opened, or others hold it for long.
+    Raises OSError: It cannot be opened, or others hold it for long.
     """
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:

@@ -120,8 +120,7 @@ def _phase_name(column: Column, *, staged: bool = False) -> str:
 
 
 def _estimate(assessment: Assessment) -> MemoryEstimate:
-    if assessment.estimate is None:
-        raise AssertionError("a figure of a run that is not valid")
+    assert assessment.estimate is not None, "a figure of a run that is not valid"
     return assessment.estimate
 
 

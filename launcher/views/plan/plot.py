@@ -54,8 +54,7 @@ def _row(layout: Layout, number: str) -> JsonObject:
 
 def _place(layout: Layout) -> tuple[float, float]:
     speed = layout.speed
-    if speed is None:
-        raise AssertionError("a figure of speeds that are not known")
+    assert speed is not None, "a figure of speeds that are not known"
     return (layout.verdict.used_bytes or 0) / GIB, speed.tokens_per_second_per_gpu
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from launcher.base.errors import DataError
 from launcher.base.frozen import dataclass
-from launcher.data.mixing import drawn
+from launcher.data.epoch import drawn
 from launcher.data.packing import packed
 from launcher.data.token_folder import ENDS, TOKENS, TRAINED, Span, TokenFolder
 from launcher.worker import marks
@@ -206,7 +206,7 @@ class Part:
 
 
 class Mix:
-    """Several corpora as one: of each as many samples as its weight says (``launcher.data.mixing``)."""
+    """Several corpora as one: of each as many samples as its weight says (``launcher.data.epoch``)."""
 
     def __init__(self, parts: Sequence[Corpus], weights: Sequence[float]) -> None:
         """Join corpora, which have samples of one length; without weights each is there once."""

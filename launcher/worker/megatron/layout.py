@@ -103,8 +103,7 @@ class _Layout:
             ranks = parallel_state.get_expert_model_parallel_world_size()
             self._first_expert = parallel_state.get_expert_model_parallel_rank() * (model.num_experts // ranks)
         traits = families.of(model).traits
-        if traits.names is None:
-            raise AssertionError(f"check has let the family {model.family} through, which names no tensors")
+        assert traits.names is not None, f"check has let the family {model.family} through, which names no tensors"
         self._names, self._transposed = traits.names, traits.transposed
 
     def of_block(self, number: int, inner: str, parameter: torch.Tensor) -> Iterator[Piece]:

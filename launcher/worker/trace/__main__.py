@@ -20,8 +20,8 @@ def trace(spec: RunSpec, rank: int) -> JsonObject:
     """The report on one rank of a run. Raises TrainingError if the run cannot be traced."""
     refuse(spec)
     gc.disable()
+    from launcher.worker.trace.allocator import Depth, Traced, report
     from launcher.worker.trace.one_depth import record  # Torch takes seconds: only once a run can be traced.
-    from launcher.worker.trace.report import Depth, Traced, report
 
     gc.freeze()  # The modules are looked through once less at each collection, which is half of a small trace's time.
     traced = tuple(Depth(layers, record(adapt_run(spec, layers), rank)) for layers in depths(spec))

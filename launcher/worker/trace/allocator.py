@@ -4,16 +4,22 @@ Followed: torch ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorCo
 large blocks on each stream, the best fitting free block, its split, merging with free neighbours, the sizes of new
 segments, expandable segments, and on failure the release of what is cached before a second try. Left out:
 ``record_stream``, garbage collection thresholds, and that a GPU frees behind the CPU.
+
+The report on a run is made of recordings at two depths: all but the allocator's loss is linear in the number of layers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
+from launcher.base.files import JsonObject
 from launcher.base.units import MIB
-from launcher.worker.memory.recording import Recording
+from launcher.estimate.memory.terms import PILES
+from launcher.worker.memory.recording import Candidate, Moment, Recording
 
 _SMALLEST = 512  # kMinBlockSize
 _SMALL = MIB  # kSmallSize: the largest block of the small pool
@@ -241,3 +247,77 @@ def _suffices(recording: Recording, capacity: int, *, expandable: bool) -> bool:
     except OutOfMemory:
         return False
     return True
+
+
+_LOAD, _STEADY = 0, 2
+
+
+type _Key = tuple[int, Candidate]
+"""A step, and a part of it."""
+
+
+class Depth:
+    """A recording with its number of layers, and the peak of each part of loading and of the second step."""
+
+    def __init__(self, layers: int, recording: Recording) -> None:
+        self.layers, self.recording = layers, recording
+        self.peaks: dict[_Key, Moment] = {
+            (step, part): moment for step in (_LOAD, _STEADY) for part, moment in recording.candidates(step).items()
+        }
+
+    @property
+    def saved(self) -> int:
+        """Bytes that autograd has saved when the last backward pass begins."""
+        start = max(mark.event for mark in self.recording.marks if (mark.step, mark.phase) == (_STEADY, "backward"))
+        return self.recording.piles(start - 1).get("activations", 0)
+
+
+class Traced(NamedTuple):
+    """One traced depth, or two with the deeper one last, for a run of ``layers`` layers."""
+
+    depths: tuple[Depth, ...]
+    layers: int
+
+    def linear(self, value: Callable[[Depth], int]) -> int:
+        """A value of the recordings at the run's own depth."""
+        last = self.depths[-1]
+        return round(value(last) + self.slope(value) * (self.layers - last.layers))
+
+    def slope(self, value: Callable[[Depth], int]) -> float:
+        """Bytes that one layer adds to a value; zero where one depth was traced."""
+        first, last = self.depths[0], self.depths[-1]
+        return (value(last) - value(first)) / max(1, last.layers - first.layers)
+
+    def peaks(self) -> dict[_Key, int]:
+        """The peak of each part of loading and of the second step."""
+        return {key: self.linear(lambda depth, key=key: depth.peaks[key].bytes) for key in self.depths[-1].peaks}  # type: ignore[misc]
+
+    def piles(self, key: _Key) -> dict[str, int]:
+        """Bytes of each pile at the peak of a part; they sum to its bytes but for rounding."""
+        alive = {id(depth): depth.recording.piles(depth.peaks[key].event) for depth in self.depths}
+        found = {pile: self.linear(lambda depth, pile=pile: alive[id(depth)].get(pile, 0)) for pile in PILES}  # type: ignore[misc]
+        return {pile: size for pile, size in found.items() if size > 0}
+
+
+def report(traced: Traced, *, expandable: bool, cuda: bool) -> JsonObject:
+    """The document of a trace; only a run on ``cuda`` has a caching allocator, perhaps of expandable segments."""
+    peaks = traced.peaks()
+    worst = max(peaks, key=lambda key: peaks[key])
+    phases: dict[str, int] = {}
+    for (_, part), size in peaks.items():
+        phases[part.phase] = max(size, phases.get(part.phase, 0))
+    needed, reserved = _losses(traced.depths[-1].recording, expandable=expandable) if cuda else (0.0, 0.0)
+    return {
+        "schema": 1, "layers": traced.layers, "depths": [depth.layers for depth in traced.depths],
+        "static_bytes": traced.linear(lambda depth: depth.recording.resting(_STEADY)), "phases": phases,
+        "phase": worst[1].phase, "allocated_bytes": peaks[worst], "needed_bytes": round(peaks[worst] * (1 + needed)),
+        "reserved_bytes": round(peaks[worst] * (1 + reserved)), "piles": traced.piles(worst),
+        "saved_bytes": traced.linear(lambda depth: depth.saved),
+        "saved_bytes_per_layer": round(traced.slope(lambda depth: depth.saved)),
+    }  # fmt: skip
+
+
+def _losses(recording: Recording, *, expandable: bool) -> tuple[float, float]:
+    free = replay(recording, expandable=expandable)
+    least = needed(recording, expandable=expandable)
+    return least / free.peak_allocated - 1, free.peak_reserved / free.peak_allocated - 1

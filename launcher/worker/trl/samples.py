@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from launcher.base.errors import DataError
 from launcher.base.files import JsonObject
 from launcher.data import epoch, task_rows
-from launcher.data.mixing import drawn
+from launcher.data.epoch import drawn
 from launcher.spec import edit
 from launcher.worker import data, marks
 from launcher.worker.data.corpus import Corpus

@@ -10,7 +10,7 @@ from launcher.backends.megatron.translate import argument_list
 from launcher.backends.megatron.validator import answers, question
 from launcher.estimate import families
 from launcher.estimate.memory import logits
-from launcher.estimate.rank import predicted, stages
+from launcher.estimate.rank import counts, stages
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.estimate.rank.stages import chunk_sizes, flow_of, predicted_in_flight, predicted_layers
 from launcher.preflight import findings
@@ -47,7 +47,7 @@ def test_the_last_stage_has_these_layers_and_a_copy_of_the_token_table() -> None
         [one.model for one in ranks_of(spec_of(*more))] for more in (("model.mtp_layers=1",), ())
     )
     assert first.elements == plain.elements
-    assert [kind.name for kind in last.blocks] == [*(kind.name for kind in plain_last.blocks), predicted.NAME]
+    assert [kind.name for kind in last.blocks] == [*(kind.name for kind in plain_last.blocks), counts.FURTHER]
     assert last.embedding.whole == plain.embedding.whole
     assert plain_last.embedding.whole == 0
 

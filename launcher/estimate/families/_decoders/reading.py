@@ -105,7 +105,6 @@ def _number_of_layers(config: ConfigFile, found: Decoder) -> int:
 
 
 def _sizes(config: ConfigFile, found: Decoder) -> JsonObject:
-    """Sizes and numbers; absent ones are the class's defaults."""
     there, made = values.defaults(config.model_type), dict[str, Any]()
     for key in _SIZES:
         if name := _name(config, key):
@@ -127,7 +126,6 @@ def _sizes(config: ConfigFile, found: Decoder) -> JsonObject:
 
 
 def _widths(config: ConfigFile, found: Decoder, model: JsonObject) -> JsonObject:
-    """The MLP's width and the heads, which may follow from other sizes."""
     there, kind = values.defaults(config.model_type), config.model_type
     made: JsonObject = {}
     for key in ("intermediate_size", "num_key_value_heads", "head_dim"):

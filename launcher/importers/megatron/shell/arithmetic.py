@@ -50,8 +50,6 @@ def evaluate(text: str, look: Callable[[str], str | None], assign: Callable[[str
 
 
 class _Reader:
-    """A place among the tokens of an expression."""
-
     def __init__(
         self, text: str, look: Callable[[str], str | None], assign: Callable[[str, Number], None], depth: int = 0
     ) -> None:

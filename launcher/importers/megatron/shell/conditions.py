@@ -74,8 +74,6 @@ def answer(operands: Iterable[Operand], parameters: Parameters) -> Truth:
 
 
 class _Test:
-    """A place among the words of a test, and readers of its parts."""
-
     def __init__(self, operands: Sequence[Operand], parameters: Parameters) -> None:
         self.operands, self.parameters = operands, parameters
         self.at, self.depth = 0, 0

@@ -185,7 +185,6 @@ def _piece(value: str | tuple[str, ...], *, quoted: bool) -> _Piece:
 
 
 def _split(value: str, current: str | None, found: list[str]) -> str | None:
-    """Split a value at blanks: add all but its last word, which other pieces may follow."""
     for token in _WORDS.findall(value):
         if token.isspace():
             if current is not None:

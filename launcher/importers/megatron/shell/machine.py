@@ -114,7 +114,6 @@ class Machine(Programs):
         return found
 
     def _either_way(self, line: int, truth: Truth, branches: list[Callable[[], Truth]]) -> Truth:
-        """Follow each branch from the same state, and go on from what all of them leave."""
         number = self._decision(line, truth)
         before, under, ended = self.state, self.under, self.script.ended
         self.under = (*under, number)

@@ -31,8 +31,6 @@ def parse(text: str) -> Body:
 
 
 class _Tokens:
-    """A place in a text, and readers of words and operators from there."""
-
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
         self.breaks = [match.start() for match in re.finditer("\n", text)]
@@ -188,8 +186,6 @@ class _Tokens:
 
 
 class _Parser(_Tokens):
-    """Reads statements, each with those inside it."""
-
     def body(self) -> Body:
         """Statements up to a reserved word or a parenthesis that none of them has opened."""
         self.depth += 1
