@@ -18,6 +18,7 @@ from launcher.estimate.rank.engine import EngineTraits
 from launcher.spec import RunSpec
 from launcher.spec.parse import parse, to_dict
 from tests.support.helpers import make_spec
+from tests.support.model_files import left_out, model_of, refused, that_matters
 
 FILE = {
     "model_type": "lfm2",
@@ -62,6 +63,7 @@ FOUND: JsonObject = {
     "linears": ["in_proj"],
     "attention": "causal_sdpa",
     "logits": [1.0, None],
+    "reads": ["block_ff_dim", "hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"],
     "passes": {"mixer": FORMS, "mixer experts": FORMS},
 }
 """What building a class shows, made small."""
@@ -110,6 +112,18 @@ def test_a_class_is_built_once_for_a_file_and_called_with_all_that_it_says(built
         "Lfm2Config",
         {"hidden_size": 8, "vocab_size": 32, "num_hidden_layers": 3},
     )
+
+
+def test_a_size_by_a_word_that_the_class_does_not_read_is_refused_with_its_own(built: list[str]) -> None:
+    foreign = {"model_type": "lfm2", "n_layers": 5, "dModel": 16, "ffn_dim": 9, "vocab_size": 32}
+    assert refused(foreign) == {
+        "n_layers": "call it num_hidden_layers in the file",
+        "dModel": "call it hidden_size in the file",
+        "ffn_dim": "call it intermediate_size in the file",
+    }
+    assert model_of(foreign) == {}
+    assert left_out({**FILE, "n_layers": 3})["n_layers"] == ("no effect: num_hidden_layers says the same", False)
+    assert that_matters({**FILE, "n_layers": 4, "block_ff_dim": 9, "mystery": 5}) == ["n_layers"]
 
 
 def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: list[str]) -> None:

@@ -91,6 +91,8 @@ def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_i
     assert left_out(odd)["mystery_projection"] == (effect, False)
     effect = "the folder's own code may read it, which is not run here"
     assert left_out(odd | {"auto_map": {"AutoConfig": "mine.Config"}})["mystery_projection"] == (effect, True)
+    assert that_matters(odd | {"auto_map": {"AutoModelForCausalLM": "mine.MyForCausalLM"}}) == ["mystery_projection"]
+    assert that_matters(odd | {"auto_map": {"AutoModelForCausalLM": "modeling_llama.LLaMAForCausalLM"}}) == []
 
 
 def test_dumped_keys_of_generation_and_history_have_no_effect() -> None:

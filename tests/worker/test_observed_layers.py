@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="observing needs the extra 'fsdp'")
 
+from launcher.worker.observe import structure
 from launcher.worker.observe.__main__ import observe
 
 DBRX: dict[str, Any] = {
@@ -24,6 +26,25 @@ GEMMA3N: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4,
 }  # fmt: skip
 """Its last layers read the keys and values of earlier ones."""
+
+
+_SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 6}
+
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "longcat_flash": ({"num_layers": 2, "n_routed_experts": 4, "expert_ffn_hidden_size": 32}, ""),
+    "zamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4}, "share parameters"),
+    "cpmant": ({"dim_ff": 96, "dim_head": 16}, "not where transformers' decoders have them"),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_each_parameter_is_counted_once_wherever_the_layers_stand(kind: str) -> None:
+    own, why = PLACES[kind]
+    found = structure.structure(structure.configuration({"model_type": kind, **_SMALL, **own}))
+    counted = structure.weights(found)
+    parts = (counted["before"], counted["after"], *(counted["kinds"][name] for name in found.layers))
+    assert sum(math.prod(shape) for part in parts for shape in part.values()) == found.model.num_parameters()
+    assert (why in found.why, bool(found.why)) == (True, bool(why))
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ from launcher.base import files, package
 from launcher.base.files import JsonObject
 
 _TIMEOUT_S = 600.0
-_FORMAT = 3  # Of what is kept; another version of this program may find more.
+_FORMAT = 4  # Of what is kept; another version of this program may find more.
 
 NOT_OF_THE_CLASS = frozenset((
     "_name_or_path", "architectures", "auto_map", "compression_config", "dtype", "quantization_config", "torch_dtype",
@@ -33,20 +33,22 @@ class NotObservedError(Exception):
     """Nothing was found: no torch or ``transformers`` for this Python, or the class refuses the file."""
 
 
-def settings(content: Mapping[str, Any]) -> JsonObject:
-    """The keys of the group ``model`` for a file; raises NotObservedError where its class cannot be built here."""
+def settings(content: Mapping[str, Any]) -> tuple[JsonObject, frozenset[str]]:
+    """The keys of the group ``model`` for a file, and the keys that its class reads; else NotObservedError."""
     config = {key: value for key, value in content.items() if key not in NOT_OF_THE_CLASS}
     found = _observed(config)
+    seen = {key: value for key, value in found.items() if key != "reads"}
     sizes = found["sizes"]
     attention = "eager" if found.get("attention") == "eager" else "sdpa"
-    return {
+    made = {
         "family": "observed",
         "model_type": content["model_type"],
         **sizes,
         "position_embedding": "none",
         "attention": attention,
-        "extra": {"config": {key: value for key, value in config.items() if key != "model_type"}, "observed": found},
+        "extra": {"config": {key: value for key, value in config.items() if key != "model_type"}, "observed": seen},
     }
+    return made, frozenset(found["reads"])
 
 
 def _observed(config: JsonObject) -> JsonObject:

@@ -96,12 +96,12 @@ def _model(config: Config) -> JsonObject:
         return _text_model(config, Config(alone, config.path, defaults_of=own), "")
     if isinstance(kind, str) and kind not in known and types.is_text_decoder(config.content):
         try:
-            model = observing.settings(config.content)
+            model, reads = observing.settings(config.content)
         except observing.NotObservedError as error:
             config.errors.append(types.not_observed(config.content, config.path, str(error)))
         else:
-            _enter_observed(config)
-            return model
+            _enter_observed(config, model, reads)
+            return model if not config.errors else {}
     elif not isinstance(kind, str) or kind not in known:
         config.errors.append(types.refusal(config.content, config.path, known))
     if config.errors or not isinstance(kind, str):
@@ -127,20 +127,19 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
     return model
 
 
-def _enter_observed(config: Config) -> None:
-    """Enter the keys of a file whose class was built with all that it says."""
+def _enter_observed(config: Config, model: Mapping[str, Any], reads: frozenset[str]) -> None:
+    """Enter the keys of a file whose class was built with all that it says, and reads these."""
+    for size, words in keys.SIZES.items():
+        read = [word for word in words.split() if word in reads]
+        if read:
+            config.sources[size] = next(filter(config.has, read), read[0])
     for leaf in config.ledger.values:
         key = leaf.partition(".")[0]
-        if key == "architectures":
-            _enter_architectures(config, leaf)
-        elif key not in observing.NOT_OF_THE_CLASS:
+        if key in reads and key not in observing.NOT_OF_THE_CLASS:
             config.ledger.keep(leaf)
-        elif key in keys.MATTERS and not _is_harmless(key, config.content.get(key)):
-            config.ledger.leave(leaf, keys.MATTERS[key])
         else:
-            config.ledger.leave(
-                leaf, keys.NO_EFFECT.get(key, "no effect: its class is not called with it"), matters=False
-            )
+            _enter(config, leaf, key, reads)
+            _enter_size(config, leaf, model, reads)
 
 
 def _families(kind: str) -> dict[str, Family]:
@@ -212,10 +211,17 @@ def _enter(config: Config, leaf: str, key: str, reads: frozenset[str]) -> None:
         ledger.leave(leaf, keys.NO_EFFECT[key], matters=False)
     elif key in reads:
         ledger.leave(leaf, "the class of transformers reads it, and no setting here says it")
-    elif config.has("auto_map") and ledger.values[leaf] not in (None, False, 0, "", [], {}):
+    elif _other_code(config) and ledger.values[leaf] not in (None, False, 0, "", [], {}):
         ledger.leave(leaf, "the folder's own code may read it, which is not run here")
     else:
         ledger.leave(leaf, f"no effect: transformers' class of {config.model_type} does not read it", matters=False)
+
+
+def _other_code(config: Config) -> bool:
+    """True if a folder's own code has another class than that of ``transformers``, which has replaced its like."""
+    code, architecture = config.content.get("auto_map"), keys.table()["architectures"].get(config.model_type, "")
+    name = code.get("AutoModelForCausalLM") if isinstance(code, Mapping) else None
+    return bool(code) and str(name).rpartition(".")[2].lower() != architecture.lower()
 
 
 def _is_harmless(key: str, value: object) -> bool:

@@ -28,11 +28,14 @@ def observe(content: Mapping[str, Any]) -> JsonObject:
         "transformers": transformers.__version__,
         "torch": torch.__version__,
         "parameters": sum(each.numel() for each in found.model.parameters()),
-        "sizes": structure.sizes(config),
+        "sizes": {**structure.sizes(config), "num_hidden_layers": len(found.layers)},
+        "reads": structure.reads(found.model),
         "layers": list(found.layers),
         **structure.weights(found),
         "logits": structure.logits(structure.structure(config).model, network),
     }
+    if found.why:
+        return {**made, "why": found.why}
     for attention, whole in itertools.product(structure.attentions(config), (False, True)):
         try:
             return {**made, "attention": attention, "passes": passes.passes(found, attention, whole=whole)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +17,6 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.worker import TrainingError
 from launcher.worker.model.network import CAUSAL_SDPA, base
 
 _BLOCKS = ("h", "layers", "blocks")
@@ -35,7 +37,9 @@ class Structure:
     blocks: nn.ModuleList  # Its layers.
     path: str  # Their place in the model.
     kinds: Mapping[str, int]  # The first layer of each kind, by the kind's name.
+    shapes: Mapping[str, Mapping[str, list[int]]]  # Parameters of a layer of each kind, but an earlier layer's.
     layers: tuple[str, ...]  # The kind of each layer.
+    why: str = ""  # Why no engine here runs such layers.
 
 
 def configuration(content: Mapping[str, Any]) -> Any:
@@ -86,6 +90,21 @@ def _plain(value: object) -> bool:
     return isinstance(value, bool | int | float) and value != 0
 
 
+_READ = re.compile(r"config\.([a-z_]\w*)|(?:getattr\((?:self\.)?config, |kwargs\.(?:pop|get)\()['\"](\w+)")
+_SET = re.compile(r"self\.([a-z_]\w*) = ")
+
+
+def reads(model: Any) -> list[str]:
+    """The keys that the class of a model, or of its configuration, takes from a ``config.json`` or writes there."""
+    kind = type(model.config)
+    fields = {each.name for each in dataclasses.fields(kind)}
+    code, own = (inspect.getsource(sys.modules[each.__module__]) for each in (type(model), kind))
+    rotary = ("rope_theta", "rope_scaling", "partial_rotary_factor") if "rope_parameters" in fields else ()
+    found = {name for each in _READ.findall(own + code) for name in each if name}
+    other = (*_SET.findall(own), *kind.attribute_map, *kind.attribute_map.values(), *rotary)
+    return sorted({*found, *fields, *other})
+
+
 def attentions(config: Any) -> tuple[str, ...]:
     """Ways of attention to try, the best first: torch's kernels without a mask, with the class's own, whole scores."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CLASSES
@@ -98,36 +117,43 @@ def structure(config: Any, dtype: torch.dtype = torch.float32, attention: str = 
     with torch.device("meta"):
         made = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     made.config.use_cache = False
-    path, blocks = _blocks(made)
-    names: dict[Any, str] = {}
-    layers = []
+    path, blocks, why = _blocks(made)
+    names: dict[str, str] = {}
+    shapes: dict[str, dict[str, list[int]]] = {}
+    layers, known = [], set[int]()
     for block in blocks:
-        signature = _signature(block)
+        own = {name: list(each.shape) for name, each in block.named_parameters() if id(each) not in known}
+        if any(id(each) in known for each in block.parameters()):
+            why = "its layers share parameters, which no engine here shards"
+        known |= {id(each) for each in block.parameters()}
+        signature = f"{own} {_modules(block)}"
         if signature not in names:
             names[signature] = _name(block, set(names.values()))
+            shapes[names[signature]] = own
         layers.append(names[signature])
-    kinds = {name: layers.index(name) for name in names.values()}
-    return Structure(model=made, blocks=blocks, path=path, kinds=kinds, layers=tuple(layers))
+    kinds = {name: layers.index(name) for name in shapes}
+    return Structure(model=made, blocks=blocks, path=path, kinds=kinds, shapes=shapes, layers=tuple(layers), why=why)
 
 
-def _blocks(made: Any) -> tuple[str, nn.ModuleList]:
+def _blocks(made: Any) -> tuple[str, nn.ModuleList, str]:
+    """The place of the layers; elsewhere than decoders have them, the list with the most parameters, and a reason."""
     inner = base(made)
     inner = getattr(inner, "decoder", inner)
+    lists = {path: module for path, module in made.named_modules() if isinstance(module, nn.ModuleList) and len(module)}
     for name in _BLOCKS:
         found = getattr(inner, name, None)
-        if isinstance(found, nn.ModuleList) and len(found):
-            place = next(path for path, module in made.named_modules() if module is found)
-            return place, found
-    raise TrainingError(f"the layers of {type(made).__name__} are not where transformers' decoders have them")
+        usual = next((path for path, module in lists.items() if module is found), None)
+        if usual is not None:
+            return usual, lists[usual], ""
+    path = max(lists, key=lambda path: sum(each.numel() for each in lists[path].parameters()))
+    return path, lists[path], f"the layers of {type(made).__name__} are not where transformers' decoders have them"
 
 
-def _signature(block: nn.Module) -> Any:
-    parameters = tuple((name, tuple(each.shape)) for name, each in block.named_parameters())
-    modules = tuple(
-        (path, type(module).__name__, *(repr(getattr(module, mark, None)) for mark in _MARKS))
+def _modules(block: nn.Module) -> list[Any]:
+    return [
+        (path, type(module).__name__, *(getattr(module, mark, None) for mark in _MARKS))
         for path, module in block.named_modules()
-    )
-    return parameters, modules
+    ]
 
 
 def _name(block: nn.Module, taken: set[str]) -> str:
@@ -141,7 +167,6 @@ def _name(block: nn.Module, taken: set[str]) -> str:
 
 def weights(found: Structure) -> JsonObject:
     """The parameters before, in and after the layers: shapes by name; tied ones once."""
-    kinds: JsonObject = {name: dict(_shapes(found.blocks[layer])) for name, layer in found.kinds.items()}
     before: JsonObject = {}
     after: JsonObject = {}
     own = {id(each) for each in found.blocks.parameters()}
@@ -151,8 +176,7 @@ def weights(found: Structure) -> JsonObject:
             seen = True
         else:
             (after if seen else before)[name] = list(each.shape)
-    _require_all_counted(found)
-    return {"before": before, "after": after, "kinds": kinds, "linears": linears(found)}
+    return {"before": before, "after": after, "kinds": dict(found.shapes), "linears": linears(found)}
 
 
 def linears(found: Structure) -> list[str]:
@@ -173,17 +197,6 @@ def linears(found: Structure) -> list[str]:
                 )
                 names[name] = names.get(name, True) and plain
     return [name for name, plain in names.items() if plain and name not in ("gate", "router")]
-
-
-def _require_all_counted(found: Structure) -> None:
-    each = sum(parameter.numel() for block in found.blocks for parameter in block.parameters())
-    if each != sum(parameter.numel() for parameter in found.blocks.parameters()):
-        raise TrainingError("its layers share parameters, which this version counts with none of them")
-
-
-def _shapes(module: nn.Module) -> Iterator[tuple[str, list[int]]]:
-    for name, each in module.named_parameters():
-        yield name, list(each.shape)
 
 
 _VALUES = (1e-6, 0.5, 3.0, 40.0, 1e9)
