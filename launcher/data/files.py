@@ -13,7 +13,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from launcher.base import cache, files
@@ -131,6 +130,8 @@ def contents(found: Sequence[Path]) -> list[list[str]]:
 
 
 def _hashes(found: Sequence[Path]) -> list[str]:
+    from concurrent.futures import ThreadPoolExecutor  # Late, because few commands hash data.
+
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(_hash, found))
 

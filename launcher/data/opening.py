@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +33,9 @@ def opened(path: Path, *, raw: io.BufferedReader | None = None) -> Iterator[io.B
         start = file.read(len(ZSTANDARD))
         file.seek(0)
         if start.startswith(GZIP):
-            yield stack.enter_context(gzip.GzipFile(fileobj=file))
+            from gzip import GzipFile  # Late, because a check mostly reads no compressed file.
+
+            yield stack.enter_context(GzipFile(fileobj=file))
         elif start == ZSTANDARD:
             yield io.BufferedReader(_Frames(file, path))
         else:
@@ -57,12 +57,19 @@ def opened_text(
             yield text
 
 
+def _damage() -> tuple[type[Exception], ...]:
+    import gzip
+    import zlib
+
+    return EOFError, zlib.error, gzip.BadGzipFile
+
+
 @contextlib.contextmanager
 def errors_named(path: Path) -> Iterator[None]:
     """Turn the errors of a reader into an :class:`Unusable` that names the file."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _damage() as error:
         rule = f"the compressed file is cut off or damaged ({error}): copy or make it again"
         raise Unusable("data.path", str(path), rule) from None
     except UnicodeDecodeError as error:

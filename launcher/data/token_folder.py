@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import shutil
 import sys
 from array import array
 from collections.abc import Iterator, Mapping
@@ -237,6 +236,8 @@ def clear(path: Path) -> Cleared:
     What another process makes at this moment is left. Locks stay, because one that is removed no longer keeps a third
     process away. Where the file system has none nobody can tell who lives, so that half folders are left, too.
     """
+    from shutil import rmtree  # Late, because only this needs it.
+
     folders = size = busy = 0
     for name, group in itertools.groupby(sorted(_entries(path)), lambda entry: entry.name[:_DIGITS]):
         found = [entry for entry in group if entry.is_dir()]
@@ -248,7 +249,7 @@ def clear(path: Path) -> Cleared:
             size += sum(files.bytes_in(entry) for entry in mine)
             busy += mine != found
             for entry in mine:
-                shutil.rmtree(entry, ignore_errors=True)
+                rmtree(entry, ignore_errors=True)
     return Cleared(removed=CacheUse(path=path, folders=folders, bytes=size), busy=busy)
 
 

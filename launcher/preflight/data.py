@@ -14,7 +14,7 @@ from launcher.base import machine
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.data import look, task_rows
+from launcher.data import look
 from launcher.data.epoch import DataLook, held_out, is_counted, is_exact, sizes_of, trained
 from launcher.data.files import files_of, is_on_hub
 from launcher.data.packing import bins
@@ -115,6 +115,8 @@ def _errors(spec: RunSpec, survey: Survey) -> Iterator[ConfigError]:
     missing = [name for name in spec.task.rows if survey.columns and name not in survey.columns]
     if missing:
         rule = f"task={spec.task.name} reads the columns {', '.join(spec.task.rows)}; these have {_listed(survey)}"
+        from launcher.data import task_rows  # Late, because few runs read rows.
+
         yield ConfigError("task.name", spec.task.name, rule, task_rows.other_tasks(survey.columns, spec.task.name))
         return
     if is_counted(spec) and not backends.of(spec).profile.counts_epochs and not is_exact(spec, survey):
