@@ -137,6 +137,8 @@ def _overrides(line: Line, framework: Framework, catalog: Catalog) -> list[str]:
         "cluster.gpus_per_node": min(gpus, node),
         "cluster.nodes": -(-gpus // node),
     }
+    if int(line["vpp"] or 1) > 1:
+        settings["parallel.schedule"] = "interleaved"
     settings |= sharding(line["zero"], int(line["dp"]))
     settings |= recompute(line["act_ckpt"], int(line["pp"]))
     if (bandwidth := network_bandwidth(line["interconnect"], min(gpus, node))) is not None:

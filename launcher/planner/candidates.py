@@ -66,11 +66,15 @@ class Found:
         return min([*self.best.values(), *([self.early] if self.early else [])], default=None)
 
     def shown(self) -> list[Candidate]:
-        """The best of each kind, the best first; those that are unlikely to fit only where all are."""
+        """The best of each kind, the best first; those that are unlikely to fit only where all are.
+
+        Those whose mode nothing measured backs stand behind, and only where their kind has no other.
+        """
         return self._likely()[:SHOWN]
 
     def _likely(self) -> list[Candidate]:
-        found = [*sorted(self.best.values()), *sorted(self.untried.values())]
+        untried = (each for kind, each in self.untried.items() if kind not in self.best)
+        found = [*sorted(self.best.values()), *sorted(untried)]
         return [each for each in found if each.is_likely] or found
 
     def promising(self) -> Candidate | None:

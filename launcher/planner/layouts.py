@@ -13,7 +13,7 @@ from launcher.spec.edit import override
 
 
 class Kind(NamedTuple):
-    """The kind of a layout: two of one kind differ in sizes alone, such as the micro-batch."""
+    """The kind of a layout: two of one kind differ in sizes such as the micro-batch, or in what the host keeps."""
 
     engine: str
     sharding: str
@@ -22,16 +22,15 @@ class Kind(NamedTuple):
     context: int
     ulysses: int
     expert: int
-    offload: str
     precision: str
 
     @classmethod
     def of(cls, spec: RunSpec) -> Kind:
         """The kind of a run."""
-        parallel, zero = spec.parallel, spec.zero
+        parallel = spec.parallel
         fully = "hybrid" if parallel.replicate > 1 else "sharded"  # With and without resharding it is one kind.
         alone = spec.gpus == parallel.tensor * parallel.pipeline  # There is nobody to share states with.
-        sharding = fully if parallel.shard else "whole" if alone else f"zero{zero.stage}"
+        sharding = fully if parallel.shard else "whole" if alone else f"zero{spec.zero.stage}"
         return cls(
             engine=spec.backend.name,
             sharding=sharding,
@@ -40,11 +39,6 @@ class Kind(NamedTuple):
             context=parallel.context,
             ulysses=parallel.ulysses,
             expert=parallel.expert,
-            offload="parameters"
-            if zero.offload_parameters != "none"
-            else "optimizer"
-            if zero.offload_optimizer != "none"
-            else "none",
             precision=spec.precision.name,
         )
 

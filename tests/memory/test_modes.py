@@ -84,6 +84,13 @@ def test_a_number_of_model_chunks_is_a_part_of_a_mode(chunks: int, backed: bool)
     assert (assess.unmeasured(spec) == ()) is backed
 
 
+@pytest.mark.parametrize(("ranks", "backed"), [(8, True), (32, True), (128, False)])
+def test_how_many_nodes_experts_lie_on_is_a_part_of_a_mode(ranks: int, backed: bool) -> None:
+    words = ("model=deepseek_v3", "hardware=h100_80g", "cluster.nodes=16", "cluster.gpus_per_node=8", "zero=1")
+    spec = make_spec(*words, "backend=megatron", f"parallel.expert={ranks}", "parallel.expert_tensor=1")
+    assert (assess.unmeasured(spec) == ()) is backed
+
+
 def test_a_rehearsal_on_a_gpu_is_evidence_for_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     spec, judge = make_spec(*NODE, "backend=megatron", "zero=2"), Preflight()

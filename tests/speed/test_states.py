@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.estimate.speed.estimate import estimate
-from launcher.estimate.speed.states import chunk_by_chunk
+from launcher.estimate.speed.states import SLOWED, chunk_by_chunk
+from launcher.estimate.speed.terms import PARTS
 from launcher.preflight.assess import parts
 from tests.support.helpers import make_spec
 
@@ -52,3 +53,19 @@ def test_the_states_of_interleaved_chunks_travel_while_micro_batches_pass_the_ot
     chunked = replace(plain, pipeline=4, virtual_pipeline=8)
     assert [chunk_by_chunk(chunked, steps) for steps in (16, 2)] == [29 / 8, 15 / 8]
     assert [chunk_by_chunk(replace(plain, pipeline=pipeline), 16) for pipeline in (1, 4)] == [1, 1]
+
+
+def test_states_hide_behind_compute_and_not_behind_an_exchange_of_tokens_over_the_same_network() -> None:
+    words = ("model=deepseek_v3", "hardware=h100_80g", "cluster.nodes=256", "cluster.gpus_per_node=8", "zero=3")
+    experts = ("parallel.tensor=2", "parallel.expert=256", "parallel.expert_tensor=1", "train.global_batch_size=2048")
+    spec = make_spec(*words, "backend=megatron", *experts)
+    found = estimate(spec, **parts(spec))
+    assert found is not None
+    exposed = {part: sum(term.exposed_seconds for term in found.terms if term.part == part) for part in PARTS}
+    (data,) = (term for term in found.terms if term.part == "data")
+    steps, layers, times = data.values["m"], data.values["L"], data.values["n"]
+    alone = data.values["t_gather"] + data.values["t_again"]
+    whole = layers * (steps * alone + times * data.values["t_scatter"]) / found.constant.value
+    compute = sum(exposed[part] for part in ("matrix_products", "attention", "memory_bound", "loss", "tensor"))
+    assert exposed["expert"] > 0.5 * compute
+    assert 0 < whole - exposed["data"] <= (2 - SLOWED) * compute

@@ -50,6 +50,10 @@ def sharing(spec: RunSpec) -> Iterator[str]:
     for axis, name in _DEGREES.items():
         if getattr(parallel, axis) > 1:
             yield name
+    span = parallel.expert * (parallel.expert_tensor or parallel.tensor)
+    nodes = -(-span // max(spec.cluster.gpus_per_node, spec.hardware.link_gpus or 0))
+    if parallel.expert > 1 and nodes > 1:  # A rack on one NVLink is a node; 3 nodes are one part with 4.
+        yield f"experts over up to {1 << (nodes - 1).bit_length()} nodes"
     if parallel.sequence and parallel.tensor > 1:
         yield "sequence parallelism"
     if parallel.expert > 1 and parallel.expert_tensor not in (None, parallel.tensor):

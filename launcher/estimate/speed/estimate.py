@@ -301,7 +301,8 @@ def _of_states(rank: RankModel, timed: Timed, stage: Stage) -> Iterator[SpeedTer
     """Gradients added up, the traffic of the states, and the optimizer."""
     execution, card, m, compute = timed.execution, timed.card, rank.spec.gradient_accumulation, _compute(stage)
     yield from states.accumulation(rank, execution, card, m)
-    traffic = list(states.data_parallel(rank, execution, timed.network, compute, m))
+    beside = states.Compute(*(max(0.0, whole - taken) for whole, taken in zip(compute, stage.network, strict=True)))
+    traffic = list(states.data_parallel(rank, execution, timed.network, beside, m))
     yield from traffic
     if not offload.updates_on_host(rank):
         yield from states.optimizer(rank, execution, card)

@@ -56,6 +56,8 @@ class Stage(NamedTuple):
     both: Pass
     again: Pass
     time: StageTime
+    # Seconds of the forward and of the backward pass in which their own traffic takes the network between domains.
+    network: tuple[float, float]
 
 
 class Line(NamedTuple):
@@ -115,7 +117,17 @@ def _stage(key: LineKey, shape: Shape, stage: int) -> Stage:
         + again.seconds(launch, share if again.launches else 0),
         send_seconds=_send(key, shape) if key.cut.stages > 1 else 0.0,
     )
-    return Stage(forward, backward, forward.plus(backward), again, time)
+    taken = _on_network(forward, shape), _on_network(backward, shape) + _on_network(again, shape)
+    return Stage(forward, backward, forward.plus(backward), again, time, taken)
+
+
+def _on_network(one: Pass, shape: Shape) -> float:
+    groups = (
+        (one.tensor, shape.tensor, 1),
+        (one.context, shape.context, shape.tensor),
+        (one.expert, shape.expert, shape.expert_tensor),
+    )
+    return sum(seconds for seconds, ranks, stride in groups if seconds and shape.group(ranks, stride).domains > 1)
 
 
 def _further(key: LineKey, shape: Shape) -> BlockPasses:
