@@ -20,13 +20,11 @@ from launcher.config.catalog import Catalog
 from launcher.spec.parse import OPEN_NODES, closest, kinds, known_keys
 
 _WAYS = 3  # Ways out that are shown for one word.
-
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 """Characters that no path can hold: a byte that is no UTF-8 arrives as half of a surrogate pair."""
 
 _TOO_LONG = re.compile(r"[0-9]{309}")  # Digits of a number that no floating-point number comes near.
 _SHOWN = 40  # Letters of such a word in a message.
-
 _SWEEP = re.compile(r"^(range|interval|choice|glob|sort|shuffle|tag)\(|^[^\[{'\"(]*,")
 _WORD = re.compile(r"[A-Za-z_/.~][A-Za-z0-9_/.:@+-]*\Z")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")

@@ -18,13 +18,9 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
 OPTIONS = {
-    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")},
-    "plot": "--plot FILE.png",
-    "explain": "--explain activations",
-    "points": "--points FILE.jsonl",
-    "trace": "--engine trace",
-    "multirun": "-m",
-}
+    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")}, "plot": "--plot FILE.png",
+    "explain": "--explain activations", "points": "--points FILE.jsonl", "trace": "--engine trace", "multirun": "-m",
+}  # fmt: skip
 """Options that people type as words."""
 
 ABSENT = dict.fromkeys(

@@ -5,18 +5,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from launcher.base.frozen import dataclass
-from launcher.spec.values import (
-    Count,
-    Dropped,
-    Factor,
-    Hashed,
-    Natural,
-    NonNegative,
-    Offload,
-    Positive,
-    Range,
-    Small,
-)
+from launcher.spec.values import Count, Dropped, Factor, Hashed, Natural, NonNegative, Offload, Positive, Range, Small
 
 SCRIPTS_OWN = "what the script builds"
 """The source of a model that nobody named, because a script of the user's own builds one."""

@@ -147,59 +147,45 @@ class ConfigFile(Protocol):
     @property
     def model_type(self) -> str:
         """Its ``model_type``."""
-        ...
 
     def has(self, key: str) -> bool:
         """True if the file has the key."""
-        ...
 
     def reads(self, key: str) -> bool:
         """True if the class of ``transformers`` takes the key, by its own name or by another that it knows."""
-        ...
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the file; reading it enters nothing."""
-        ...
 
     def size(self, key: str, default: int | None = None, *, null: int | None = None, to: str | None = None) -> int:
         """A count of at least 1; without any default the key must be there; ``null`` stands for an explicit null."""
-        ...
 
     def number(self, key: str, default: float, *, to: str | None = None) -> float:
         """A number."""
-        ...
 
     def flag(self, key: str, default: bool, *, to: str | None = None) -> bool:
         """True or false."""
-        ...
 
     def activation(self, key: str, *, to: str | None = None) -> str:
         """The activation function by our name."""
-        ...
 
     def rotary(self) -> JsonObject:
         """``rope_theta`` and, where rotary positions are scaled, ``rope_parameters``."""
-        ...
 
     def say(self, key: str, *settings: str) -> None:
         """Enter a key as said by these settings of ``model``; default here too where none of them is set."""
-        ...
 
     def leave(self, key: str, effect: str, *, matters: bool = True) -> None:
         """Enter a key as left out, with the effect as a clause."""
-        ...
 
     def default(self, *entered: str) -> None:
         """Enter keys that change nothing for a run here."""
-        ...
 
     def error(self, key: str, rule: str, *ways: str) -> None:
         """A value that cannot be had here."""
-        ...
 
     def extra(self, keys: Iterable[str]) -> JsonObject:
         """The values of these keys that the file has, unchanged, and kept for the class."""
-        ...
 
 
 class Family(Protocol):
@@ -214,47 +200,38 @@ class Family(Protocol):
     @abstractmethod
     def embedding(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
         """Weights before the first block."""
-        ...
 
     @abstractmethod
     def block(self, model: ModelSpec, layer: int) -> Sequence[Weight]:
         """Weights of one block."""
-        ...
 
     @abstractmethod
     def head(self, model: ModelSpec, vocabulary: int) -> Sequence[Weight]:
         """Weights after the last block; the output projection is absent where it is the embedding."""
-        ...
 
     @abstractmethod
     def kind(self, model: ModelSpec, layer: int) -> str:
         """Name of a block's kind: blocks of the same kind are equal."""
-        ...
 
     @abstractmethod
     def saved(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors that the forward pass of one block saves."""
-        ...
 
     @abstractmethod
     def saves_input(self, model: ModelSpec, engine: EngineTraits) -> bool:
         """True if the first norm of a block saves the block's input as it is, so that a checkpoint of it is shared."""
-        ...
 
     @abstractmethod
     def after_blocks(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors saved between the last block and the output projection."""
-        ...
 
     @abstractmethod
     def backward_extra(self, model: ModelSpec, layer: int, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors that the backward pass of one block adds at its peak, beyond those that the forward pass saved."""
-        ...
 
     @abstractmethod
     def first_norm_backward(self, model: ModelSpec, engine: EngineTraits) -> Sequence[SavedTensor]:
         """Tensors alive at the end of the backward pass of one block, in its first norm."""
-        ...
 
     def transformers_config(self, model: ModelSpec) -> TransformersConfig | None:
         """The ``transformers`` model that computes it; None where there is none that the workers build."""

@@ -120,13 +120,9 @@ def _one_norm(kind: str) -> tuple[Step, ...]:
 
 
 _DELTA: Mapping[str, str | int] = {
-    "heads": "linear_num_value_heads",
-    "head_dim": "linear_value_head_dim",
-    "key_heads": "linear_num_key_heads",
-    "key_dim": "linear_key_head_dim",
-    "conv": "linear_conv_kernel_dim",
-    "joined": 1,
-}
+    "heads": "linear_num_value_heads", "head_dim": "linear_value_head_dim", "key_heads": "linear_num_key_heads",
+    "key_dim": "linear_key_head_dim", "conv": "linear_conv_kernel_dim", "joined": 1,
+}  # fmt: skip
 _QWEN = Decoder(
     config="",
     norm_code="gemma",
@@ -149,17 +145,10 @@ _QWEN_EXPERTS = Experts(
 )
 
 _MAMBA_2: Mapping[str, str | int] = {
-    "heads": "mamba_n_heads",
-    "head_dim": "mamba_d_head",
-    "expand": "mamba_expand",
-    "state": "mamba_d_state",
-    "groups": "mamba_n_groups",
-    "conv": "mamba_d_conv",
-    "chunk": "mamba_chunk_size",
-    "bias": "mamba_proj_bias",
-    "conv_bias": "mamba_conv_bias",
-    "norm": 1,
-}
+    "heads": "mamba_n_heads", "head_dim": "mamba_d_head", "expand": "mamba_expand", "state": "mamba_d_state",
+    "groups": "mamba_n_groups", "conv": "mamba_d_conv", "chunk": "mamba_chunk_size", "bias": "mamba_proj_bias",
+    "conv_bias": "mamba_conv_bias", "norm": 1,
+}  # fmt: skip
 
 _NO_ROTATION: Mapping[str, Any] = {"fixed": {"position_embedding": "none"}, "head_norms": ()}
 _LLAMA_4 = {

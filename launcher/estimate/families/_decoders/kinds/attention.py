@@ -19,7 +19,6 @@ MODULE: Module = "attention"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = True
-
 _FP32 = 4
 _INDEX = 8  # An index is an int64.
 

@@ -18,7 +18,6 @@ MODULE: Module = "experts"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
-
 _FP32 = 4
 
 

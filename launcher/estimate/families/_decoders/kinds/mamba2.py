@@ -23,7 +23,6 @@ MODULE: Module = "mixer"
 ATTENDS = False
 PACKAGES = ("mamba-ssm", "causal-conv1d")
 UNWRAPPED: tuple[str, ...] = ("out_proj",)  # The kernel reads its weight, and peft refuses it.
-
 _FP32 = 4
 
 

@@ -16,10 +16,8 @@ MODULE: Module = "experts"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
-
 _FP32 = 4
 _INDEX = 8  # An expert choice is an int64.
-
 weights = experts.weights
 readers = experts.readers
 
