@@ -19,7 +19,7 @@ from typing import Any, Literal
 from launcher.base import files, machine, typed
 from launcher.base.files import JsonObject
 from launcher.base.frozen import dataclass
-from launcher.base.units import Pair
+from launcher.base.units import Pair, bytes_of
 
 RECORDS = "memory.jsonl"
 OUT_OF_MEMORY = "oom.json"
@@ -170,6 +170,26 @@ def ran_out(directory: Path) -> OutOfMemory | None:
         return None if content is None else typed.read(OutOfMemory, content)
     except typed.Unfit:
         return None
+
+
+SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"  # As the messages of torch's allocators have it.
+_REQUESTED = re.compile(rf"[Tt]ried to allocate {SIZE}")  # Of a GPU's; the small letter is the CPU's (alloc_cpu.cpp).
+
+
+def asked_bytes(message: str) -> int | None:
+    """The bytes that an allocator was asked for, by its message."""
+    return size_in(_REQUESTED, message)
+
+
+def size_in(pattern: re.Pattern[str], message: str) -> int | None:
+    """The bytes of the first :data:`SIZE` that a pattern finds in a message."""
+    found = pattern.search(message)
+    return None if found is None else in_bytes(found[1], found[2])
+
+
+def in_bytes(number: str, unit: str) -> int:
+    """A number and a unit of :data:`SIZE` in bytes."""
+    return int(float(number) * (bytes_of(f"1{unit}") or 1))
 
 
 def _read_lines(lines: Iterable[str]) -> Iterator[MemoryRecord]:

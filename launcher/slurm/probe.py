@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import socket
 import sys
 from importlib import metadata
 from pathlib import Path
 
-from launcher.base import machine
+from launcher.base import files, machine
 from launcher.base.files import JsonObject
 from launcher.base.package import NAME
 from launcher.job.versions import OLDEST
@@ -34,10 +32,7 @@ def facts() -> JsonObject:
 
 def main() -> None:
     """Write the facts into a folder, which shows as well that the node can."""
-    folder = Path(sys.argv[1])
-    partial = folder / f".{ANSWER}.{os.getpid()}"
-    partial.write_text(json.dumps(facts()))
-    partial.replace(folder / ANSWER)
+    files.write_atomically(Path(sys.argv[1]) / ANSWER, facts())
 
 
 def _version(name: str) -> str | None:

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.base.units import bytes_of, gib, request
+from launcher.base.units import gib, request
 from launcher.job import memory
-from launcher.job.memory import OutOfMemory, PileRow
+from launcher.job.memory import SIZE, OutOfMemory, PileRow, asked_bytes, in_bytes, size_in
 from launcher.preflight import assess, findings
 from launcher.rundir import output
 from launcher.rundir.contents import MEMORY, PLAN, SPEC
@@ -155,14 +155,12 @@ def evidence_of(run: Subject, oom: OutOfMemory) -> Iterator[Evidence]:
         yield from run.evidence_of(MEMORY, "measured peaks by phase and rank", line=None)
 
 
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
-_REQUESTED = re.compile(rf"Tried to allocate {_SIZE}")
-_CAPACITY = re.compile(rf"total capacity of {_SIZE}")
-_FREE = re.compile(rf"of which {_SIZE} is free")
-_OWN = re.compile(rf"this process has {_SIZE} memory in use")
-_ALLOCATED = re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch")
-_UNUSED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
-_OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_CAPACITY = re.compile(rf"total capacity of {SIZE}")
+_FREE = re.compile(rf"of which {SIZE} is free")
+_OWN = re.compile(rf"this process has {SIZE} memory in use")
+_ALLOCATED = re.compile(rf"allocated memory {SIZE} is allocated by PyTorch")
+_UNUSED = re.compile(rf"and {SIZE} is reserved by PyTorch but unallocated")
+_OTHER = re.compile(rf"Process (\d+) has {SIZE} memory in use")
 _FUNCTIONS = re.compile(r"^\s*File \"(?P<file>[^\"]+)\", line \d+, in (?P<function>\S+)", re.MULTILINE)
 _PHASES = (
     (re.compile(r"evaluate"), "evaluation"),
@@ -180,9 +178,9 @@ def told(error: Mapping[str, Any]) -> OutOfMemory | None:
     message = str(error["message"])
     if error["type"] != "OutOfMemoryError" and "out of memory" not in message.lower():
         return None
-    allocated, unused = _size(_ALLOCATED, message), _size(_UNUSED, message)
+    allocated, unused = size_in(_ALLOCATED, message), size_in(_UNUSED, message)
     others = tuple(
-        {"pid": int(found[1]), "name": "", "bytes": _bytes(*found.groups()[1:])} for found in _OTHER.finditer(message)
+        {"pid": int(found[1]), "name": "", "bytes": in_bytes(*found.groups()[1:])} for found in _OTHER.finditer(message)
     )
     on_host = "DefaultCPUAllocator" in message or "Cannot allocate memory" in message
     return OutOfMemory(
@@ -192,9 +190,9 @@ def told(error: Mapping[str, Any]) -> OutOfMemory | None:
         rank=None if error["rank"] is None else int(error["rank"]),
         node=error.get("node"),
         phase=phase_of(str(error["traceback"])),
-        requested_bytes=_size(_REQUESTED, message) or _of_the_cpu(message),
-        free_bytes=_size(_FREE, message),
-        capacity_bytes=_size(_CAPACITY, message),
+        requested_bytes=asked_bytes(message),
+        free_bytes=size_in(_FREE, message),
+        capacity_bytes=size_in(_CAPACITY, message),
         allocated_bytes=allocated,
         reserved_bytes=None if allocated is None or unused is None else allocated + unused,
         others_bytes=_others(message),
@@ -216,21 +214,6 @@ def phase_of(traceback: str) -> str | None:
     return next((phase for pattern, phase in _PHASES if any(pattern.search(frame) for frame in frames)), None)
 
 
-def _of_the_cpu(message: str) -> int | None:
-    """``DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes.`` (``alloc_cpu.cpp``)."""
-    found = re.search(r"tried to allocate (\d+) bytes", message)
-    return int(found[1]) if found else None
-
-
 def _others(message: str) -> int | None:
-    capacity, free, own = (_size(each, message) for each in (_CAPACITY, _FREE, _OWN))
+    capacity, free, own = (size_in(each, message) for each in (_CAPACITY, _FREE, _OWN))
     return None if capacity is None or free is None or own is None else max(0, capacity - free - own)
-
-
-def _size(pattern: re.Pattern[str], message: str) -> int | None:
-    found = pattern.search(message)
-    return None if found is None else _bytes(found[1], found[2])
-
-
-def _bytes(number: str, unit: str) -> int:
-    return int(float(number)) if unit == "bytes" else bytes_of(f"{number}{unit}") or 0

@@ -28,7 +28,17 @@ from launcher.base import files as whole_files
 from launcher.base import machine, secret
 from launcher.base.errors import LauncherError
 from launcher.base.files import write_atomically
-from launcher.job.memory import OUT_OF_MEMORY, Held, Kind, OutOfMemory, Place, biggest, host_memory, name_of
+from launcher.job.memory import (
+    OUT_OF_MEMORY,
+    Held,
+    Kind,
+    OutOfMemory,
+    Place,
+    asked_bytes,
+    biggest,
+    host_memory,
+    name_of,
+)
 from launcher.worker.engine import Context
 
 _LARGEST = 16  # Allocations that are kept.
@@ -85,7 +95,7 @@ class _Watch:
         """Note live allocations; called by the same, where an operation failed: the C library may have no memory."""
         with contextlib.suppress(Exception):
             if is_of_the_host(error):
-                known = self.now("allocator", "host", requested_bytes(str(error)), operation)
+                known = self.now("allocator", "host", asked_bytes(str(error)), operation)
                 self.noted = replace(_with_host(known), snapshot=self._write_alive())
 
     def observed(self, device: int, requested: int, total: int, free: int) -> None:
@@ -181,7 +191,7 @@ def _observe(watch: _Watch) -> None:
 
 
 def _now(kind: Kind, place: Place, error: BaseException, directory: Path) -> OutOfMemory:
-    requested = requested_bytes(str(error))
+    requested = asked_bytes(str(error))
     if _watches:
         known = _watches[-1].now(kind, place, requested, None)
     else:
@@ -254,9 +264,6 @@ _ON_THE_HOST = re.compile(
 )
 """Words of torch's allocator for the CPU (``c10/core/impl/alloc_cpu.cpp``), of the C library and of C++."""
 
-_TORCHS_WORDS = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
 
 def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
     """The kind and place of a shortage, and the innermost error that says it; None for another error."""
@@ -271,12 +278,6 @@ def kind_of(error: BaseException) -> tuple[Kind, Place, BaseException] | None:
         if too_large or ours or is_full(each):
             return "disk", "disk", each
     return None
-
-
-def requested_bytes(message: str) -> int | None:
-    """The size that an allocator's message names."""
-    found = _TORCHS_WORDS.search(message)
-    return None if found is None else int(float(found[1]) * _UNITS[found[2]])
 
 
 def is_of_the_host(error: BaseException) -> bool:

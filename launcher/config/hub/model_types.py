@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from launcher.base.errors import ConfigError
 from launcher.base.files import JsonObject
 from launcher.config.hub import keys
+from launcher.job import versions
 
 _OWN_SCRIPT = "script=path/to/train.py"
 """The way to train a model that no family describes; a family may also be added (docs/architecture.md)."""
@@ -148,10 +148,7 @@ def _in_transformers(kind: str) -> str:
     """The class that ``transformers`` has for a model type, by the installed version or by that of the table."""
     table = keys.table()
     has = table["architectures"].get(kind)
-    try:
-        installed = importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError:
-        installed = None
+    installed = versions.installed("transformers")
     of_table = f"transformers {table['version']}"
     said = f"{of_table} has {has} for it" if has else f"{of_table} has no language model of this type either"
     if installed in (None, table["version"]):
