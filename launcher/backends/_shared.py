@@ -146,6 +146,15 @@ def check_worker(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _offload(spec)
     yield from _fused_loss(spec)
     yield from _kernels(spec)
+    if spec.parallel.tensor > 1 or spec.parallel.pipeline > 1:
+        rule = "a rank has the whole vocabulary, and the embeddings beside it, with one tensor and one pipeline rank"
+        yield from _regularised(spec, rule, ["parallel.tensor=1 parallel.pipeline=1"])
+
+
+def _regularised(spec: RunSpec, rule: str, ways: list[str]) -> Iterator[ConfigError]:
+    for path in ("train.label_smoothing", "train.z_loss", "train.neftune_alpha"):
+        if value := edit.value_at(spec, path):
+            yield ConfigError(path, value, rule, [f"{path}=0.0", *ways])
 
 
 def _kernels(spec: RunSpec) -> Iterator[ConfigError]:

@@ -257,6 +257,9 @@ class Followed:
             if isinstance(target, ast.Name):
                 names[target.id] = self._value(value, names, depth)
                 return
+            if isinstance(target, ast.Tuple) and all(isinstance(each, ast.Name) for each in target.elts):
+                names |= _shared([ast.unparse(each) for each in target.elts], self._value(value, names, depth))
+                return
             if isinstance(target, ast.Attribute) and _set(names, target, self._value(value, names, depth)):
                 return
         self.notes.append(f"line {statement.lineno} is not followed: {ast.unparse(statement).splitlines()[0][:60]}")
@@ -298,6 +301,12 @@ def _is_whole(value: Mapping[str, Any]) -> bool:
 
 def _called_last(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else called(node)
+
+
+def _shared(names: Sequence[str], value: Any) -> JsonObject:
+    """Names of a tuple with their parts of a value; a call that returns several things is each of them."""
+    whole = value if isinstance(value, list) and len(value) == len(names) else [value] * len(names)
+    return {name: copy.deepcopy(part) for name, part in zip(names, whole, strict=True)}
 
 
 def _set(names: dict[str, Any], target: ast.Attribute, value: Any) -> bool:

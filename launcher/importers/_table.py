@@ -215,6 +215,11 @@ def _other(row: JsonObject, reading: Reading, key: str) -> None:
         reading.ledger.leave(key, row["effect"], matters=False)
 
 
+def _kept(_row: JsonObject, reading: Reading, key: str) -> None:
+    reading.settings[f"backend.extra.{key.rpartition('.')[2]}"] = reading.value(key)
+    reading.ledger.keep(key)
+
+
 def _revision(_row: JsonObject, reading: Reading, key: str) -> None:
     if reading.value(key) == "main" or "model" not in reading.choose:
         reading.ledger.default(key)
@@ -243,6 +248,8 @@ _KINDS: Mapping[str, Callable[[JsonObject, Reading, str], None]] = {
     "idle": lambda row, reading, key: reading.ledger.leave(key, f"no effect: {row['why']}", matters=False),
     # Keys that are said together once all others are.
     "later": lambda row, reading, key: None,
+    # Arguments of the engine's own, handed to it under the same name.
+    "kept": _kept,
     # The revision of the model that a key before it names.
     "revision": _revision,
 }

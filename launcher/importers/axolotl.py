@@ -187,6 +187,18 @@ def _often_saves(reading: Reading, key: str) -> None:
     _trainer.often(reading, key, "save.every", "save.per_epoch")
 
 
+def _balances(reading: Reading, key: str) -> None:
+    """A loss that balances experts, by the weight that their published configurations give it."""
+    name = str(reading.value("base_model")).lower()
+    found = next((weight for part, weight in (("mixtral", 0.02), ("qwen", 0.001)) if part in name), None)
+    if not reading.flag(key):
+        reading.ledger.default(key)
+    elif found is None:
+        reading.ledger.leave(key, "its weight is in the model's config.json: set model.router_aux_loss_coef")
+    else:
+        reading.say(key, {"model.router_aux_loss_coef": found})
+
+
 def _lowest_rate(reading: Reading, key: str) -> None:
     share, rate = reading.number(key), reading.number("learning_rate")
     reading.say(key, {"optimizer.min_lr": _trainer.times(share, rate)})
@@ -198,7 +210,7 @@ def _project(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("axolotl_data_set", _fine_tuning.template)
 TABLE = rows(
-    "axolotl", _attends, _lowest_rate, _offloads, _often_evaluates, _often_saves, _plugins, _project,
+    "axolotl", _attends, _balances, _lowest_rate, _offloads, _often_evaluates, _often_saves, _plugins, _project,
     _fine_tuning.held_out, _fine_tuning.targets, _fine_tuning.template, _trainer.epochs,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.base.files import JsonObject
 from launcher.config.ledger import Ledger
-from launcher.importers import Imported, _foreign
+from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
 from launcher.importers.megatron.arguments import DEFAULTS, MEANINGS
@@ -30,7 +30,8 @@ _PRECISION: Mapping[str, Any] = {
 _COMMON: Mapping[str, Any] = {  # recipes/common.py
     "train.steps": 300000, "train.global_batch_size": 32, "train.micro_batch_size": 2, "train.sequence_length": 4096,
     "train.eval_every": 500, "train.eval_steps": 32, "save.every": 500, "optimizer.warmup_steps": 500,
-    "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "train.seed": 1234, "data": "synthetic", "zero": "1",
+    "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.033, "train.seed": 1234,
+    "data": "synthetic", "zero": "1",
 }  # fmt: skip
 _SFT: Mapping[str, Any] = {
     **_COMMON,
@@ -59,19 +60,40 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     else:
         content = _foreign.content_of(text, path, "a configuration of Megatron Bridge")
     base = str(content.pop("class", ""))
+    made = _annealed(content)
     values = _named(content) | ({"recipe": base} if base else {})
     reading = Reading(
         path=path, lenient=True, file="Megatron Bridge's configuration", ledger=Ledger(values), notes=notes
     )
     apply(TABLE, reading)
     _arguments(reading)
-    defaults(reading, {**_BASES.get(base, {}), **_DEFAULTS})
+    defaults(reading, {**_BASES.get(base, {}), **made, **_DEFAULTS})
     _finish(reading)
     return imported(
         reading,
         summary=f"{reading.choose.get('model', 'a model')} by Megatron Bridge",
         source="a Megatron Bridge configuration",
     )
+
+
+def _annealed(content: JsonObject) -> dict[str, Any]:
+    """Defaults of ``distributed_fused_adam_with_cosine_annealing`` (optimizer_utils.py), which makes both sections.
+
+    The schedule's weight decay is the one that holds (``OptimizerParamScheduler.get_wd``).
+    """
+    found, schedule = content.get("optimizer"), content.get("scheduler")
+    if not isinstance(found, dict) or not str(found.get("class")).endswith(_ANNEALED):
+        return {}
+    content["optimizer"] = {key.replace("max_lr", "lr"): each for key, each in found.items() if key in _OF_ADAM}
+    if isinstance(schedule, dict) and schedule.get("class") == found["class"]:
+        content["scheduler"] = {key: each for key, each in schedule.items() if key not in (*_OF_ADAM, "class")}
+    lowest = _trainer.times(0.1, found["max_lr"] if isinstance(found.get("max_lr"), float) else 1e-4)
+    return {"optimizer.lr": 1e-4, "optimizer.min_lr": lowest, "optimizer.warmup_steps": 2000,
+            "optimizer.schedule": "cosine", "optimizer.weight_decay": 0.033, "zero": "1"}  # fmt: skip
+
+
+_ANNEALED = "distributed_fused_adam_with_cosine_annealing"
+_OF_ADAM = ("precision", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "max_lr", "min_lr", "clip_grad")
 
 
 def _named(content: JsonObject) -> JsonObject:
@@ -244,6 +266,13 @@ def _decays(reading: Reading, key: str) -> None:
         reading.say_count(key, "optimizer.decay_steps", 1)
 
 
+def _weight_decays(reading: Reading, key: str) -> None:
+    if reading.value("scheduler.end_weight_decay") is None:
+        reading.say_number(key, "optimizer.weight_decay")
+    else:
+        reading.idle("the schedule's decay of weights holds over it", key)
+
+
 def _waits(reading: Reading, key: str) -> None:
     reading.say(key, {"train.timeout_s": 60 * (reading.number(key) or 30)})
 
@@ -254,5 +283,5 @@ def _adapts(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _reduces, _shards, _split, _waits,
+    _of_whole_blocks, _reduces, _shards, _split, _waits, _weight_decays,
 )  # fmt: skip

@@ -190,7 +190,9 @@ def _pipeline(reading: Reading, key: str) -> None:
 def _recomputes(reading: Reading, key: str) -> None:
     """``activation_checkpoint``: its mode, or in Python its class."""
     word = str(reading.value(key)).lower().rpartition("ac.config")[0] or str(reading.value(key)).lower()
-    if word in ("none", "selective", "full"):
+    if key.endswith("class") and word.endswith("activationcheckpointconfig"):
+        reading.ledger.default(key)
+    elif word in ("none", "selective", "full"):
         option = str(reading.value("activation_checkpoint.selective_ac_option") or "op")
         choose(reading, key, {"checkpointing": "full" if word == "selective" and option != "op" else word})
     elif word == "memory_budget":

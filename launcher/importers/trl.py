@@ -70,6 +70,7 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     _mixture(reading)
     apply(TABLE, reading)
     _trainer.shard(reading)
+    _keeps_fp32(reading)
     _trainer.precision(reading, pure=_pure(reading), otherwise="fp32" if is_trainer else "bf16")
     _adapter(reading, python=python)
     defaults = dict(_DEFAULTS if not is_trainer else _trainer.DEFAULTS)
@@ -184,8 +185,26 @@ def _loads(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).lower()
     if word in ("float32", "auto", "none") or reading.flag("use_peft"):
         reading.ledger.default(key)
+    elif word in ("bfloat16", "bf16"):
+        reading.say(key, {"precision.parameters": "bf16"})
     else:
-        reading.ledger.leave(key, "weights that are trained whole are in fp32 here")
+        reading.ledger.leave(key, "weights that are trained whole are in fp32 or bf16 here: set precision.parameters")
+
+
+def _prompts(reading: Reading, key: str) -> None:
+    """A prompt and its answer make the sequence of GRPO; of a pair both are cut together."""
+    if reading.choose.get("task") == "grpo":
+        answer = int(reading.number("max_completion_length") or 256)
+        reading.say(key, {"train.sequence_length": int(reading.number(key) or 512) + answer})
+    else:
+        reading.ledger.leave(key, "prompt and answer share train.sequence_length here: set train.sequence_length")
+
+
+def _keeps_fp32(reading: Reading) -> None:
+    """FSDP2 and DeepSpeed train fp32 copies of weights loaded in bf16 (accelerate, ``fsdp2_prepare_model``)."""
+    if reading.choose["parallel"] != "ddp" and reading.settings.pop("precision.parameters", None):
+        for key in reading.ledger.saying("precision.parameters"):
+            reading.ledger.default(key)
 
 
 def _data_set(reading: Reading, key: str) -> None:
@@ -252,6 +271,6 @@ def _evaluates_on(reading: Reading, key: str) -> None:
 
 _OF_A_DATA_SET = rows("trl_data_set")
 TABLE = rows(
-    "trl", _data_set, _evaluates_on, _loads, _loss, _packs, _peft, _trains_on, _fine_tuning.targets,
+    "trl", _data_set, _evaluates_on, _loads, _loss, _packs, _peft, _prompts, _trains_on, _fine_tuning.targets,
     sharding=_trainer.SHARDING, trainer=_trainer.ROWS,
 )  # fmt: skip

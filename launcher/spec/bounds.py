@@ -67,6 +67,8 @@ _TABLE: tuple[tuple[str, Bound], ...] = (
         "task.desirable_weight task.undesirable_weight task.center_rewards",
         Bound(1e6, "they are weights beside a loss of about 1"),
     ),
+    ("train.z_loss", Bound(1e3, "it is a weight beside a loss of about 1")),
+    ("train.neftune_alpha", Bound(1e6, "the paper takes 5 to 15")),
     ("task.temperature", Bound(1e3, "at 10 all tokens are nearly as likely as each other")),
     ("task.generations", Bound(10**6, "published runs take up to some thousands for a prompt")),
     ("adapter.lora_plus", Bound(1e6, "the paper tries ratios up to 64")),

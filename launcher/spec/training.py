@@ -140,6 +140,9 @@ class TrainSpec:
     enforce_memory: bool = False
     cuda_graphs: Literal["none", "attention"] = "none"
     profile: ProfileSpec | None = None
+    label_smoothing: Probability = 0.0
+    z_loss: NonNegative = 0.0
+    neftune_alpha: NonNegative = 0.0
     kernels: Literal["none", "liger"] = "none"  # Whose kernels norms, rotation and the gated MLP are.
 
 

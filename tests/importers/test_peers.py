@@ -196,6 +196,33 @@ def test_python_is_read_as_text_and_never_run(tmp_path: Path) -> None:
     assert (open_one.key, open_one.effect) == ("learning_rate", "the file leaves it open: set optimizer.lr")
 
 
+SMALL_FILES = {
+    ("llamafactory", "y.yaml", "stage: sft\ndo_train: true\nlabel_smoothing_factor: 0.1\nneftune_noise_alpha: 5\n"):
+        "train.label_smoothing=0.1 train.neftune_alpha=5",
+    ("trl", "g.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nnum_generations: 4\nepsilon: 0.2\n"
+     "max_prompt_length: 512\nmax_completion_length: 1536\n"):
+        "task=grpo precision.parameters=bf16 train.sequence_length=2048 backend.extra.epsilon=0.2",
+    ("trl", "f.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nfsdp: full_shard\nmax_length: 64\n"):
+        "parallel=fsdp",
+    ("axolotl", "m.yml", "base_model: mistralai/Mixtral-8x7B-v0.1\nmodel_config:\n  output_router_logits: true\n"):
+        "model.router_aux_loss_coef=0.02",
+    ("megatron_bridge", "r.py", "def one():\n    optimizer, schedule = distributed_fused_adam_with_cosine_annealing("
+     "max_lr=3e-4, lr_warmup_iters=7)\n    return ConfigContainer(optimizer=optimizer, scheduler=schedule)\n"):
+        "optimizer.lr=0.0003 optimizer.min_lr=3e-05 optimizer.warmup_steps=7 optimizer.weight_decay=0.033 zero=1",
+}  # fmt: skip
+"""Files of a few keys, and words that say them."""
+
+
+@pytest.mark.parametrize("file", SMALL_FILES, ids=lambda file: file[0])
+def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], tmp_path: Path) -> None:
+    kind, name, text = file
+    (tmp_path / name).write_text(text)
+    found = read(kind, tmp_path / name, {})
+    assert set(SMALL_FILES[file].split()) <= set(found.overrides)
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
+
+
 def test_the_page_of_their_keys_and_ours_is_made_of_the_tables() -> None:
     written = (ROOT / "docs" / "coming-from.md").read_text()
     assert written == page(), "python -c 'from tests.support.coming_from import page; print(page(), end=str())'"

@@ -38,8 +38,9 @@ _NEUTRAL: dict[str, tuple[object, str]] = {
     "save.async": (False, "transformers writes a checkpoint while training waits"),
     "train.compile": (False, "this version compiles no blocks under TRL"),
     "train.loss": ("full", _OWN_LOSS),
+    "train.label_smoothing": (0.0, "TRL smooths labels by a second forward pass with all logits, which is not counted"),
+    "train.z_loss": (0.0, _NO_ARGUMENT),
     "train.on_spike": ("report", "its trainer goes on: a jump is reported, and NaN ends the run"),
-    "precision.parameters": (None, _AUTOCAST),
     "precision.gradients": (None, _AUTOCAST),
     "precision.accumulate": (None, _AUTOCAST),
     "precision.optimizer_states": (None, _AUTOCAST),
@@ -149,6 +150,11 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     compute, ways = spec.precision.compute, ["precision=bf16", "precision=fp32"]
+    loaded = spec.precision.parameters
+    whole = engine_of(spec) == "ddp" and spec.adapter.name == "none"
+    if loaded not in (None, "fp32") and not (loaded == compute == "bf16" and whole):
+        rule = "whole models are trained in bf16 by DDP alone: accelerate makes fp32 of what FSDP2 shards"
+        yield ConfigError("precision.parameters", loaded, rule, ["precision.parameters=null", "parallel=ddp"])
     if compute not in ("fp32", "bf16"):
         yield ConfigError("precision.compute", compute, "TRL computes in bf16 or fp32 in this version", ways)
     if spec.hardware.device == "cpu" and compute == "bf16" and engine_of(spec) == "deepspeed":

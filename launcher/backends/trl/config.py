@@ -49,13 +49,13 @@ def text(spec: RunSpec) -> str:
 
 
 def loaded(spec: RunSpec) -> Dtype:
-    """The format in which the weights are loaded: fp32 to be trained, else that of the computation.
+    """The format in which the weights are loaded: fp32 to be trained, or as asked, else that of the computation.
 
     DeepSpeed casts the model and keeps fp32 copies itself; beside an adapter nothing of the model is trained, and
     ``peft`` makes the adapter in fp32 (``autocast_adapter_dtype``).
     """
     trained = spec.adapter.name == "none" and engine_of(spec) != "deepspeed"
-    return "fp32" if trained else spec.precision.compute
+    return spec.precision.parameters or "fp32" if trained else spec.precision.compute
 
 
 def _batch(spec: RunSpec) -> JsonObject:
@@ -128,6 +128,8 @@ def _engine(spec: RunSpec) -> JsonObject:
     }
     if spec.train.kernels == "liger":
         found["use_liger_kernel"] = True
+    if spec.train.neftune_alpha:
+        found["neftune_noise_alpha"] = spec.train.neftune_alpha
     if engine_of(spec) == "fsdp":
         synced = {"sync_each_batch": spec.backend.micro_step_sync}
         found["accelerator_config"] = {"gradient_accumulation_kwargs": synced}

@@ -44,6 +44,8 @@ def as_engine(spec: RunSpec) -> RunSpec:
     settings: dict[str, object] = {"backend.name": name, "backend.extra": {}}
     if engine_of(spec) == "ddp":
         settings["backend.bucket_view"] = False
+    if low := spec.precision.parameters:
+        settings |= {f"precision.{name}": low for name in ("gradients", "accumulate", "optimizer_states", "reduce")}
     return edit.changed_at(spec, settings)
 
 
@@ -73,7 +75,8 @@ def engine(spec: RunSpec) -> EngineTraits:
     found = backend_of(spec).engine(as_engine(spec))
     optimizer = "fused" if spec.optimizer.fused or spec.hardware.device == "cuda" else found.optimizer
     found = replace(found, logits=tile(spec), optimizer=optimizer)
-    if engine_of(spec) != "deepspeed" and spec.adapter.name != "none":  # Nothing of a 16-bit base is cast.
+    low = spec.adapter.name != "none" or spec.precision.parameters == "bf16"
+    if engine_of(spec) != "deepspeed" and low:  # Nothing of 16-bit weights is cast.
         return replace(found, autocast=False, residual_size=found.size)
     return found
 

@@ -82,7 +82,8 @@ def _torch(rank: RankModel) -> LogitsBytes:
     if engine.vocabulary_parallel:
         return LogitsBytes(output=made, loss=16, backward=16, source=_TORCH)
     copy, bent = 4 if size < 4 else 0, _bent(rank)
-    return LogitsBytes(output=made, loss=size + copy + 4 + bent, backward=12 + bent, source=_TORCH)
+    backward = 8 if rank.spec.train.z_loss else 12  # With a z-loss of its own function, whose gradient is one tensor.
+    return LogitsBytes(output=made, loss=size + copy + 4 + bent, backward=backward + bent, source=_TORCH)
 
 
 def _bent(rank: RankModel) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,9 @@ class LanguageModel(nn.Module):
         self._places = "position_ids" in inspect.signature(base(network).forward).parameters
         found = families.of(spec.model).transformers_config(spec.model)
         self._factor, self._cap = (found.logits_factor, found.logits_cap) if found else (1.0, None)
+        self._smoothing, self._z_loss = spec.train.label_smoothing, spec.train.z_loss
+        if alpha := spec.train.neftune_alpha:
+            network.get_input_embeddings().register_forward_hook(functools.partial(_add_noise, alpha))
         self._fused = spec.train.loss == "fused"
         self._chunk = spec.train.loss_chunk if spec.train.loss == "chunked" else None
 
@@ -88,8 +92,10 @@ class LanguageModel(nn.Module):
         head = self.network.get_output_embeddings()
         states = hidden.flatten(0, 1) if self._factor == 1.0 else hidden.flatten(0, 1) * self._factor
         loss: torch.Tensor = liger_fused_linear_cross_entropy(
-            states, head.weight, labels.flatten(), bias=head.bias, reduction="sum", softcap=self._cap
-        )
+            states, head.weight, labels.flatten(), bias=head.bias, reduction="sum", softcap=self._cap,
+            label_smoothing=self._smoothing if self.training else 0.0,
+            lse_square_scale=self._z_loss if self.training else 0.0,
+        )  # fmt: skip
         return loss
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -99,5 +105,43 @@ class LanguageModel(nn.Module):
             logits = logits * self._factor
         if self._cap:
             logits = torch.tanh(logits / self._cap) * self._cap
-        loss: torch.Tensor = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
-        return loss
+        rows, smoothing = logits.float().flatten(0, -2), self._smoothing if self.training else 0.0
+        if self._z_loss and self.training:
+            return _WithSquaredDenominator.apply(rows, labels.flatten(), smoothing, self._z_loss)  # type: ignore[no-any-return, no-untyped-call]
+        return functional.cross_entropy(rows, labels.flatten(), reduction="sum", label_smoothing=smoothing)
+
+
+def _add_noise(alpha: float, table: nn.Module, _: object, made: torch.Tensor) -> torch.Tensor:
+    """NEFTune (Jain et al., 2023), as ``neftune_post_forward_hook`` of ``transformers/integrations/neftune.py``."""
+    if not table.training:
+        return made
+    most = alpha / (made.shape[-2] * made.shape[-1]) ** 0.5
+    return made + torch.empty_like(made).uniform_(-most, most)
+
+
+class _WithSquaredDenominator(torch.autograd.Function):
+    """The summed cross entropy of fp32 logits and ``weight`` times the square of softmax's log-denominator (PaLM).
+
+    Kept for the backward pass is the log-softmax alone, which becomes the gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, labels: torch.Tensor, smoothing: float, weight: float) -> torch.Tensor:
+        found = functional.log_softmax(rows, -1)
+        known = labels != marks.IGNORED
+        places, denominator = labels.clamp(min=0)[:, None], rows[:, 0] - found[:, 0]
+        loss = -(1 - smoothing) * found.gather(1, places)[:, 0] + weight * denominator**2
+        if smoothing:
+            loss -= smoothing * found.mean(-1)
+        ctx.save_for_backward(found, places, denominator, known)
+        ctx.smoothing, ctx.weight = smoothing, weight
+        return loss[known].sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        found, places, denominator, known = ctx.saved_tensors
+        rows = found.exp().mul_((1 + 2 * ctx.weight * denominator)[:, None])
+        rows.scatter_add_(1, places, rows.new_full((), ctx.smoothing - 1).expand_as(places))
+        if ctx.smoothing:
+            rows -= ctx.smoothing / rows.shape[1]
+        return rows.mul_(known[:, None] * gradients[0]), None, None, None

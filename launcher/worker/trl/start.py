@@ -17,7 +17,7 @@ from launcher.base.files import read_text
 from launcher.worker import files
 from launcher.worker.engine import Context
 from launcher.worker.model import initial
-from launcher.worker.model.network import network
+from launcher.worker.model.network import network, retie
 
 _TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "plain.jinja"
 _END = "\0"  # A byte that no text holds stands for its end.
@@ -59,6 +59,7 @@ def model(context: Context) -> None:
         partial = folder.with_suffix(".partial")
         made = network(context.spec.model, torch.float32)
         made.to_empty(device="cpu")
+        retie(made)
         initial.fill(made, context.spec.train.seed)
         made.config.architectures = [type(made).__name__]
         made.save_pretrained(partial)
