@@ -50,7 +50,6 @@ def warnings(file: str, left_out: Iterable[LeftOut], given: Collection[str]) -> 
 
 
 def _in_blocks(left_out: Iterable[LeftOut]) -> Iterator[LeftOut]:
-    """Keys of one block (``quantization_config.bits``, ``.group_size``) and of one effect together."""
     for (block, effect), group in groupby(left_out, lambda left: (left.key.rpartition(".")[0], left.effect)):
         found = list(group)
         if len(found) == 1 or not block:

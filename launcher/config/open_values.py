@@ -77,7 +77,6 @@ def _this_machine(hardware: JsonObject, machine: Machine, *, elsewhere: bool) ->
 
 
 def _gpu(machine: Machine) -> JsonObject:
-    """The smallest of this machine's GPUs, since every rank holds as much as the others."""
     if not machine.gpus:
         title = "a GPU (this machine has none)"
         return {"dtypes": ["fp32", "fp16", "bf16"], "title": title, "source": "hardware.device"}
@@ -113,7 +112,6 @@ def option_of(name: str) -> str | None:
 
 
 def _cpu(machine: Machine) -> JsonObject:
-    """Return the facts of this CPU, with the formats of ``conf/hardware/cpu.yaml``."""
     return {
         "dtypes": ["fp32", "fp16", "bf16", "fp8"],
         "title": f"this machine's CPU, {machine.host_memory_bytes / GIB:.1f} GiB",

@@ -116,12 +116,10 @@ def is_stray(text: str) -> bool:
 
 @cache
 def _groups() -> frozenset[str]:
-    """Names with keys of their own below them."""
     return frozenset(prefix for known in known_keys() for prefix in accumulate(known.split(".")[:-1], "{}.{}".format))
 
 
 def _or_of_the_script(error: ConfigError, strays: list[str]) -> ConfigError:
-    """The same error of a word that may be meant for the script, with the way to hand it on."""
     rule = f"{error.rule}; the script's own arguments come after --"
     ways = [way for way in error.way_out if way != "launch --help"]
     return ConfigError(error.path, error.found, rule, [f"-- {shlex.join(strays)}", *ways])
@@ -202,13 +200,11 @@ def _choice(text: str, group: str, value: str, catalog: Catalog) -> Override | C
 
 
 def _near_options(value: str, options: Sequence[str]) -> list[str]:
-    """Options that begin with the typed word, in the order of the catalogue, or else look like it."""
     word = synonyms.plain(value)
     return [option for option in options if word and option.startswith(word)][:_WAYS] or closest(word, list(options))
 
 
 def _recipe_elsewhere(override: Override, catalog: Catalog) -> Override | ConfigError:
-    """A recipe by its path, or of an installed package; one of the network must be fetched first."""
     if "://" in override.value:
         rule = "a recipe is fetched before it is used, so that the same one is used again"
         return ConfigError("recipe", override.value, rule, [f"launch recipe fetch {override.value}"])
@@ -231,7 +227,6 @@ def bare_word_ways(text: str, catalog: Catalog, verbs: Sequence[str]) -> list[st
 
 
 def _near_keys(key: str, catalog: Catalog) -> list[str]:
-    """Known keys and groups that look like ``key``; a key typed without its group is the one that is meant."""
     tail = synonyms.plain(key.rpartition(".")[2])
     same = sorted(name for name in known_keys() if name.rpartition(".")[2] == tail)[:_WAYS]
     return same or closest(key, [*catalog.groups, *known_keys()])

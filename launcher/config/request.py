@@ -100,7 +100,8 @@ def request_of(line: CommandLine, facts: machine.Machine | None = None) -> Reque
     try:
         given = recipes.expand(overrides, catalog)
         own = _own_model(given, overrides, catalog)
-        overrides = choices.with_defaults(own.expand(given) if own is not None else given, catalog)
+        overrides = _with_weights(own.expand(given) if own is not None else given, overrides, catalog)
+        overrides = choices.with_defaults(overrides, catalog)
     except ConfigErrors as error:
         return Request(overrides=tuple(texts), spec=None, errors=(*errors, *error.errors))
     backend, overrides = choices.backend_of(overrides), choices.with_task(overrides)
@@ -136,6 +137,14 @@ def _own_model(overrides: Sequence[Override], typed: Sequence[Override], catalog
     return own_models.chosen(overrides, catalog, fetching=own_models.may_fetch(typed, catalog))
 
 
+def _with_weights(overrides: Sequence[Override], typed: Sequence[Override], catalog: Catalog) -> Sequence[Override]:
+    if not any(override.key == "model.weights" and "/" in override.value for override in overrides):
+        return overrides
+    from launcher.config.hub import own_models  # Late, because few runs need it.
+
+    return own_models.with_weights(overrides, catalog, fetching=own_models.may_fetch(typed, catalog))
+
+
 def _guessed(spec: RunSpec, overrides: Sequence[Override], facts: machine.Machine) -> Iterator[ConfigError]:
     """A warning that the GPUs of a node were guessed: nobody says how many, and this machine has none."""
     said = {"cluster", "cluster.gpus_per_node"} & {override.key for override in overrides}
@@ -154,6 +163,8 @@ def _specify(
         config: Config = open_values.with_machine(compose(overrides, catalog), facts, keys)
         config["train"] = open_values.with_length(config["train"], keys)
         config["train"] = open_values.one_of(config["train"], ("train.eval_every", "train.evals_per_epoch"), keys)
+        if "data.path" not in keys and config["data"].get("mix"):
+            config["data"] = {**config["data"], "path": None}
         config["save"] = open_values.one_of(config["save"], ("save.every", "save.per_epoch"), keys)
         if script_args:
             config["script_args"] = list(script_args)

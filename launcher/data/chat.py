@@ -35,12 +35,10 @@ _SHAPES = (
 )
 
 _ROLES = {
-    "system": "system",
-    "developer": "developer",
-    **dict.fromkeys(("user", "human"), "user"),
+    "system": "system", "developer": "developer", **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
-}
+}  # fmt: skip
 """A role as data sets write it, and as chat templates do."""
 
 _ASSISTANT = "assistant"
@@ -161,7 +159,6 @@ def _list(row: Mapping[str, object], number: int, column: str) -> Sequence[objec
 
 
 def _from_json(value: object) -> object:
-    """A list that a file without nesting, such as CSV, holds as JSON text."""
     if not isinstance(value, str):
         return value
     try:

@@ -173,7 +173,6 @@ def pieces(path: Path) -> Iterator[str]:
 
 
 def _end(text: str) -> int:
-    """The place to cut a text in two that are not empty; 0 for not yet."""
     place = len(text) - 1
     while (place := text.rfind("\n", 1, place)) > 0:
         if not text[place - 1].isspace() and not text[place + 1].isspace():

@@ -154,7 +154,6 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _saved(folder: Path) -> list[Path] | None:
-    """The files of a folder that ``save_to_disk`` wrote, in its order; None for any other folder."""
     try:
         content = files.load_json(folder / _SAVED)
         return [folder / str(row["filename"]) for row in content["_data_files"]]

@@ -87,7 +87,6 @@ def _decoded(start: bytes, path: Path, *, lenient: bool) -> str:
 
 
 def _kind_of_text(text: str, ending: str, *, whole: bool) -> Kind:
-    """The kind of a text by its start and the suffix of its file; ``whole`` where nothing follows."""
     named = _SUFFIXES.get(ending, "text")
     if _LIST.match(text):
         return "json"

@@ -111,7 +111,6 @@ def encoded(data: DataSpec, words: Tokenizer, progress: Progress, *, marked: boo
 
 
 def _readable(found: Iterator[Encoded]) -> Iterator[Encoded]:
-    """The same; a file that cannot be read is a fault of the data, not of the folder that is written."""
     try:
         yield from found
     except OSError as error:
@@ -233,7 +232,6 @@ class _Writer:
 
 @contextlib.contextmanager
 def _alone(path: Path, waits: Callable[[], None] | None) -> Iterator[bool]:
-    """Let one process at a time make a folder; yields False where the file system has no locks."""
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         told = False
         while (held := files.lock(lock.fileno())) is False:

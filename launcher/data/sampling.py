@@ -134,7 +134,6 @@ def places(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[tuple[Path, 
 
 
 def _piece(path: Path, size: int, offset: int, kind: Kind, bad: BadRows) -> Block:
-    """A block from an offset on, or from the next row behind it."""
     with errors_named(path), regular.opened(path) as file:
         file.seek(max(0, offset - 1))
         if offset and kind == "jsonl":
@@ -163,7 +162,6 @@ def _text(content: bytes, path: Path, offset: int) -> str:
 
 
 def _rows(lines: Sequence[bytes], path: Path, offset: int, size: int, bad: BadRows) -> list[tuple[Row, str]]:
-    """The rows of lines; their numbers are counted where one is bad and the file is not too long for it."""
     first = None
     try:
         for _ in json_rows.parsed(lines, path, first=None):

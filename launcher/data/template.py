@@ -185,7 +185,7 @@ def template(data: DataSpec) -> Template:
     named = (data.template or "").removeprefix(f"{ALPACA}+") or None
     tokens = {} if folder is None else _special_tokens(folder)
     own = None if folder is None or named is not None else _own(folder)
-    name = f"the template {data.template or PLAIN}"
+    name = "the text of data.template" if "{%" in (data.template or "") else f"the template {data.template or PLAIN}"
     if own is not None:
         name, text = f"the chat template of data.tokenizer={data.tokenizer}", own
     else:
@@ -211,6 +211,8 @@ def _folder(data: DataSpec) -> Path:
 
 
 def _text(name: str) -> str:
+    if "{%" in name:
+        return name
     path = _SHIPPED / f"{name}.jinja" if name in shipped() else Path(name)
     try:
         return read_text(path)
@@ -221,7 +223,6 @@ def _text(name: str) -> str:
 
 
 def _own(folder: Path) -> str | None:
-    """The template of a tokenizer's folder, as ``transformers`` writes it there; of several the default one."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -318,7 +319,6 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes characters of HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -142,12 +142,9 @@ def root_here(environment: Mapping[str, str], working: Path) -> Path:
 
 
 _FACTS: Mapping[str, Any] = {
-    **dict.fromkeys(("dtype", "digest"), str),
-    **dict.fromkeys(("tokens", "documents", "text_bytes"), int),
-    "marked": bool,
-    "left_out": Mapping[str, int],
-    "sha256": str | None,
-}
+    **dict.fromkeys(("dtype", "digest"), str), **dict.fromkeys(("tokens", "documents", "text_bytes"), int),
+    "marked": bool, "left_out": Mapping[str, int], "sha256": str | None,
+}  # fmt: skip
 """Types of the facts in ``meta.json``, by which a folder is known to be whole."""
 
 
@@ -255,7 +252,6 @@ def clear(path: Path) -> Cleared:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool | None]:
-    """Take a lock without waiting: False where another process has it, None where there are no locks."""
     with contextlib.ExitStack() as stack:
         held: bool | None = True
         try:
@@ -267,6 +263,5 @@ def _held(path: Path) -> Iterator[bool | None]:
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    """Entries of the cache: folders of token ids, half ones of processes that were killed, and locks."""
     with contextlib.suppress(OSError):
         yield from (entry for entry in path.iterdir() if _NAME.fullmatch(entry.name))

@@ -199,5 +199,4 @@ def require_folder(name: str) -> Path:
 
 
 def _decides_ids(path: Path) -> bool:
-    """True if it may be a tokenizer's file: a folder of a model also holds weights, which may be hundreds of GB."""
     return path.is_file() and path.suffix in (".json", ".txt", ".model", ".jinja", ".tiktoken")

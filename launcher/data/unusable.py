@@ -21,7 +21,6 @@ class Unusable(DataError):
     """The data cannot be used as the settings ask; ``finding`` says which setting, why, and what to type instead."""
 
     def __init__(self, path: str, found: object, rule: str, way_out: Iterable[str] = ()) -> None:
-        """Record the finding; the arguments are as for :class:`ConfigError`."""
         self.finding = ConfigError(path, found, rule, tuple(way_out))
         ways = self.finding.way_out
         super().__init__(f"{self.finding.where}: {rule}" + (f"; try {' or '.join(ways)}" if ways else ""))

@@ -119,7 +119,6 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 
 def _product(node: ast.BinOp, names: Mapping[str, Any]) -> Any:
-    """``8 * 1024`` and ``4096 // 2`` of whole numbers."""
     left, right = literal(node.left, names), literal(node.right, names)
     if type(left) is int and type(right) is int and max(abs(left), abs(right)) < files.LARGEST:
         if isinstance(node.op, ast.Mult) and abs(left * right) < files.LARGEST:
@@ -163,6 +162,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 # Python that is followed through its functions.
 
 
+_NUMBERS = {"int": int, "float": float}
 _DEEPEST = 8  # Functions that call each other.
 _PLAIN = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assert, ast.Pass, ast.ClassDef)
 
@@ -185,13 +185,12 @@ class Followed:
     def function(self, name: str | None) -> JsonObject:
         """Return the configuration that a function makes: the named one, the only one, or the file's own statements.
 
-        Raises:
-            ConfigErrors: There are several functions, or nothing that can be followed.
+        Raises ConfigErrors where there are several functions, or nothing that can be followed.
         """
         public = [each for each in self._functions if not each.startswith("_")]
-        if name is None and len(public) == 1:
+        if name is None and len(public) == 1 and not any(map(_makes_whole, self._tree.body)):
             name = public[0]
-        if name is None and not public:
+        if name is None and (not public or any(map(_makes_whole, self._tree.body))):
             found = self._made(self._tree.body, dict(self._constants), 0)
         elif name in self._functions:
             found = self._returned(self._functions[name], {}, 0)
@@ -205,20 +204,14 @@ class Followed:
 
     def calls(self, endings: Iterable[str]) -> list[JsonObject]:
         """The arguments of every call of one of these classes, wherever it is, with the names above it."""
-        names = {
-            **self._constants,
-            **constants([node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]),
-        }
+        names = {**self._constants, **constants([node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)])}
         known = tuple(endings)
         found = (node for node in calls(self._tree) if called(node).rpartition(".")[2] in known)
         return [{"class": called(node).rpartition(".")[2], **arguments(node, names)} for node in found]
 
     def first(self, ending: str) -> list[Any]:
         """The first argument of every call of this name that is a literal."""
-        names = {
-            **self._constants,
-            **constants([node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]),
-        }
+        names = {**self._constants, **constants([node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)])}
         of_name = (node for node in calls(self._tree) if node.args and _called_last(node) == ending)
         found = [literal(node.args[0], names) for node in of_name]
         return [value for value in found if isinstance(value, str) and value != OPEN]
@@ -236,7 +229,6 @@ class Followed:
         return whole[-1] if whole else OPEN
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, Any]:
-        """Arguments that have a default."""
         arguments = function.args
         named = dict(zip([each.arg for each in arguments.args][::-1], arguments.defaults[::-1], strict=False))
         named |= {
@@ -245,7 +237,6 @@ class Followed:
         return {name: literal(value, self._constants) for name, value in named.items()}
 
     def _assign(self, statement: ast.stmt, names: dict[str, Any], depth: int) -> None:
-        """Take one statement in."""
         if isinstance(statement, _PLAIN) or (
             isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         ):
@@ -265,7 +256,6 @@ class Followed:
         self.notes.append(f"line {statement.lineno} is not followed: {ast.unparse(statement).splitlines()[0][:60]}")
 
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
-        """An expression: a call as a mapping, an attribute of one, or a literal."""
         if isinstance(node, ast.Call):
             return self._call(node, names, depth)
         if isinstance(node, ast.Name):
@@ -279,6 +269,9 @@ class Followed:
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
         name = called(node)
+        if name in _NUMBERS and len(node.args) == 1:
+            inner = self._value(node.args[0], names, depth)
+            return _NUMBERS[name](inner) if type(inner) in (int, float) else OPEN
         given = {each.arg: self._value(each.value, names, depth) for each in node.keywords if each.arg}
         if name in self._functions and depth < _DEEPEST:
             positional = zip((each.arg for each in self._functions[name].args.args), node.args, strict=False)
@@ -296,7 +289,16 @@ class Followed:
 
 
 def _is_whole(value: Mapping[str, Any]) -> bool:
-    return str(value.get("class")).endswith(("ConfigContainer", "Trainer.Config"))
+    return _is_whole_class(str(value.get("class")))
+
+
+def _is_whole_class(name: str) -> bool:
+    return name.endswith(("ConfigContainer", "Trainer.Config")) or name.rpartition("config.")[2] == "Config"
+
+
+def _makes_whole(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(statement, ast.Assign) and isinstance(value, ast.Call) and _is_whole_class(called(value))
 
 
 def _called_last(node: ast.Call) -> str:
@@ -310,7 +312,6 @@ def _shared(names: Sequence[str], value: Any) -> JsonObject:
 
 
 def _set(names: dict[str, Any], target: ast.Attribute, value: Any) -> bool:
-    """Set an attribute of a configuration; False where its root is none."""
     path: list[str] = []
     inner: ast.expr = target
     while isinstance(inner, ast.Attribute):

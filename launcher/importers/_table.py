@@ -91,7 +91,6 @@ def apply(rows: Iterable[Row], reading: Reading) -> None:
 
 
 def _matches(rows: Sequence[Row], reading: Reading) -> list[tuple[Row, str]]:
-    """Every row with the keys of the file that it is for, in the order of the rows."""
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         for name in row.keys:
@@ -105,7 +104,6 @@ def _matches(rows: Sequence[Row], reading: Reading) -> list[tuple[Row, str]]:
 
 
 def _is_open(value: object) -> bool:
-    """True for ``???`` and for a reference to another key."""
     return isinstance(value, str) and (value == OPEN or value.startswith("${"))
 
 

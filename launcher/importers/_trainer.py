@@ -196,7 +196,6 @@ def schedule_arguments(reading: Reading, key: str) -> None:
 
 
 def _fills(reading: Reading, key: str) -> bool:
-    """True if the steps at the full rate are all between warm-up and decay, as they are here."""
     others = [f"{key.rpartition('.')[0]}.num_decay_steps", "warmup_steps", key]
     return reading.number("max_steps") == sum(reading.number(each) or 0 for each in others)
 

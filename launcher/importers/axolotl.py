@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.ledger import Ledger, name_from
+from launcher.data import chat
 from launcher.importers import Imported, _fine_tuning, _foreign, _trainer
 from launcher.importers._reading import Reading
 from launcher.importers._table import OFF, apply, choose, imported, rows, say_text, under, usual
@@ -43,14 +44,12 @@ def read(text: str, path: str) -> Imported:
 
 
 def _warmup(reading: Reading) -> dict[str, Any]:
-    """The ratio that stands in for both keys, where the file has none of them."""
     return (
         {} if reading.has("warmup_steps") or reading.has("warmup_ratio") else {"optimizer.warmup_ratio": _WARMUP_RATIO}
     )
 
 
 def _attends(reading: Reading, key: str) -> None:
-    """One switch a kernel; ``attn_implementation`` is the newer spelling."""
     kernel = {"flash_attention": "flash", "flash_attn": "flash", "sdp_attention": "sdpa", "eager_attention": "eager",
               "xformers_attention": "sdpa"}.get(key)  # fmt: skip
     if not reading.flag(key):
@@ -75,7 +74,6 @@ def _plugins(reading: Reading, key: str) -> None:
 
 
 def _offloads(reading: Reading, key: str) -> None:
-    """``activation_offloading`` moves what is kept for the backward pass to the host, beside recomputation too."""
     if str(reading.value(key)).lower() in ("true", "legacy", "hidden_states"):
         choose(reading, key, {"checkpointing.offload": True})
     else:
@@ -126,19 +124,18 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
         "weight": value(f"{place}.weight"),
     }
     names = {
-        "path",
-        "name",
-        "split",
-        "revision",
-        "weight",
+        "path", "name", "split", "revision", "weight",
         *(("text_column", "field") if pretrains else ("field_messages",)),
-    }
+    }  # fmt: skip
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
     if str(kind) in _ALPACA and value("rl") is None:
         said["template"] = "alpaca"
         keys.append(f"{place}.type")
+    elif (own := _format(reading, place)) is not None:
+        said["template"] = own
+        keys += list(reading.inside(f"{place}.type"))
     else:
         _type(reading, place, kind)
     apply(under(_OF_A_DATA_SET, f"{place}."), reading)
@@ -150,7 +147,6 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
 
 
 def _shard(reading: Reading, place: str) -> Any:
-    """The split, and of ``shards`` equal parts of it the one that is trained on, as a slice."""
     split, shards = reading.value(f"{place}.split"), reading.value(f"{place}.shards")
     first = reading.value(f"{place}.shards_idx") or 0
     if not isinstance(shards, int) or not isinstance(first, int) or shards < 1 or 100 % shards or "[" in str(split):
@@ -166,8 +162,35 @@ _OF_PAIRS = ("chat_template", "chatml.ultra", "llama3.ultra", "chat_template.def
 """Types of a preference set whose rows have the columns that TRL reads."""
 
 
+def _format(reading: Reading, place: str) -> str | None:
+    """A Jinja template that writes a format of columns (axolotl's ``user_defined.py``); None of other columns."""
+
+    def value(name: str) -> str:
+        return str(reading.value(f"{place}.type.{name}") or "")
+
+    columns = (value("field_instruction") or "instruction", value("field_output") or "output")
+    others = {"input": value("field_input"), "system": value("field_system")}
+    known = columns in chat.PAIRS and all(column in ("", name) for name, column in others.items())
+    whole, system = value("format"), value("system_format") or "{system}"
+    if not known or not whole or value("system_prompt") or value("field"):
+        return None
+    said = {"{instruction}": "{{ message.instruction or message.content }}", "{input}": "{{ message.input }}",
+            "{system}": "{{ message.content }}"}  # fmt: skip  # noqa: RUF027
+    parts = [system, whole, value("no_input_format") or whole]
+    for column, written in said.items():
+        parts = [part.replace(column, written) for part in parts]
+    if any("{%" in part for part in parts):
+        return None
+    lines = (part.replace("\n", "{{ '\\n' }}") for part in parts)  # A setting is one line.
+    system, whole, short = (f"{{{{ '' }}}}{part}{{{{ '' }}}}" for part in lines)  # So that no tag trims them.
+    return (
+        "{{ bos_token or '' }}{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}"
+        "{{ message.content + (eos_token or '') }}{% endgeneration %}{% elif message.role == 'system' %}" + system
+        + "{% elif message.input %}" + whole + "{% else %}" + short + "{% endif %}{% endfor %}"
+    )  # fmt: skip
+
+
 def _type(reading: Reading, place: str, kind: object) -> None:
-    """``type``: which columns a row has, and the words between them."""
     key, word = f"{place}.type", str(kind).split(":")[0].split(".")[0]
     if kind is None or isinstance(kind, dict) or reading.has(f"{key}.field_instruction"):
         reading.leave("rows are written by a chat template here, not by a format of columns: set data.template", key)

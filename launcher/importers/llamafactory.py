@@ -19,7 +19,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **_trainer.DEFAULTS, "train.sequence_length": 2048, "checkpointing": "full",
 }  # fmt: skip
 _LORA: Mapping[str, Any] = {"adapter.rank": 8, "adapter.dropout": 0.0}
-_SETS: Mapping[str, Mapping[str, str]] = table("llamafactory_data_sets")
+_SETS: Mapping[str, Mapping[str, str]] = table("data_sets")["llamafactory"]
 """Names of the ``data/dataset_info.json`` that is shipped, and where those data are."""
 
 
@@ -48,7 +48,6 @@ def read(text: str, path: str) -> Imported:
 
 
 def _adapter(reading: Reading) -> dict[str, Any]:
-    """LoRA is what a file trains that does not say."""
     reading.choose.setdefault("adapter", "lora")
     if reading.choose["adapter"] == "none":
         return {}
@@ -57,7 +56,6 @@ def _adapter(reading: Reading) -> dict[str, Any]:
 
 
 def _tunes(reading: Reading, key: str) -> None:
-    """``finetuning_type``; with ``quantization_bit: 4`` LoRA is QLoRA."""
     word = str(reading.value(key)).lower()
     if word == "lora":
         choose(reading, key, {"adapter": "qlora" if reading.value("quantization_bit") else "lora"})
@@ -78,7 +76,6 @@ def _quantizes(reading: Reading, key: str) -> None:
 
 
 def _data_sets(reading: Reading, key: str) -> None:
-    """``dataset``: names of ``dataset_info.json``, of the Hub, or files of ``dataset_dir``."""
     value = reading.value(key)
     names = value if isinstance(value, list) else [each.strip() for each in str(value).split(",") if each.strip()]
     sets = []

@@ -50,8 +50,7 @@ _SECTIONS = re.compile(
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
     """Read a recipe or a YAML of its sections; of a Python text with several functions ``config`` names one.
 
-    Raises:
-        ConfigErrors: The text is none, or several recipes.
+    Raises ConfigErrors where the text is none, or several recipes.
     """
     notes: list[str] = []
     if path.endswith(".py") or _foreign.is_python(text):
@@ -112,7 +111,6 @@ _PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "dataset", "lo
 
 
 def _finish(reading: Reading) -> None:
-    """The preset whose name says most of the degrees; the schedule's end is the run's."""
     degree = {
         name: int(reading.settings.get(f"parallel.{name}", 1)) for name in ("tensor", "pipeline", "context", "expert")
     }
@@ -150,7 +148,6 @@ def _arguments(reading: Reading) -> None:
 
 
 def _model(reading: Reading, key: str) -> None:
-    """The first argument of ``AutoBridge.from_hf_pretrained``: a model of the Hub."""
     say_text(reading, key, "model")
     if not reading.flag("model.load_weights") and reading.has("model.load_weights"):
         reading.settings["model.weights"] = None
@@ -160,7 +157,11 @@ def _model(reading: Reading, key: str) -> None:
 
 def _mixed(reading: Reading, key: str) -> None:
     word = str(reading.value(key)).replace("-", "_").rpartition(".")[2]
-    if word in ("get_mixed_precision_config", "MixedPrecisionConfig") and reading.has("mixed_precision.value"):
+    if word == "MixedPrecisionConfig" and (
+        reading.flag("mixed_precision.bf16") or reading.flag("mixed_precision.fp16")
+    ):
+        choose(reading, key, {"precision": "bf16" if reading.flag("mixed_precision.bf16") else "fp16"})
+    elif word in ("get_mixed_precision_config", "MixedPrecisionConfig") and reading.has("mixed_precision.value"):
         reading.ledger.default(key)
     elif word not in _PRECISION:
         reading.ledger.leave(key, f"{word} mixes formats by layers: set precision.compute")
@@ -170,7 +171,6 @@ def _mixed(reading: Reading, key: str) -> None:
 
 
 def _reduces(reading: Reading, key: str) -> None:
-    """Gradients in fp32 are the default; else they are kept and reduced in 16 bits."""
     if reading.flag(key):
         reading.ledger.default(key)
     else:
@@ -178,7 +178,6 @@ def _reduces(reading: Reading, key: str) -> None:
 
 
 def _evaluates(reading: Reading, key: str) -> None:
-    """Steps between evaluations, or batches of one; 0 evaluates never."""
     if reading.number(key):
         reading.say_count(key, "train.eval_every" if key.endswith("interval") else "train.eval_steps", 1)
     else:
@@ -186,7 +185,6 @@ def _evaluates(reading: Reading, key: str) -> None:
 
 
 def _layout(reading: Reading, key: str) -> None:
-    """Stages in Megatron's letters, in one word."""
     if isinstance(reading.value(key), str):
         reading.say(key, {"parallel.layout": str(reading.value(key)).split("|")})
     else:
@@ -266,6 +264,40 @@ def _decays(reading: Reading, key: str) -> None:
         reading.say_count(key, "optimizer.decay_steps", 1)
 
 
+def _states(reading: Reading, key: str) -> None:
+    name, word = key.rpartition(".")[2], str(reading.value(key)).rpartition(".")[2]
+    word = _SHORT.get(word, word)
+    if name not in _STATES or word == "fp32" or not reading.flag("optimizer.use_precision_aware_optimizer"):
+        reading.ledger.default(key)
+    else:
+        reading.say(key, {_STATES[name]: word})
+
+
+_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_STATES = {
+    "main_grads_dtype": "precision.gradients", "main_params_dtype": "precision.master",
+    "exp_avg_dtype": "precision.optimizer_states", "exp_avg_sq_dtype": "precision.optimizer_states",
+}  # fmt: skip
+
+
+def _starts(reading: Reading, key: str) -> None:
+    """A checkpoint that was converted from the model on the Hub: its weights are those."""
+    if "/" not in reading.choose.get("model", ""):
+        reading.ledger.leave(key, "its form of checkpoint is not read here: set model.weights")
+        return
+    reading.settings.pop("model.weights", None)
+    reading.ledger.default("model.load_weights")
+    reading.ledger.say(key, "model")
+    reading.notes.append(f"{reading.value(key)} is taken to hold the weights of {reading.choose['model']}")
+
+
+def _provider(reading: Reading, key: str) -> None:
+    if "ModelProvider" in str(reading.value(key)) and not reading.has("model.num_layers"):
+        reading.ledger.leave(key, "its sizes are those of that class: set model.hidden_size and the other sizes")
+    else:
+        reading.ledger.default(key)
+
+
 def _weight_decays(reading: Reading, key: str) -> None:
     if reading.value("scheduler.end_weight_decay") is None:
         reading.say_number(key, "optimizer.weight_decay")
@@ -283,5 +315,5 @@ def _adapts(reading: Reading, key: str) -> None:
 
 TABLE = rows(
     "megatron_bridge", _adapts, _base, _data, _decays, _evaluates, _layout, _loss_kernel, _mixed, _model, _modules,
-    _of_whole_blocks, _reduces, _shards, _split, _waits, _weight_decays,
+    _of_whole_blocks, _provider, _reduces, _shards, _split, _starts, _states, _waits, _weight_decays,
 )  # fmt: skip

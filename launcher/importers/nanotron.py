@@ -27,8 +27,15 @@ _LLAMA: Mapping[str, Any] = {
 
 def read(text: str, path: str) -> Imported:
     """Read a nanotron configuration; ``path`` is for messages; raises ConfigErrors where the text is none."""
-    content = _foreign.content_of(text, path, "a configuration of nanotron")
-    reading = Reading(path=path, lenient=True, file="nanotron's YAML", ledger=Ledger(_foreign.flat(content)))
+    notes: list[str] = []
+    if path.endswith(".py") or _foreign.is_python(text):
+        followed = _foreign.Followed(text, path)
+        content, notes = _named(followed.function(None)), followed.notes
+    else:
+        content = _foreign.content_of(text, path, "a configuration of nanotron")
+    reading = Reading(
+        path=path, lenient=True, file="nanotron's YAML", ledger=Ledger(_foreign.flat(content)), notes=notes
+    )
     _data_sets(reading)
     apply(TABLE, reading)
     defaults(reading, {**_DEFAULTS, **_LLAMA})
@@ -38,6 +45,22 @@ def read(text: str, path: str) -> Imported:
         str(reading.value("general.run") or reading.value("general.project") or path)
     )
     return imported(reading, summary=f"{reading.settings['model.name']} by nanotron", source="a nanotron configuration")
+
+
+def _named(found: Any) -> Any:
+    """A ``Config`` of Python with the names of the YAML: classes and first arguments that say something are keys."""
+    if isinstance(found, list):
+        return [_named(each) for each in found]
+    if not isinstance(found, dict):
+        return found
+    kind = str(found.get("class")).rpartition(".")[2]
+    first = {"0": "tokenizer_name_or_path"} if kind == "TokenizerArgs" else {"0": "std"} if kind == "RandomInit" else {}
+    made = {first.get(key, key): _named(value) for key, value in found.items() if key != "class"}
+    return made | (
+        {f"is_{kind.removesuffix('Config').lower()}_config": True}
+        if kind.endswith("Config") and kind != "Config"
+        else {}
+    )
 
 
 def _batch(reading: Reading) -> None:
@@ -86,7 +109,6 @@ def _schedule(reading: Reading) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    """The data of the first stage, or of a file without stages; later stages are refused."""
     stages = _foreign.parts(reading.ledger.values, "data_stages")
     block = f"{stages[0]}.data" if stages else "data"
     for stage in stages[1:]:
@@ -126,7 +148,6 @@ def _of(reading: Reading, stage: str) -> dict[str, Any]:
 
 
 def _folders(reading: Reading, block: str) -> bool:
-    """Folders of token ids, several by their weights; False where there are none."""
     folder, shares = reading.value(f"{block}.dataset_folder"), reading.value(f"{block}.dataset_weights")
     folders = [each for each in (folder if isinstance(folder, list) else [folder]) if isinstance(each, str)]
     weights = shares if isinstance(shares, list) and len(shares) == len(folders) else [None] * len(folders)
@@ -158,7 +179,6 @@ def _tokenizer(reading: Reading, key: str) -> None:
 
 
 def _sequence(reading: Reading, key: str) -> None:
-    """``REDUCE_SCATTER`` splits norms along the sequence, ``ALL_REDUCE`` does not."""
     reading.say(key, {"parallel.sequence": str(reading.value(key)).upper().endswith("REDUCE_SCATTER")})
 
 
@@ -177,7 +197,6 @@ def _validates(reading: Reading, key: str) -> None:
 
 
 def _pads(reading: Reading, key: str) -> None:
-    """``make_vocab_size_divisible_by``, which Megatron-LM's argument of the same name says."""
     if reading.number(key) == 1:
         reading.ledger.default(key)
     else:

@@ -21,16 +21,7 @@ _MODELS: Mapping[str, Mapping[str, Any]] = table("torchtitan_models")
 """Models by family and size: their name, and the sizes in which they differ from it."""
 
 _ORGANISATIONS = (("llama", "meta-llama"), ("qwen", "Qwen"), ("deepseek", "deepseek-ai"), ("gpt-oss", "openai"))
-_SETS: Mapping[str, Mapping[str, Any]] = {
-    "c4": {"data": "huggingface", "data.path": "allenai/c4", "data.config": "en"},
-    "c4_validation": {
-        "data": "huggingface",
-        "data.path": "allenai/c4",
-        "data.config": "en",
-        "data.split": "validation",
-    },
-    "c4_test": {"data": "text", "data.path": "tests/assets/c4_test"},
-}
+_SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtitan"]
 _SCHEDULES = {
     "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "interleavedzerobubble": "zero_bubble",
     "zbvzerobubble": "zbv", "dualpipev": "dualpipe_v",
@@ -45,8 +36,7 @@ _DEFAULTS: Mapping[str, Any] = {
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
     """Read a torchtitan configuration; of a Python text with several functions ``config`` names one.
 
-    Raises:
-        ConfigErrors: The text is none, or several configurations.
+    Raises ConfigErrors where the text is none, or several configurations.
     """
     notes: list[str] = []
     python = path.endswith(".py") or (not path.endswith((".toml", ".json")) and _foreign.is_python(text))
@@ -72,7 +62,6 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 
 def _sections(found: JsonObject) -> JsonObject:
-    """A ``Trainer.Config`` of Python with the sections' names of the TOML."""
     spec = found.pop("model_spec", None)
     content: JsonObject = {key: value for key, value in found.items() if key != "class"}
     if isinstance(spec, dict):
@@ -80,6 +69,9 @@ def _sections(found: JsonObject) -> JsonObject:
             "flavor": spec.get("0"),
             **{key: value for key, value in spec.items() if key not in ("0", "class")},
         }
+    container = content.pop("model_converters", None)  # Of 0.2's later main branch.
+    if isinstance(container, dict):
+        content.setdefault("model", {})["converters"] = container.get("converters")
     converters = content.get("model", {}).get("converters")
     if isinstance(converters, list):
         names = [
@@ -170,7 +162,6 @@ def _validating(reading: Reading, block: str) -> bool:
 
 
 def _degree(reading: Reading, key: str) -> None:
-    """``data_parallel_shard_degree``: what the other degrees leave."""
     found = reading.number(key)
     if found == 1:
         choose(reading, key, {"parallel": "ddp"})
@@ -188,7 +179,6 @@ def _pipeline(reading: Reading, key: str) -> None:
 
 
 def _recomputes(reading: Reading, key: str) -> None:
-    """``activation_checkpoint``: its mode, or in Python its class."""
     word = str(reading.value(key)).lower().rpartition("ac.config")[0] or str(reading.value(key)).lower()
     if key.endswith("class") and word.endswith("activationcheckpointconfig"):
         reading.ledger.default(key)
@@ -202,12 +192,13 @@ def _recomputes(reading: Reading, key: str) -> None:
 
 
 def _every_nth(reading: Reading, key: str) -> None:
-    """``selective_ac_option``: by operation, or whole blocks, of which every n-th is recomputed."""
     option = str(reading.value(key))
     if option == "op" or reading.value("activation_checkpoint.mode") != "selective":
         reading.ledger.default(key)
     elif option == "1":
         choose(reading, key, {"checkpointing": "full"})
+    elif option.isdigit() and isinstance(layers := reading.settings.get("model.num_hidden_layers"), int):
+        reading.say(key, {"checkpointing.method": "block", "checkpointing.layers": -(-layers // max(1, int(option)))})
     else:
         reading.ledger.leave(
             key, "every n-th block is recomputed there, the first of them here: set checkpointing.layers"
@@ -230,7 +221,6 @@ def _last(reading: Reading, key: str) -> None:
 
 
 def _loads(reading: Reading, key: str) -> None:
-    """Weights of the Hub's form to start from."""
     if key.endswith("initial_load_in_hf") and reading.flag(key):
         where = (
             reading.value("checkpoint.initial_load_path")
@@ -246,7 +236,6 @@ def _loads(reading: Reading, key: str) -> None:
 
 
 def _converters(reading: Reading, key: str) -> None:
-    """fp8 by torchao; other converters have no kernels in FSDP here."""
     value = reading.value(key)
     found = {str(each) for each in (value if isinstance(value, list) else [value])}
     if found <= {"float8", "quantize.linear.float8", "quantize.dense.float8"} and found:
@@ -310,7 +299,6 @@ def _schedule(reading: Reading) -> None:
 
 
 def _batch(reading: Reading) -> None:
-    """Under a pipeline the local batch is cut into micro-batches."""
     if not _has_stages(reading):
         return
     local = reading.settings["train.micro_batch_size"]
@@ -351,7 +339,6 @@ def _has_stages(reading: Reading) -> bool:
 
 
 def _cuts(reading: Reading, key: str) -> None:
-    """Micro-batches of a pipeline, which :func:`_batch` says."""
     if not _has_stages(reading):
         reading.idle("there is one pipeline stage", key)
 

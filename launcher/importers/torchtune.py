@@ -13,28 +13,13 @@ from typing import Any
 from launcher.config.ledger import Ledger, name_from
 from launcher.importers import Imported, _fine_tuning, _foreign
 from launcher.importers._reading import Reading
-from launcher.importers._table import apply, choose, defaults, imported, rows, say_text
+from launcher.importers._table import apply, choose, defaults, imported, rows, say_text, table
 
 _ORGANISATIONS = (
     ("meta-llama", "meta-llama"), ("llama", "meta-llama"), ("codellama", "codellama"), ("gemma", "google"),
     ("codegemma", "google"), ("mistral", "mistralai"), ("qwen", "Qwen"), ("phi-3", "microsoft"), ("phi-4", "microsoft"),
 )  # fmt: skip
-_SETS: Mapping[str, Mapping[str, Any]] = {
-    "alpaca_dataset": {"data": "chat", "data.path": "tatsu-lab/alpaca", "data.template": "alpaca"},
-    "alpaca_cleaned_dataset": {"data": "chat", "data.path": "yahma/alpaca-cleaned", "data.template": "alpaca"},
-    "slimorca_dataset": {"data": "chat", "data.path": "Open-Orca/SlimOrca-Dedup"},
-    "grammar_dataset": {"data": "chat", "data.path": "liweili/c4_200m"},
-    "samsum_dataset": {"data": "chat", "data.path": "Samsung/samsum"},
-    "wikitext_dataset": {"data": "huggingface", "data.path": "EleutherAI/wikitext_document_level"},
-    "cnn_dailymail_articles_dataset": {
-        "data": "huggingface",
-        "data.path": "ccdv/cnn_dailymail",
-        "data.column": "article",
-    },
-    "text_completion_dataset": {"data": "huggingface"},
-    "chat_dataset": {"data": "chat"},
-    "instruct_dataset": {"data": "chat"},
-}
+_SETS: Mapping[str, Mapping[str, Any]] = table("data_sets")["torchtune"]
 _TRAINS_ON_ALL = ("alpaca_dataset", "alpaca_cleaned_dataset", "grammar_dataset", "samsum_dataset")
 """Sets whose ``train_on_input`` is true where a file does not say."""
 
@@ -71,7 +56,6 @@ def read(text: str, path: str) -> Imported:
 
 
 def _pure(reading: Reading) -> None:
-    """All of the state in ``dtype``, as the model is built under it."""
     if reading.choose.get("precision") == "bf16":
         names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
         reading.settings |= {f"precision.{name}": "bf16" for name in names}
@@ -79,7 +63,6 @@ def _pure(reading: Reading) -> None:
 
 
 def _model(reading: Reading, key: str) -> None:
-    """``checkpointer.checkpoint_dir``: the model by the name of its folder, or that folder."""
     parts = [part for part in str(reading.value(key)).rstrip("/").split("/") if part != "original"]
     name = parts[-1] if parts else ""
     organisation = next((found for part, found in _ORGANISATIONS if name.lower().startswith(part)), None)
@@ -90,7 +73,6 @@ def _model(reading: Reading, key: str) -> None:
 
 
 def _component(reading: Reading, key: str) -> None:
-    """``model._component_``: the builder says an adapter; its sizes are the folder's."""
     builder = str(reading.value(key)).rpartition(".")[2]
     if re.search(r"classifier|reward|vision", builder):
         reading.ledger.leave(key, "another model than one of text: set model.hidden_size and the other sizes")
@@ -116,7 +98,6 @@ def _targets(reading: Reading, key: str) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    """``dataset``, or a list of several that follow each other, and ``dataset_val`` with rows of the same kind."""
     places = _foreign.parts(reading.ledger.values, "dataset") or ["dataset"]
     sets = [found for place in places if (found := _set(reading, place)) is not None]
     trains = {_trains_prompts(reading, place) for place in places}
@@ -136,7 +117,6 @@ def _data_sets(reading: Reading) -> None:
 
 
 def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
-    """A set that torchtune names, or one of ``source``; None where its rows are not known here."""
     key, builder = f"{place}._component_", _builder(reading, place)
     known, files = _SETS.get(builder, {}), reading.value(f"{place}.data_files")
     path = _fine_tuning.path_of(reading.value(f"{place}.source"), files) or known.get("data.path")
@@ -146,14 +126,13 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
         return None
     split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
     said = {
-        "path": path,
-        "template": _alpaca(reading) if "data.template" in known else None,
+        "path": path, "template": _alpaca(reading) if "data.template" in known else None,
         "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
-        "split": None if split == "train" else split,
-    }
+        "split": None if split == "train" else split, "config": reading.value(f"{place}.name"),
+    }  # fmt: skip
     source = "text" if known["data"] == "huggingface" and path == files else known["data"]
     reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
-    names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input")
+    names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input", "name")
     keys = tuple(f"{place}.{name}" for name in names if reading.has(f"{place}.{name}"))
     return _fine_tuning.DataSet(keys=keys, source=source, said=said)
 
@@ -223,6 +202,14 @@ def _betas(reading: Reading, key: str) -> None:
         reading.wrong(key, "is a list of two numbers")
 
 
+def _reference(reading: Reading, key: str) -> None:
+    """The model that answers are compared with: TRL's is the one that is trained, as it was."""
+    if reading.value(key) == reading.value("checkpointer.checkpoint_dir"):
+        reading.idle("the reference is the model as it was", "ref_checkpointer")
+    else:
+        reading.ledger.leave(key, "the reference is the model as it was here: set model")
+
+
 def _reshards(reading: Reading, key: str) -> None:
     if reading.flag(key):
         reading.ledger.default(key)
@@ -237,4 +224,6 @@ def _project(reading: Reading, key: str) -> None:
         reading.idle("of a tracker", key)
 
 
-TABLE = rows("torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reshards, _targets, _tracks)
+TABLE = rows(
+    "torchtune", _betas, _component, _loss, _model, _optimizes, _project, _reference, _reshards, _targets, _tracks
+)

@@ -21,29 +21,18 @@ HAS_VARIABLES = True
 
 _TASKS = ("sft", "dpo", "kto", "reward", "grpo")
 _OF_TASKS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("num_generations", "max_completion_length", "use_vllm", "reward_funcs", "reward_model_name_or_path"), "grpo"
-    ),
-    **dict.fromkeys(("desirable_weight", "undesirable_weight"), "kto"),
-    "center_rewards_coefficient": "reward",
-    **dict.fromkeys(("precompute_ref_log_probs", "ld_alpha", "rpo_alpha", "beta", "max_prompt_length"), "dpo"),
-}
+    key: task
+    for task, keys in (
+        ("grpo", "num_generations max_completion_length use_vllm reward_funcs reward_model_name_or_path"),
+        ("kto", "desirable_weight undesirable_weight"), ("reward", "center_rewards_coefficient"),
+        ("dpo", "precompute_ref_log_probs ld_alpha rpo_alpha beta max_prompt_length"),
+    ) for key in keys.split()
+}  # fmt: skip
 """Keys that only one task has; the first that is there decides."""
 
-_CLASSES = {
-    f"{name}Config": task
-    for name, task in (("SFT", "sft"), ("DPO", "dpo"), ("KTO", "kto"), ("Reward", "reward"), ("GRPO", "grpo"))
-}
-_NOT_HERE = (
-    "ORPOConfig",
-    "CPOConfig",
-    "GKDConfig",
-    "PPOConfig",
-    "RLOOConfig",
-    "OnlineDPOConfig",
-    "XPOConfig",
-    "NashMDConfig",
-)
+_CLASSES = dict(zip(("SFTConfig", "DPOConfig", "KTOConfig", "RewardConfig", "GRPOConfig"), _TASKS, strict=True))
+_NOT_HERE = ("ORPOConfig", "CPOConfig", "GKDConfig", "PPOConfig", "RLOOConfig", "OnlineDPOConfig", "XPOConfig",
+             "NashMDConfig")  # fmt: skip
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "reward": 1e-4, "grpo": 1e-6}
 _DEFAULTS: Mapping[str, Any] = {**_trainer.DEFAULTS, "train.sequence_length": 1024, "checkpointing": "full"}
 _LORA: Mapping[str, Any] = {"adapter.rank": 16, "adapter.alpha": 32, "adapter.dropout": 0.05}
@@ -54,8 +43,7 @@ _PEFT: Mapping[str, Any] = {"adapter.rank": 8, "adapter.alpha": 8, "adapter.drop
 def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) -> Imported:
     """Read a configuration or a script; ``task`` of the variables says what a YAML trains.
 
-    Raises:
-        ConfigErrors: The text is none, or of a task that is not known here.
+    Raises ConfigErrors where the text is none, or of a task that is not known here.
     """
     found_task = None
     python = path.endswith(".py") or _foreign.is_python(text)
@@ -87,7 +75,6 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 
 def _of_trl(content: JsonObject) -> bool:
-    """True for a file with keys of TRL's own beside those of the Trainer."""
     shared = {key for row in (*_trainer.SHARDING, *_trainer.ROWS) for key in row.keys}
     own = {key for row in TABLE for key in row.keys} - shared
     return bool(content.keys() & own)
@@ -159,7 +146,6 @@ def _task(reading: Reading, of_class: str | None, given: str | None, path: str) 
 
 
 def _pure(reading: Reading) -> bool:
-    """True where the weights are loaded in 16 bits (``dtype``); TRL's default is fp32."""
     word = str(reading.value("dtype") or reading.value("torch_dtype") or reading.value("model_init_kwargs.dtype")
                or reading.value("model_init_kwargs.torch_dtype") or "").lower()  # fmt: skip
     return word in ("bfloat16", "float16", "bf16") and reading.choose.get("adapter", "none") == "none"
@@ -181,7 +167,6 @@ def _peft(reading: Reading, key: str) -> None:
 
 
 def _loads(reading: Reading, key: str) -> None:
-    """The format of the weights: of frozen ones, or of those that are trained."""
     word = str(reading.value(key)).lower()
     if word in ("float32", "auto", "none") or reading.flag("use_peft"):
         reading.ledger.default(key)
@@ -192,7 +177,6 @@ def _loads(reading: Reading, key: str) -> None:
 
 
 def _prompts(reading: Reading, key: str) -> None:
-    """A prompt and its answer make the sequence of GRPO; of a pair both are cut together."""
     if reading.choose.get("task") == "grpo":
         answer = int(reading.number("max_completion_length") or 256)
         reading.say(key, {"train.sequence_length": int(reading.number(key) or 512) + answer})
@@ -208,7 +192,6 @@ def _keeps_fp32(reading: Reading) -> None:
 
 
 def _data_set(reading: Reading, key: str) -> None:
-    """``dataset_name``: a data set on the Hub, or a folder; of its rows conversations and prompts are trained."""
     task = reading.choose.get("task", "sft")
     path = str(reading.value(key))
     source = "rows" if task in ("dpo", "kto", "reward", "grpo") else "chat"
@@ -216,7 +199,6 @@ def _data_set(reading: Reading, key: str) -> None:
 
 
 def _mixture(reading: Reading) -> None:
-    """``datasets``: one data set or several, with a split and a configuration each."""
     sets = []
     source = "rows" if reading.choose.get("task") in ("dpo", "kto", "reward", "grpo") else "chat"
     for place in _foreign.parts(reading.ledger.values, "datasets"):
@@ -255,7 +237,6 @@ def _loss(reading: Reading, key: str) -> None:
 
 
 def _trains_on(reading: Reading, key: str) -> None:
-    """Of a conversation without these switches every token is trained."""
     if reading.flag(key):
         reading.say(key, {"data.train_on": "assistant"})
     else:

@@ -85,11 +85,12 @@ def _data_sets(spec: RunSpec) -> Iterator[ConfigError]:
     elif not data.path and not data.mix:
         rule = f"data.source={data.source} reads from it"
         yield ConfigError("data.path", data.path, rule, [f"data.path={_EXAMPLES[data.source]}", "data=synthetic"])
-    yield from _mix(data)
+    yield from _mix(spec)
     yield from _evaluation(data)
 
 
-def _mix(data: DataSpec) -> Iterator[ConfigError]:
+def _mix(spec: RunSpec) -> Iterator[ConfigError]:
+    data = spec.data
     for place, part in enumerate(data.mix):
         source = part.source or data.source
         known = _BESIDE.get(data.source, (data.source,))
@@ -100,7 +101,7 @@ def _mix(data: DataSpec) -> Iterator[ConfigError]:
     if data.weights and len(data.weights) < len(data.mix):
         rule = "weights are shares of the samples: all data sets have one, or none has, and each sample is seen once"
         ways = ["data.mix=[{path: a, weight: 1}, {path: b, weight: 2}]"]
-        yield ConfigError("data.mix", list(data.weights), rule, ways)
+        yield ConfigError("data.mix", edit.value_at(spec, "data.mix"), rule, ways)
     elif data.weights and not data.shuffle:
         rule = "samples that are not shuffled come one data set after the other, whatever their weights are"
         yield ConfigError("data.shuffle", False, rule, ["data.shuffle=true"])

@@ -84,7 +84,7 @@ CONTEXT = {row.path: (row.needs,) for row in (*REFUSED, *WARNED) if not row.need
     "data.eval_config": ("data=huggingface", "data.path=org/name"),
     "data.eval_path": ("data=text", "data.path=words/*.jsonl"),
     "data.eval_split": ("data=huggingface", "data.path=org/name"),
-    "data.mix": ("data=text", "data.path=null", "data.mix=[{path: words/*.jsonl}]"),
+    "data.mix": ("data=text", "data.mix=[{path: words/*.jsonl}]"),
     "data.packing": ("data=text", "data.path=words/*.jsonl"),
     "data.samples": ("train.epochs=1", "data.samples=1000"),
     "save.per_epoch": ("data.samples=1000", "save.per_epoch=2"),

@@ -73,6 +73,21 @@ def test_a_model_of_the_hub_is_named_with_its_revision(named: str, folder: Path)
     )
 
 
+def test_weights_of_the_hub_are_the_folder_of_their_name_in_the_cache(folder: Path) -> None:
+    spec = make_spec("model=./sizes", "model.weights=org/cached@v1", folder=folder)
+    assert spec.model.weights == str(folder / f"cache/models--org--cached/snapshots/{REVISION}")
+
+
+def test_weights_that_the_hub_does_not_send_are_refused_by_their_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    status, said = answer("check model=./sizes model.weights=org/other", capsys)
+    assert status == 2
+    assert "model.weights=org/other: " in said
+    assert "model.weights=null" in said
+
+
 def test_a_sweep_says_once_that_its_points_start_from_the_weights(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

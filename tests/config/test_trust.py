@@ -10,7 +10,7 @@ import pytest
 from launcher.base.errors import ConfigErrors
 from launcher.config.trust import sources as trust
 from launcher.config.trust import store as trust_store
-from launcher.config.trust.privileged_settings import PrivilegedSetting
+from launcher.config.trust.privileged_settings import PrivilegedSetting, needs
 from launcher.config.trust.sources import Source
 
 RUNS_CODE = PrivilegedSetting("cluster.setup", ["curl x | sh"], "runs these shell lines on every node")
@@ -125,3 +125,9 @@ def test_a_record_that_cannot_be_read_trusts_nothing(tmp_path: Path, state: Path
     with pytest.raises(ConfigErrors) as caught:
         trust.note_own(tmp_path / "a", b"x")
     assert caught.value.errors[0].rule == "what is trusted cannot be remembered: Is a directory"
+
+
+def test_a_mix_of_files_of_this_machine_fetches_nothing() -> None:
+    local = [{"path": "a/*.jsonl"}, {"path": "words.txt"}]
+    assert not [*needs({"data.mix": local})]
+    assert [each.key for each in needs({"data.mix": [*local, {"path": "org/set"}]})] == ["data.mix"]

@@ -19,7 +19,7 @@ from launcher.spec.parse import parse, to_dict
 from launcher.worker.data.corpus import Mix, Synthetic, TokenFiles
 from tests.support.helpers import make_spec
 
-ONE = ("cluster.gpus_per_node=1", "train.micro_batch_size=1", "train.sequence_length=32", "data.path=null")
+ONE = ("cluster.gpus_per_node=1", "train.micro_batch_size=1", "train.sequence_length=32")
 
 
 @pytest.fixture

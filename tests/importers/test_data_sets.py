@@ -96,7 +96,7 @@ def test_several_data_sets_are_a_mix(kind: str) -> None:
     settings = found.recipe["set"]
     assert {key: settings.get(key) for key in expected} == expected
     mix = next(word for word in found.overrides if word.startswith("data.mix="))
-    spec = make_spec("model=tiny", "data=text", "data.path=null", mix)
+    spec = make_spec("model=tiny", "data=text", mix)
     assert [part.path for part in spec.data.mix] == [part["path"] for part in expected["data.mix"]]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from launcher.base import registry
 from launcher.base.errors import ConfigErrors
 from launcher.config.ledger import UNKNOWN, Imported
 from launcher.config.request import request
+from launcher.data.chat import conversation
+from launcher.data.rendering import writer, written
 from launcher.preflight import findings
 from launcher.spec.parse import OPEN_NODES, accepts
 from tests.support.coming_from import page
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, make_spec
 from tests.support.peer_files import KINDS, content_of, files
 from tests.support.training import train_all
 
@@ -209,6 +212,26 @@ SMALL_FILES = {
     ("megatron_bridge", "r.py", "def one():\n    optimizer, schedule = distributed_fused_adam_with_cosine_annealing("
      "max_lr=3e-4, lr_warmup_iters=7)\n    return ConfigContainer(optimizer=optimizer, scheduler=schedule)\n"):
         "optimizer.lr=0.0003 optimizer.min_lr=3e-05 optimizer.warmup_steps=7 optimizer.weight_decay=0.033 zero=1",
+    ("megatron_bridge", "p.py", "def one():\n    cfg = _pretrain_common()\n"
+     "    cfg.optimizer.use_precision_aware_optimizer = True\n    cfg.optimizer.exp_avg_dtype = torch.bfloat16\n"
+     "    cfg.model.rotary_base = float(10000)\n    cfg."
+     "mixed_precision = MixedPrecisionConfig(bf16=True, params_dtype=torch.bfloat16)\n    return cfg\n"):
+        "precision=bf16 precision.optimizer_states=bf16 model.rope_theta=10000.0 optimizer.weight_decay=0.033",
+    ("nanotron", "n.py", "from nanotron.config import Config\nmodel = ModelArgs(init_method=RandomInit(std=0.025), "
+     "model_config=LlamaConfig(hidden_size=16))\ntokens = TokensArgs(train_steps=15, micro_batch_size=2)\n"
+     "config = Config(model=model, tokens=tokens, parallelism=ParallelismArgs(dp=2, pp=1, tp=1))\n"):
+        "model.hidden_size=16 model.initializer_range=0.025 train.global_batch_size=4 model.family=llama",
+    ("torchtitan", "t.toml", "[model]\nname = 'llama3'\nflavor = 'debugmodel'\n[activation_checkpoint]\n"
+     "mode = 'selective'\nselective_ac_option = '2'\n"):
+        "checkpointing=full checkpointing.method=block checkpointing.layers=3",
+    ("torchtitan", "c.py", "def one():\n    return Trainer.Config(hf_assets_path='./assets/hf/Llama-3.1-8B', "
+     "model_spec=model_registry('8B'), model_converters=ModelConvertersContainer.Config(converters=["
+     "Float8LinearConverter.Config(filter_fqns=['output'])]))\n"):
+        "model=llama3_8b precision=fp8",
+    ("torchtune", "p.yaml", "dataset: {_component_: torchtune.datasets.preference_dataset, source: o/pairs, name: en}\n"
+     "checkpointer: {checkpoint_dir: /tmp/Qwen3-8B}\nref_checkpointer: {checkpoint_dir: /tmp/Qwen3-8B, model_type: Q}\n"
+     "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n"):
+        "task=dpo data=rows data.path=o/pairs data.config=en model=Qwen/Qwen3-8B",
 }  # fmt: skip
 """Files of a few keys, and words that say them."""
 
@@ -221,6 +244,25 @@ def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], t
     assert set(SMALL_FILES[file].split()) <= set(found.overrides)
     assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
     assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
+
+
+def test_a_format_of_columns_is_a_template_that_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text(
+        "base_model: o/m\ndatasets:\n  - path: rows.jsonl\n    type:\n      field_instruction: instruction\n"
+        "      field_output: output\n      system_format: '<<{system}>> '\n"
+        '      format: "Q: {instruction}\\n({input})\\nA: "\n'
+        "      no_input_format: 'Q: {instruction} A: '\n"
+    )
+    found = read("axolotl", tmp_path / "own.yml", {})
+    assert [(left.key, left.effect) for left in found.left_out if left.matters] == []
+    data = replace(make_spec("data=chat", "data.path=a.jsonl").data, template=found.recipe["set"]["data.template"])
+    asked = [
+        {"instruction": "2+2?", "input": "now", "output": "4"},
+        {"instruction": "b?", "output": "c", "system": "s"},
+    ]
+    rows = [conversation(row, number, None) for number, row in enumerate(asked, start=1)]
+    texts = [written(each).text for each in writer(data).outcomes(rows, "assistant")]
+    assert texts == ["Q: 2+2?\n(now)\nA: 4", "<<s>> Q: b? A: c"]
 
 
 def test_the_page_of_their_keys_and_ours_is_made_of_the_tables() -> None:

@@ -27,17 +27,10 @@ LABEL_ARGUMENT = {"sft": "loss_type", "dpo": "loss_type", "kto": "loss_type", "g
 def build(spec: RunSpec) -> JsonObject:
     """The arguments of TRL's configuration of the task, of its model and, for GRPO, of its script."""
     config = {
-        "model_name_or_path": spec.model.weights or START,
-        "dtype": _DTYPES.get(loaded(spec)),
-        "attn_implementation": _ATTENTION[spec.model.attention],
-        "output_dir": f"{RUN}/trl",
-        **_batch(spec),
-        **_optimizer(spec),
-        **_engine(spec),
-        **_adapter(spec),
-        **_task(spec),
-        **_ours(),
-    }
+        "model_name_or_path": spec.model.weights or START, "dtype": _DTYPES.get(loaded(spec)),
+        "attn_implementation": _ATTENTION[spec.model.attention], "output_dir": f"{RUN}/trl", **_batch(spec),
+        **_optimizer(spec), **_engine(spec), **_adapter(spec), **_task(spec), **_ours(),
+    }  # fmt: skip
     return {**config, **spec.backend.extra}
 
 
@@ -60,32 +53,21 @@ def loaded(spec: RunSpec) -> Dtype:
 
 def _batch(spec: RunSpec) -> JsonObject:
     return {
-        "per_device_train_batch_size": spec.micro_batch_size,
-        "per_device_eval_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.gradient_accumulation,
-        "max_steps": spec.steps,
-        "seed": spec.train.seed,
-        "dataloader_num_workers": spec.data.workers,
-        "train_sampling_strategy": "sequential",
-        "ignore_data_skip": True,
-    }
+        "per_device_train_batch_size": spec.micro_batch_size, "per_device_eval_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation, "max_steps": spec.steps, "seed": spec.train.seed,
+        "dataloader_num_workers": spec.data.workers, "train_sampling_strategy": "sequential", "ignore_data_skip": True,
+    }  # fmt: skip
 
 
 def _optimizer(spec: RunSpec) -> JsonObject:
     optimizer = spec.optimizer
     name, options = schedule(spec)
     return {
-        "optim": optimizer_name(spec),
-        "learning_rate": optimizer.lr,
-        "weight_decay": optimizer.weight_decay,
-        "adam_beta1": optimizer.beta1,
-        "adam_beta2": optimizer.beta2,
-        "adam_epsilon": optimizer.epsilon,
-        "max_grad_norm": optimizer.clip,
-        "lr_scheduler_type": name,
-        **({"lr_scheduler_kwargs": options} if options else {}),
-        "warmup_steps": spec.warmup_steps,
-    }
+        "optim": optimizer_name(spec), "learning_rate": optimizer.lr, "weight_decay": optimizer.weight_decay,
+        "adam_beta1": optimizer.beta1, "adam_beta2": optimizer.beta2, "adam_epsilon": optimizer.epsilon,
+        "max_grad_norm": optimizer.clip, "lr_scheduler_type": name,
+        **({"lr_scheduler_kwargs": options} if options else {}), "warmup_steps": spec.warmup_steps,
+    }  # fmt: skip
 
 
 def optimizer_name(spec: RunSpec) -> str:
@@ -120,12 +102,9 @@ def schedule(spec: RunSpec) -> tuple[str, JsonObject]:
 def _engine(spec: RunSpec) -> JsonObject:
     compute, full = spec.precision.compute, spec.checkpointing.mode == "full"
     found: JsonObject = {
-        "bf16": compute == "bf16",
-        "fp16": compute == "fp16",
-        "use_cpu": spec.hardware.device == "cpu",
-        "gradient_checkpointing": full,
-        "ddp_timeout": spec.train.timeout_s,
-    }
+        "bf16": compute == "bf16", "fp16": compute == "fp16", "use_cpu": spec.hardware.device == "cpu",
+        "gradient_checkpointing": full, "ddp_timeout": spec.train.timeout_s,
+    }  # fmt: skip
     if spec.train.kernels == "liger":
         found["use_liger_kernel"] = True
     if spec.train.neftune_alpha:
@@ -145,15 +124,10 @@ def _adapter(spec: RunSpec) -> JsonObject:
     if adapter.name == "none":
         return {"use_peft": False}
     found: JsonObject = {
-        "use_peft": True,
-        "lora_r": adapter.rank,
-        "lora_alpha": adapter.alpha,
-        "lora_dropout": adapter.dropout,
-        "lora_target_modules": list(adapter.targets),
-        "use_rslora": adapter.rslora,
-        "use_dora": adapter.dora,
+        "use_peft": True, "lora_r": adapter.rank, "lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout,
+        "lora_target_modules": list(adapter.targets), "use_rslora": adapter.rslora, "use_dora": adapter.dora,
         "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
-    }
+    }  # fmt: skip
     if adapter.modules_to_save:
         found["lora_modules_to_save"] = list(adapter.modules_to_save)
     if adapter.name == "qlora":
@@ -190,25 +164,15 @@ def _task(spec: RunSpec) -> JsonObject:
 def _generation(spec: RunSpec) -> JsonObject:
     task = spec.task
     return {
-        "num_generations": task.generations,
-        "max_completion_length": task.completion_length,
-        "temperature": task.temperature,
-        "use_vllm": task.vllm,
-        "reward_funcs": list(task.rewards),
-        "shuffle_dataset": spec.data.shuffle,
-        **({"vllm_mode": "colocate"} if task.vllm else {}),
-    }
+        "num_generations": task.generations, "max_completion_length": task.completion_length,
+        "temperature": task.temperature, "use_vllm": task.vllm, "reward_funcs": list(task.rewards),
+        "shuffle_dataset": spec.data.shuffle, **({"vllm_mode": "colocate"} if task.vllm else {}),
+    }  # fmt: skip
 
 
 def _ours() -> JsonObject:
     """Arguments that switch off the Trainer's own logs, saves, evaluations and trackers, which the launcher does."""
     return {
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,
-        "save_strategy": "no",
-        "eval_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "push_to_hub": False,
-    }
+        "logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "save_strategy": "no",
+        "eval_strategy": "no", "report_to": "none", "disable_tqdm": True, "push_to_hub": False,
+    }  # fmt: skip

@@ -11,12 +11,10 @@ from launcher.config.hub import keys
 from launcher.config.ledger import Ledger, leaves, word_in
 
 _ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
-    "relu": "relu",
+    **dict.fromkeys(("silu", "swish"), "silu"), **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"), "relu": "relu",
     "relu2": "squared_relu",
-}
+}  # fmt: skip
 """Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
 
 _UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` has positions of images, and those of text are ordinary ones.
@@ -155,7 +153,6 @@ class Config:
         return found
 
     def _known_scaling(self, key: str, value: Mapping[str, Any]) -> JsonObject:
-        """The entries of one of the two keys, if the class computes them as they are."""
         kind = value.get("rope_type", value.get("type", "default"))
         rest = {name: item for name, item in value.items() if name not in ("type", "rope_type") and item is not None}
         if kind in _UNSCALED:

@@ -137,7 +137,6 @@ def _architectures(content: Mapping[str, Any]) -> list[str]:
 
 
 def _relatives(content: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
-    """Ways out: the model types that families read and whose class ``architectures`` names."""
     named = _architectures(content)
     for kind, architecture in keys.table()["architectures"].items():
         if kind in known and architecture in named:

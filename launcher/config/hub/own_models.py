@@ -117,6 +117,25 @@ def chosen(overrides: Iterable[Override], catalog: Catalog, *, fetching: bool = 
     return _found(last.value, catalog.folder, fetching=fetching)
 
 
+def with_weights(overrides: Sequence[Override], catalog: Catalog, *, fetching: bool) -> list[Override]:
+    """The same overrides with the folder of the cache in place of the Hub's name in ``model.weights``.
+
+    Its ``config.json`` is fetched, so that sizes can be compared; raises ConfigErrors where that fails.
+    """
+    found = []
+    for each in overrides:
+        if each.key == "model.weights" and hub.is_name(each.value) and not (catalog.folder / each.value).exists():
+            try:
+                place = str(hub.snapshot(each.value) or _fetched(each.value, fetching=fetching))
+            except ConfigErrors as error:
+                [fault] = error.errors
+                ways = [*(way for way in fault.way_out if not way.startswith("model=./")), "model.weights=null"]
+                raise ConfigErrors([ConfigError("model.weights", each.value, fault.rule, ways)]) from None
+            each = Override(f"model.weights={place}", "model.weights", recipes.literal(place), group=False)
+        found.append(each)
+    return found
+
+
 def may_fetch(overrides: Sequence[Override], catalog: Catalog) -> bool:
     """True if the user names the model, or a recipe that is the user's own does: a foreign one looks nothing up."""
     if any(override.group and override.key == "model" for override in overrides):

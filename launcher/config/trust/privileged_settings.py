@@ -38,12 +38,17 @@ _SHOWN = 60  # Characters of a value in a sentence; ``launch recipe trust`` show
 
 
 def _always(value: Any) -> bool:
-    """True for every value, as empty ones were left out before."""
     return True
 
 
 def _is_hub_name(value: Any) -> bool:
     return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
+
+
+def _names_the_hub(mix: Any) -> bool:
+    """False for data sets that are all files of this machine; True also where that cannot be told."""
+    parts = mix if isinstance(mix, list) and all(isinstance(part, dict) for part in mix) else [{}]
+    return any(part.get("source") == "huggingface" or _is_hub_name(part.get("path", "a/b")) for part in parts)
 
 
 _FETCHED = "may be fetched from the Hugging Face Hub"
@@ -72,7 +77,7 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
     "data.source": ("may fetch from the Hugging Face Hub", lambda value: value == "huggingface"),
     "data.path": (_FETCHED, _is_hub_name),
     "data.eval_path": (_FETCHED, _is_hub_name),
-    "data.mix": (_FETCHED, _always),
+    "data.mix": (_FETCHED, _names_the_hub),
     "data.tokenizer": (
         _FETCHED,
         lambda value: isinstance(value, str) and hub.is_name(value.partition("@")[0]) and not os.path.lexists(value),
@@ -150,7 +155,6 @@ def of_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[Privileg
 
 
 def _does(key: str, value: Any) -> str | None:
-    """The setting of a value, or of one in a list of values; None where it does nothing."""
     for name, (does, acts) in ACTS.items():
         if (key == name or key.startswith(f"{name}.")) and _any(acts, value):
             return does
@@ -210,7 +214,6 @@ def _option(path: Path) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> Iterator[PrivilegedSetting]:
-    """The privileged of an option that may be one of these groups."""
     settings: dict[str, object] = dict(_choices(content.get("defaults")))
     own = {key: value for key, value in content.items() if key != "defaults"}
     for group in groups:
@@ -223,7 +226,6 @@ def _of_option(text: str, content: Mapping[str, Any], groups: Iterable[str]) -> 
 
 
 def _choices(defaults: object) -> Iterator[tuple[str, Any]]:
-    """The options that a list of defaults chooses, by group: ``- override /tracking: wandb``."""
     for entry in defaults if isinstance(defaults, list) else []:
         for key, value in entry.items() if isinstance(entry, dict) else ():
             yield str(key).split()[-1].lstrip("/").partition("@")[0], value

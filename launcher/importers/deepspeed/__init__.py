@@ -50,7 +50,6 @@ def read(text: str, path: str) -> Imported:
 
 
 def _open(reading: Reading) -> None:
-    """Enter what the file leaves to the program that reads it, and keys and blocks with nothing in them."""
     sections = (zero.settings(), optimizer.settings(), optimizer.scheduler_settings(), others.settings())
     deciding = {**_SETTINGS, **{key: setting for section in sections for key, setting in section.items()}}
     for key, value in reading.ledger.values.items():
@@ -78,5 +77,4 @@ def _batch(reading: Reading) -> None:
 
 
 def _open_batch(reading: Reading) -> set[str]:
-    """Keys that the file leaves to the program that reads it."""
     return {key for key in _SETTINGS if not reading.absent(key) and reading.value(key) is None}

@@ -64,7 +64,6 @@ def read(reading: Reading) -> None:
 
 
 def _defaults(reading: Reading, name: str) -> None:
-    """Numbers that the file leaves to the optimizer's class; ``auto`` leaves them to the program."""
     keys = {"lr": "lr", "weight_decay": "weight_decay", "beta1": "betas", "beta2": "betas", "epsilon": "eps"}
     if name == "sgd":
         keys["beta1"] = "momentum"
@@ -208,7 +207,6 @@ def _rate(reading: Reading, key: str) -> float | None:
 
 
 def _shares(reading: Reading) -> None:
-    """Say the ends of WarmupCosineLR, shares of the optimizer's learning rate."""
     rate = reading.settings.get("optimizer.lr")
     for key, setting, usual in (
         (f"{_PARAMS}.warmup_min_ratio", "optimizer.warmup_lr", 0.0),

@@ -22,10 +22,8 @@ _USUAL: Mapping[str, object] = {
 }  # fmt: skip
 _USUAL_OF_STAGE_3: Mapping[str, object] = {
     **dict.fromkeys(("stage3_model_persistence_threshold", "model_persistence_threshold"), None),
-    "override_module_apply": True,
-    "log_trace_cache_warnings": False,
-    "enable_sanity_checks": False,
-}
+    "override_module_apply": True, "log_trace_cache_warnings": False, "enable_sanity_checks": False,
+}  # fmt: skip
 """Keys on which DeepSpeed alone acts, with its defaults, which the translation has too."""
 
 _BUCKETS = "gradients are reduced by whole buckets here, whose memory is counted"
@@ -118,7 +116,6 @@ def _stage(reading: Reading) -> int:
 
 
 def _counts(reading: Reading, stage: int) -> None:
-    """Say buckets and thresholds; stages 1 and 2 read two of them."""
     for key, path in _COUNTS.items():
         reading.say_count(f"{BLOCK}.{key}", path, least=1)
     reading.say_flag(f"{BLOCK}.overlap_comm", "zero.overlap_comm")
@@ -137,7 +134,6 @@ def _counts(reading: Reading, stage: int) -> None:
 
 
 def _offload(reading: Reading, name: str, path: str, stage: int) -> None:
-    """One of the two blocks of offload, as DeepSpeed takes it at this stage."""
     block = f"{BLOCK}.{name}"
     if name == "offload_param" and stage < 3:
         old = (f"{BLOCK}.{key}" for key, setting in _CPU_OFFLOAD.items() if setting == path)
@@ -187,7 +183,6 @@ def _partly(reading: Reading, block: str) -> None:
 
 
 def _nvme_path(reading: Reading, key: str) -> None:
-    """One folder serves both blocks."""
     path, before = reading.value(key), reading.settings.get("zero.nvme_path")
     if path is None:
         return
@@ -198,7 +193,6 @@ def _nvme_path(reading: Reading, key: str) -> None:
 
 
 def _others(reading: Reading, stage: int) -> None:
-    """Keys that DeepSpeed alone acts on, and those that another key or nobody reads any more."""
     for key in _GATHERED:
         if reading.value(f"{BLOCK}.{key}") is not None:
             if reading.flag(f"{BLOCK}.{key}"):

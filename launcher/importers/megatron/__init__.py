@@ -45,7 +45,6 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
 
 
 def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
-    """Choices and settings of the arguments that have some."""
     letters = model_sizes.pattern(reader)
     sizes = model(reader, letters)
     degrees = layout.parallel(reader, sizes, letters)

@@ -71,7 +71,6 @@ def _base(word: str) -> str:
 
 
 def _place(words: tuple[str, ...]) -> int | None:
-    """The place of the program among words: the first file of Python, or the module behind ``-m``."""
     for number, word in enumerate(words):
         if word.endswith(".py") and not (number and words[number - 1] in {"--hostfile", "-c"}):
             return number
@@ -94,7 +93,6 @@ def _training(words: tuple[str, ...]) -> Training:
 
 
 def _of_launcher(words: tuple[str, ...]) -> Iterator[int]:
-    """The places of torchrun's arguments among words that do not say where the program is."""
     for number, word in enumerate(words):
         name, equals, _ = word.lstrip("-").replace("_", "-").partition("=")
         if word.startswith("-") and name in LAUNCHER:
@@ -181,7 +179,6 @@ def _without_program(script: Script) -> tuple[str, ...]:
 
 
 def _of_variables(script: Script) -> tuple[str, ...]:
-    """The words of variables that hold arguments and are in no other such variable."""
     values = [value.split() if isinstance(value, str) else value for value in script.variables.values()]
     held = [tuple(words) for words in values if isinstance(words, list | tuple)]
     lists = [words for words in held if any(map(_FLAG.match, words))][-_MOST_LISTS:]

@@ -41,11 +41,9 @@ _PROGRAMS = (
 """Programs by a part of their names: ``pretrain_t5.py``, ``pretrain_vision_classify.py``."""
 
 _VALUES = (
-    ("tokenizer-type", r"\ABertWordPiece", "BERT"),
-    ("tokenizer-type", r"Multimodal", _VISION_LANGUAGE),
-    ("position-embedding-type", r"\Amrope\Z", _VISION_LANGUAGE),
-    ("spec", r"mamba|hybrid", _HYBRID),
-)
+    ("tokenizer-type", r"\ABertWordPiece", "BERT"), ("tokenizer-type", r"Multimodal", _VISION_LANGUAGE),
+    ("position-embedding-type", r"\Amrope\Z", _VISION_LANGUAGE), ("spec", r"mamba|hybrid", _HYBRID),
+)  # fmt: skip
 """Arguments whose value says the model."""
 
 _TRAINING = re.compile(r"(pre|post)?train|fine_?tun|sft")

@@ -32,19 +32,16 @@ def parallel(reader: Reader, sizes: Mapping[str, Any], letters: Pattern | None =
     if free and (chunks := _chunks(free)) % pipeline == 0:
         virtual = chunks // pipeline
     found = {
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "virtual_pipeline": virtual,
+        "tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual,
         "first_stage_layers": reader.count("decoder-first-pipeline-num-layers", "parallel.first_stage_layers"),
         "last_stage_layers": reader.count("decoder-last-pipeline-num-layers", "parallel.last_stage_layers"),
-        "layout": free.split("|") if free and "(" not in free else [free] if free else [],
-        "context": _context(reader),
+        "layout": free.split("|") if free and "(" not in free else [free] if free else [], "context": _context(reader),
         "expert": reader.count("expert-model-parallel-size", "parallel.expert", default=1),
         "expert_tensor": _expert_tensor(reader, has_experts="model.num_experts" in sizes),
         "sequence": _sequence(reader, tensor),
         "replicate": reader.count("num-distributed-optimizer-instances", "parallel.replicate", default=1),
         "schedule": "interleaved" if virtual > 1 else None,
-    }
+    }  # fmt: skip
     return {f"parallel.{key}": value for key, value in found.items()}
 
 
@@ -64,7 +61,6 @@ def _free(reader: Reader, further: Any) -> str | None:
 
 
 def _chunks(free: str) -> int:
-    """Model chunks of a layout; 1 where it is none, which the run's own check says."""
     try:
         return len(read_layout(free).sizes)
     except ValueError:
@@ -91,7 +87,6 @@ def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
 
 
 def _context(reader: Reader) -> int:
-    """Megatron-DeepSpeed has Ulysses under another name, which splits sequences too."""
     found = reader.count("context-parallel-size", "parallel.context", default=1)
     name = "ds-sequence-parallel-size"
     if reader.count(name, default=1) == 1:
@@ -100,7 +95,6 @@ def _context(reader: Reader) -> int:
 
 
 def _sequence(reader: Reader, tensor: Any) -> bool:
-    """``validate_args`` switches it off where tensors are whole."""
     found = reader.switch("sequence-parallel", "parallel.sequence")
     if found and tensor == 1:
         reader.note("--sequence-parallel at tensor degree 1: Megatron-LM switches it off, and so does the import")
@@ -108,7 +102,6 @@ def _sequence(reader: Reader, tensor: Any) -> bool:
 
 
 def _virtual(reader: Reader, layers: Any, pipeline: int) -> int:
-    """Model chunks of a stage, given as such or by the layers of a chunk."""
     key, name = "parallel.virtual_pipeline", "num-layers-per-virtual-pipeline-stage"
     chunks = reader.count("num-virtual-stages-per-pipeline-rank", key, default=1)
     per_chunk = reader.count(name, key, "parallel.schedule")

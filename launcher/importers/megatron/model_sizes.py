@@ -108,28 +108,21 @@ def model(reader: Reader, letters: Pattern | None = None) -> Settings:
     latent = reader.switch("multi-latent-attention", "model.family")
     ffn = _ffn(reader, hidden, gated)
     settings = {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": ffn,
-        "num_attention_heads": heads,
+        "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": ffn, "num_attention_heads": heads,
         "num_key_value_heads": _key_value_heads(reader, latent),
-        "head_dim": reader.count("kv-channels", "model.head_dim"),
-        "vocab_size": vocabulary(reader),
+        "head_dim": reader.count("kv-channels", "model.head_dim"), "vocab_size": vocabulary(reader),
         "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights", "model.tie_word_embeddings"),
         "hidden_act": _activation(reader, gated),
         "normalization": reader.choice("normalization", _NORMS, "model.normalization", default="layernorm"),
         "position_embedding": _positions(reader),
         "rope_theta": float(reader.number("rotary-base", "model.rope_theta", default=10000)),
         "norm_epsilon": _epsilon(reader),
-        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased,
-        "mlp_bias": biased,
+        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased, "mlp_bias": biased,
         "qk_norm": not latent and reader.switch("qk-layernorm", "model.qk_norm"),
-        "max_position_embeddings": _longest(reader),
-        "dropout": _dropout(reader),
+        "max_position_embeddings": _longest(reader), "dropout": _dropout(reader),
         "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
-        "attention": _attention(reader),
-        "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
-    }
+        "attention": _attention(reader), "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
+    }  # fmt: skip
     experts = _experts(reader, layers, ffn, hybrid=letters is not None)
     if not latent:
         reader.idle("without --multi-latent-attention nothing reads it", *_OF_LATENT)
@@ -140,7 +133,6 @@ def model(reader: Reader, letters: Pattern | None = None) -> Settings:
 
 
 def _layers(reader: Reader, letters: Pattern | None) -> Any:
-    """Layers by number; a hybrid has one for each letter, whatever number is given."""
     if letters is None:
         return reader.size("num-layers", "encoder-num-layers", says="model.num_hidden_layers")
     if reader.count("num-layers", "model.num_hidden_layers", default=len(letters.layers)) != len(letters.layers):
@@ -221,20 +213,17 @@ def _positions(reader: Reader) -> str:
 
 
 def _epsilon(reader: Reader) -> Any:
-    """Megatron-LM called it ``--layernorm-epsilon`` before it had another norm."""
     old = reader.number("layernorm-epsilon", "model.norm_epsilon", default=1e-5)
     return reader.number("norm-epsilon", "model.norm_epsilon", default=old)
 
 
 def _longest(reader: Reader) -> Any:
-    """A sequence is the longest that the model takes where nothing else is said."""
     key = "model.max_position_embeddings"
     found = reader.count("max-position-embeddings", key)
     return found if found is not None else reader.size("seq-length", "encoder-seq-length", says=key)
 
 
 def _dropout(reader: Reader) -> float:
-    """One setting stands for both; the attention's own is the engine's where it differs."""
     hidden = reader.number("hidden-dropout", "model.dropout", default=0.1)
     attention = reader.number("attention-dropout", "model.dropout", default=0.1)
     if hidden != attention and "attention-dropout" in reader:
@@ -281,14 +270,12 @@ def _experts(reader: Reader, layers: Any, ffn: Any, *, hybrid: bool) -> Settings
 
 
 def _split_counts(reader: Reader) -> list[int]:
-    """Megatron-DeepSpeed takes a number of experts for each layer that has some."""
     value = reader.arguments["num-experts"].value if "num-experts" in reader else None
     words = value if isinstance(value, list) else split(value)
     return [int(word) for word in words if str(word).isascii() and str(word).isdecimal() and len(str(word)) < 9]
 
 
 def _shared(reader: Reader, width: Any) -> Settings:
-    """Whole experts that every token meets, or the width of what is none."""
     shared = reader.count("moe-shared-expert-intermediate-size", "model.num_shared_experts", default=0)
     if not isinstance(width, int) or width < 1:
         return {"num_shared_experts": 0}

@@ -106,7 +106,6 @@ def _from_shell(text: str, path: str, given: Mapping[str, str]) -> Parsed:
 
 
 def _assigned(text: str) -> set[str]:
-    """Variables with a value of the script's own in some branch; ``X="$X --more"`` adds to the environment's."""
     found = _ASSIGNED.finditer(_COMMENT.sub("", text))
     return {match[1] for match in found if not re.search(rf"\$\{{?{match[1]}\b", match[2])}
 

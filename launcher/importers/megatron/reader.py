@@ -37,7 +37,6 @@ class Reader:
         return self.parsed.arguments
 
     def __contains__(self, name: str) -> bool:
-        """True if an argument is given, with or without a value that is known."""
         return name in self.arguments
 
     def key(self, name: str) -> str:

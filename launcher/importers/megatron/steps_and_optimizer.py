@@ -30,11 +30,9 @@ def batches(reader: Reader) -> Settings:
         "train.micro_batch_size": micro,
         "train.global_batch_size": reader.count("global-batch-size", "train.global_batch_size"),
         "train.seed": reader.count("seed", "train.seed", default=1234),
-        "train.log_every": reader.count("log-interval", "train.log_every"),
-        **_evaluation(reader),
-        **_loss(reader),
+        "train.log_every": reader.count("log-interval", "train.log_every"), **_evaluation(reader), **_loss(reader),
         "train.timeout_s": 60 * reader.count("distributed-timeout-minutes", "train.timeout_s", default=10),
-    }
+    }  # fmt: skip
 
 
 def _evaluation(reader: Reader) -> Settings:
@@ -111,13 +109,11 @@ def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings
     weight_decay = reader.number("weight-decay", "optimizer.weight_decay", default=0.01)
     found = {
         "optimizer.lr": reader.number("lr", "optimizer.lr"),
-        "optimizer.min_lr": reader.number("min-lr", "optimizer.min_lr"),
-        "optimizer.weight_decay": weight_decay,
-        **_momenta(reader, name),
-        "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
+        "optimizer.min_lr": reader.number("min-lr", "optimizer.min_lr"), "optimizer.weight_decay": weight_decay,
+        **_momenta(reader, name), "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
         "optimizer.warmup_lr": reader.number("lr-warmup-init", "optimizer.warmup_lr") or None,
         **_schedule(reader, sizes),
-    }
+    }  # fmt: skip
     return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
 
 

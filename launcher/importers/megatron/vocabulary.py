@@ -79,7 +79,6 @@ def _by_tokenizer(reader: Reader) -> Any:
 
 
 def _of_folder(folder: Path) -> int | None:
-    """One more than the largest id of ``tokenizer.json``, where the folder is here; None else."""
     try:
         content = files.load_json(folder / "tokenizer.json") if folder.is_dir() else None
     except (OSError, ValueError):

@@ -61,7 +61,6 @@ class Words:
                 yield word
 
     def _follow(self, word: str, name: str, values: list[str]) -> None:
-        """Take a word that is no flag: a value, or nobody's."""
         shown = marks.plain(word)
         is_unknown = not marks.without(word).strip() and not marks.is_known(word)
         if is_unknown and (not name or not shown or values or _LISTED.search(shown) or _is_switch(name)):
@@ -79,7 +78,6 @@ class Words:
             values.append(word)
 
     def _note(self, word: str, flag: str) -> None:
-        """Note the decisions of a word under the flag that it is or belongs to."""
         for asked in marks.names(word):
             if asked.startswith("?"):
                 self.decided.setdefault(int(asked[1:]), []).append(flag)
@@ -113,7 +111,6 @@ class Words:
                 self.holds.setdefault(variable, []).append(flag)
 
     def _variables(self, asked: Iterable[str]) -> tuple[str, ...]:
-        """The variables of names; a condition that none decides is asked for by its line."""
         found: list[str] = []
         for name in asked:
             if _is_decision(name):
@@ -187,7 +184,6 @@ class Words:
             yield decided_by([self.decisions[number] for number in numbers], self.path, effect, hints)
 
     def _flags(self, number: int) -> list[str]:
-        """The arguments that a decision decides; those that it leaves away are known to the decision alone."""
         flags = self.decided[number]
         others = self.decisions[number].flags
         named = [flag for flag in flags if flag]
@@ -195,7 +191,6 @@ class Words:
 
 
 def _flag_and_value(word: str) -> tuple[str, str | None]:
-    """A flag and the value behind its ``=``, both with the marks of the whole word."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
         return name, value if equals else None

@@ -137,7 +137,6 @@ class Documents:
         return self._row([(start, min(int(self._ends[index]), start + self._length + 1))])
 
     def _row(self, pieces: Sequence[tuple[int, int]]) -> Tokens:
-        """A sample of pieces of the long row, with the places marked at which a further one, or padding, begins."""
         ids, trained = np.zeros((2, self._length + 1), dtype=np.int64)
         begins, place = list[int](), 0
         for start, stop in pieces:

@@ -32,7 +32,6 @@ class Follower(TrainerCallback):  # type: ignore[misc]
     """Follows one trainer; every method is called by all ranks together."""
 
     def __init__(self, context: Context, trainer: Any, samples: Samples) -> None:
-        """Put the callback and the launcher's samples into a trainer that has not begun."""
         self._context, self._spec, self._trainer = context, context.spec, trainer
         self._engine = _Files(trainer)
         self._checkpoints = Checkpoints(context, cast("Batches", samples))

@@ -30,7 +30,9 @@ def tokenizer(context: Context) -> Any:
         made = byte_tokenizer()
     else:
         made = AutoTokenizer.from_pretrained(data.tokenizer, trust_remote_code=False)
-    if data.template is not None and Path(data.template).is_file():
+    if "{%" in (data.template or ""):
+        made.chat_template = data.template
+    elif data.template is not None and Path(data.template).is_file():
         made.chat_template = read_text(Path(data.template))
     if made.chat_template is None:
         made.chat_template = read_text(_TEMPLATE)

@@ -174,7 +174,6 @@ def _number(digits: str) -> Number:
 
 
 def _apply(sign: str, left: Number, right: Number) -> Number:
-    """The result within 64 bits; unknown where a part is, and where bash has an error."""
     names = (*left.names, *right.names)
     if left.value is None or right.value is None:
         return Number(None, names)

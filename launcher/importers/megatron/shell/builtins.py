@@ -278,6 +278,5 @@ class Programs(Builtins):
 
 
 def _scripts_in(fields: list[str]) -> list[str]:
-    """Words that are commands themselves, as behind ``bash -c``."""
     after = [text for before, text in pairwise(fields) if before in {"-c", "-lc", "-xc", "-ic", "-ec"}]
     return after or [text for text in fields[1:] if ".py" in text and any(sign.isspace() for sign in text.strip())]

@@ -174,7 +174,6 @@ def _equal(left: Operand, right: Operand) -> Truth:
 
 
 def _hints(asked: str, value: str) -> tuple[str, ...]:
-    """``NAME=VALUE`` where one side of a comparison is one variable."""
     names = marks.variables(marks.names(asked))
     is_one = len(names) == 1 and not marks.without(asked) and marks.is_known(value)
     return (f"{names[0]}={value}",) if is_one and value else ()

@@ -40,7 +40,6 @@ class Expansion:
     """Puts values into words."""
 
     def __init__(self, parameters: Parameters) -> None:
-        """Take the parameters, which have the values of ``$NAME``, ``${...}`` and arithmetic."""
         self.parameters = parameters
 
     def fields(self, raw: str) -> list[str]:
@@ -103,7 +102,6 @@ class Expansion:
                 yield _piece(value, quoted=False)
 
     def _double(self, raw: str, ends: tuple[str, ...] = ('"',)) -> Iterator[_Piece]:
-        """The pieces of a text in double quotes; in a heredoc nothing ends it."""
         at = 0
         while at < len(raw):
             if plain := _IN_DOUBLE.match(raw, at):
@@ -196,7 +194,6 @@ def _split(value: str, current: str | None, found: list[str]) -> str | None:
 
 
 def _literal(raw: str, at: int) -> tuple[str, int]:
-    """The text of a quoted piece or a mark, and the place behind it."""
     if raw[at] == "\\":
         following = raw[at + 1 : at + 2]
         return ("" if following == "\n" else following or "\\"), at + 2

@@ -96,7 +96,6 @@ class Machine(Programs):
         return self._choose(line, truth, partial(self.body, body), partial(self._if, node, at + 1))
 
     def _choose(self, line: int, truth: Truth, then: Callable[[], Truth], other: Callable[[], Truth]) -> Truth:
-        """Follow the branch that is taken, or both where that is not known."""
         line = self.outer_line or line
         forced = self.given.get(f"line_{line}")
         if forced in {"true", "false"}:
@@ -134,7 +133,6 @@ class Machine(Programs):
         return Truth(None, truth.names)
 
     def _decision(self, line: int, truth: Truth) -> int:
-        """Number a condition; where it hangs on an earlier one it asks for the same."""
         names: list[str] = []
         hints = list(truth.hints)
         for name in truth.names:

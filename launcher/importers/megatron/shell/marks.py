@@ -41,7 +41,6 @@ def placeholder_names(text: str) -> set[str]:
 
 
 def _placeholder_name(inside: str) -> str:
-    """The variable's name for a placeholder: ``path_to_the_data``."""
     name = re.sub(r"\W+", "_", inside, flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"placeholder_{name}".rstrip("_")
 

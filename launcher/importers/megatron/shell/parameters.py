@@ -82,7 +82,6 @@ def merged(states: list[State], decision: str) -> tuple[State, tuple[str, ...]]:
 
 
 def _flags(values: list[Value | None]) -> list[str]:
-    """Words that begin like arguments and are not in every value."""
     held = [marks.plain(value if isinstance(value, str) else " ".join(value or ())).split() for value in values]
     words = dict.fromkeys(word for words in held for word in words if word.startswith("--"))
     return [word for word in words if not all(word in words for words in held)][:_MOST_FLAGS]
@@ -104,7 +103,6 @@ def _decided(values: list[Value | None], decision: str) -> Value:
 
 
 def _common(lists: Iterable[Sequence[str]]) -> int:
-    """The number of words at the beginning that are the same in all."""
     return len([*takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))])
 
 
@@ -116,11 +114,9 @@ _CUT = re.compile(r"(##|#|%%|%)(.*)\Z", re.DOTALL)
 _REPLACE = re.compile(r"/([/#%]?)((?:[^/\\]|\\.)*)(?:/(.*))?\Z", re.DOTALL)
 _SLICE = re.compile(r":(?![-=+?])(.*)\Z", re.DOTALL)
 _CASES: dict[str, Callable[[str], str]] = {
-    "^^": str.upper,
-    ",,": str.lower,
-    "^": lambda text: text[:1].upper() + text[1:],
+    "^^": str.upper, ",,": str.lower, "^": lambda text: text[:1].upper() + text[1:],
     ",": lambda text: text[:1].lower() + text[1:],
-}
+}  # fmt: skip
 _LISTS = {"@", "*"}
 
 
@@ -141,7 +137,6 @@ class Parameters:
     """Looks variables up, and sets them."""
 
     def __init__(self, state: State, given: Mapping[str, str], budget: Budget) -> None:
-        """Take the state, what the user gives, and how much may be done."""
         self.state, self.given, self.budget = state, given, budget
 
     # Values.
@@ -295,7 +290,6 @@ class Parameters:
         return found
 
     def _changed(self, found: Found, rest: str, inside: str, words: Words, *, is_positional: bool) -> Found:
-        """A value after what follows its name: cut, replaced, sliced, in upper case."""
         whole = found if isinstance(found, str) else "".join(found)
         unknown = marks.mark(f"${{{inside}}}", marks.names(whole))
         if not marks.is_known(whole):
@@ -322,7 +316,6 @@ class Parameters:
 
 
 def _word(word: str, words: Words) -> Found:
-    """The word of a default; one that holds a list is a list."""
     return tuple(words.fields(word)) if re.search(r"\[@\]|\$@", word) else words.text(word)
 
 

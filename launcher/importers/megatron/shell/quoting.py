@@ -116,14 +116,12 @@ def end_of_parens(text: str, at: int, depth: int = 0) -> int:
 
 
 def _after_hash(text: str, at: int) -> int:
-    """A comment to its end; one sign where it is none, as in ``$#`` and ``16#ff``."""
     if text[at - 1].isspace() or text[at - 1] == "(":
         return max(text.find("\n", at), at + 1)
     return at + 1
 
 
 def _after_less(text: str, at: int) -> int:
-    """The lines of a heredoc to their end, since their quotes are none."""
     if heredoc := _HEREDOC.match(text, at):
         end = re.compile(rf"\n[ \t]*{re.escape(heredoc[2])}(?=[ \t]*(\n|\)|\Z))").search(text, heredoc.end())
         return end.end() if end else heredoc.end()
