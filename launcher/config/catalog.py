@@ -89,7 +89,6 @@ class Catalog:
 
     @property
     def _files(self) -> Iterator[tuple[Path, Path]]:
-        """Every configuration file, and its folder."""
         return ((folder / name, folder) for folder, names in self._names.items() for name in names)
 
     @cached_property
@@ -167,7 +166,6 @@ def _installed_recipe(package: str, name: str) -> Path | None:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Size and time of a file; zeros for a link to nowhere, which its reader refuses where it is chosen."""
     try:
         stat = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -176,7 +174,6 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _beginning(path: Path) -> str:
-    """The text of a file up to the limit of all files; its reader refuses it where it is chosen."""
     if not path.is_file():
         return ""
     with files.opened(path) as file:
@@ -201,7 +198,6 @@ def _in_order(options: Iterable[str]) -> tuple[str, ...]:
 
 
 def _by_size(name: str) -> tuple[float, str]:
-    """Sort key of names: sizes by their numbers (``125m < 1b < 13b``), names without a size after them."""
     scale = {"m": 1e6, "b": 1e9}.get(name[-1:])
     number = name[:-1]
     return (float(number) * scale, name) if scale and number.isdecimal() else (float("inf"), name)

@@ -82,7 +82,6 @@ def _one_or_all(override: Override) -> list[str]:
 
 
 def _put(config: Config, keys: list[str], value: object) -> None:
-    """Set one value; the mappings on the way are replaced by copies, since they are parts that are kept."""
     for key in keys[:-1]:
         config[key] = config = dict(config.get(key, {}))
     config[keys[-1]] = value
@@ -107,7 +106,6 @@ def _part(name: str, choices: tuple[tuple[str, str], ...], catalog: Catalog) -> 
 
 @lru_cache(maxsize=512)
 def _composed(name: str, choices: tuple[tuple[str, str], ...], folder: Path, digest: str) -> Config:
-    """One composition, from the user's cache folder if it is there; ``digest`` stands for the files' content."""
 
     def found() -> Config:
         return _hydra([Override("", *item, group=True).hydra for item in choices], Catalog(folder=folder), name)

@@ -143,7 +143,6 @@ def check(content: object, where: str, name: str = "") -> Recipe:
 
 
 def _value_errors(where: str, content: Mapping[str, Mapping[str, object]]) -> list[ConfigError]:
-    """Errors in a recipe's values: lookups of the environment or of files, and values of the wrong shape."""
     errors = []
     for section in ("choose", "set", "sweep"):
         for key, value in content.get(section, {}).items():

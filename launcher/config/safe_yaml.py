@@ -152,7 +152,6 @@ def _number_by(construct: Callable[[Any, Any], float]) -> Callable[[Any, Any], f
 
 
 def _construct_mapping(self: Any, node: Any, deep: bool = False) -> dict[object, object]:
-    """A mapping whose keys are texts; one that is there again has the same value."""
     import yaml
 
     content: dict[object, object] = {}

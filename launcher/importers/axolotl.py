@@ -117,12 +117,11 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     column = value(f"{place}.text_column") or value(f"{place}.field") if pretrains else value(f"{place}.field_messages")
     split = _shard(reading, place)
     said = {
-        "config": value(f"{place}.name"),
-        "split": split if split != "train" else None,
+        "config": value(f"{place}.name"), "split": split if split != "train" else None,
         "revision": value(f"{place}.revision"),
         "column": None if column in ("text", "messages", "conversations") else column,
         "weight": value(f"{place}.weight"),
-    }
+    }  # fmt: skip
     names = {
         "path", "name", "split", "revision", "weight",
         *(("text_column", "field") if pretrains else ("field_messages",)),

@@ -152,10 +152,9 @@ def _task(spec: RunSpec) -> JsonObject:
         found |= {"label_smoothing": task.label_smoothing, "precompute_ref_log_probs": task.precompute_reference}
     if task.name == "kto":
         found |= {
-            "precompute_ref_log_probs": task.precompute_reference,
-            "desirable_weight": task.desirable_weight,
+            "precompute_ref_log_probs": task.precompute_reference, "desirable_weight": task.desirable_weight,
             "undesirable_weight": task.undesirable_weight,
-        }
+        }  # fmt: skip
     if task.name == "reward" and task.center_rewards is not None:
         found["center_rewards_coefficient"] = task.center_rewards
     return found

@@ -85,7 +85,6 @@ def _within(config: Config) -> str | None:
 
 
 def _model(config: Config) -> JsonObject:
-    """The settings of the family that reads it; none where no family does."""
     kind = config.content.get("model_type")
     known = _families(kind if isinstance(kind, str) else "")
     if (key := types.text_model(config.content, known)) is not None:
@@ -128,7 +127,6 @@ def _text_model(config: Config, inner: Config, prefix: str) -> JsonObject:
 
 
 def _enter_observed(config: Config, model: Mapping[str, Any], reads: frozenset[str]) -> None:
-    """Enter the keys of a file whose class was built with all that it says, and reads these."""
     for size, words in keys.SIZES.items():
         read = [word for word in words.split() if word in reads]
         if read:
@@ -155,7 +153,6 @@ def _readers(names: Iterable[str]) -> dict[str, Family]:
 
 
 def _enter_others(config: Config, model: Mapping[str, Any]) -> None:
-    """Enter the keys that the family did not read."""
     reads = frozenset(keys.class_of(config.model_type)["reads"])
     for leaf in config.ledger.values:
         if config.ledger.is_open(leaf):
@@ -192,7 +189,6 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
 
 
 def _refuse_size(config: Config, leaf: str, size: str, read: str) -> None:
-    """Refuse a size by a name that the class does not read, where the file does not have the name that it reads."""
     value = config.ledger.values[leaf]
     rule = f"transformers' class of {config.model_type} does not read it, and would take its default: it reads {read}"
     config.errors.append(ConfigError(f"{config.path}: {leaf}", value, rule, [f"call it {read} in the file"]))
@@ -240,7 +236,6 @@ def _enter_architectures(config: Config, leaf: str) -> None:
 
 
 def _content(text: str, path: str) -> JsonObject:
-    """Return the JSON object of a file, or raise ConfigErrors."""
     try:
         content = files.parse_json(_NO_LIMIT.sub(r'"no_time_step_limit"\1null', text))
     except ValueError as error:

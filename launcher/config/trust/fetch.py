@@ -86,7 +86,6 @@ def _get(url: str) -> bytes:
 
 
 def _address(url: str) -> tuple[str, int]:
-    """Host and port of an address; raises ConfigErrors where it is not one of https."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:

@@ -186,7 +186,6 @@ def remotes(place: Path) -> tuple[str, ...]:
 
 
 def _configuration(git: Path) -> Path:
-    """The configuration of a repository; that of a worktree or a submodule lies where its file ``.git`` says."""
     if git.is_file():
         place = git.parent / files.read_text(git, errors="replace").removeprefix("gitdir:").strip()
         common = place / "commondir"

@@ -10,10 +10,8 @@ from launcher.importers.megatron.reader import Reader, first
 
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "muon": "muon", "dist_muon": "muon", "sgd": "sgd"}
 _SCHEDULES = {
-    **{name: name for name in ("constant", "linear", "cosine")},
-    "inverse-square-root": "inverse_sqrt",
-    "WSD": "wsd",
-}
+    **{name: name for name in ("constant", "linear", "cosine")}, "inverse-square-root": "inverse_sqrt", "WSD": "wsd",
+}  # fmt: skip
 """Megatron-LM's names of schedules, and ours."""
 _DECAYS = ("exponential", "linear", "cosine", "minus_sqrt")  # Shapes of WSD's decay; the first is the default.
 _LENGTHS = ("seq-length", "encoder-seq-length")
@@ -61,10 +59,9 @@ def steps(reader: Reader, found: Settings) -> Settings:
     if done is None:
         reader.note("neither --train-iters nor --train-samples: set train.steps")
     return {
-        "train.steps": done,
-        "optimizer.decay_steps": decay if decay != done else None,
+        "train.steps": done, "optimizer.decay_steps": decay if decay != done else None,
         "optimizer.warmup_steps": _warmup(reader, found, decay),
-    }
+    }  # fmt: skip
 
 
 def _counted(reader: Reader, start: str, unit: str, found: Settings, key: str) -> int | None:
