@@ -105,7 +105,7 @@ def _named(content: JsonObject) -> JsonObject:
     return found
 
 
-_PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "dataset", "logger", "tokenizer", "checkpoint",
+_PLAIN = ("train", "validation", "optimizer", "scheduler", "ddp", "logger", "tokenizer", "checkpoint",
     "rng", "dist",
           "model", "ft", "comm_overlap", "profiling")  # fmt: skip
 

@@ -45,10 +45,10 @@ def _is_hub_name(value: Any) -> bool:
     return isinstance(value, str) and hub.is_name(value) and not os.path.lexists(value)
 
 
-def _names_the_hub(mix: Any) -> bool:
-    """False for data sets that are all files of this machine; True also where that cannot be told."""
-    parts = mix if isinstance(mix, list) and all(isinstance(part, dict) for part in mix) else [{}]
-    return any(part.get("source") == "huggingface" or _is_hub_name(part.get("path", "a/b")) for part in parts)
+def _names_the_hub(part: Any) -> bool:
+    """False for a data set of a mix that is files of this machine; True also where that cannot be told."""
+    found = part if isinstance(part, dict) else {"source": "huggingface"}
+    return found.get("source") == "huggingface" or _is_hub_name(found.get("path"))
 
 
 _FETCHED = "may be fetched from the Hugging Face Hub"
