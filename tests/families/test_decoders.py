@@ -12,7 +12,8 @@ from launcher.backends import _models
 from launcher.config.hub import reading as hugging_face
 from launcher.estimate import families
 from launcher.estimate.families._decoders import TYPES, checks, values, windows
-from launcher.estimate.rank.counts import parameter_counts
+from launcher.estimate.rank import adapters
+from launcher.estimate.rank.counts import block_weights, parameter_counts
 from tests.support import decoder_defaults, decoders
 from tests.support.helpers import make_spec
 
@@ -121,6 +122,20 @@ def test_no_adapter_wraps_a_linear_whose_weight_a_kernel_reads() -> None:
     [error] = _models.check_adapters(spec)
     assert error.path == "adapter.targets"
     assert error.rule.endswith("; out_proj are not among them")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, found in TYPES.items() if found.layers])
+def test_the_weights_in_4_bits_are_those_that_the_formula_counts(kind: str) -> None:
+    """No convolution, router or linear whose weight a kernel reads is packed."""
+    pytest.importorskip("bitsandbytes")
+    overrides = hugging_face.read(json.dumps(decoders.tiny(kind)), "config.json").imported.overrides
+    spec = make_spec("model=tiny", *overrides, "adapter=qlora")
+    made = import_module("launcher.worker.model.network").network(spec.model, torch.float32)
+    import_module("launcher.worker.model.adapters").quantise(made, spec, torch.bfloat16)
+    packed = [each.numel() * 2 for each in made.parameters() if each.dtype == torch.uint8]
+    family, layers = families.of(spec.model), range(spec.model.num_hidden_layers)
+    rows = [row for layer in layers for row in adapters.weights(block_weights(family, spec.model, layer), spec.adapter)]
+    assert sum(packed) == sum(row.elements for row in rows if row.quantised) > 0
 
 
 @pytest.mark.thorough

@@ -15,7 +15,14 @@ from launcher.backends.fsdp import experts, float8, ring, split
 from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
 from launcher.estimate.memory import optimizer, states
-from launcher.estimate.memory.activations import content, first_norm, inside_mlp, running_blocks
+from launcher.estimate.memory.activations import (
+    content,
+    first_norm,
+    fullest_in_forward,
+    inside_mlp,
+    places,
+    running_blocks,
+)
 from launcher.estimate.memory.moments import (
     ALWAYS,
     BLOCK_BACKWARD,
@@ -78,21 +85,23 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays until its own backward pass, which gathers nothing.
     """
-    block, n = rank.compute_parameters(rank.largest_block), min(rank.layers, 2)
-    if reshards(rank.spec):
+    every = [rank.compute_parameters(kind.elements) for kind in rank.blocks]
+    own, order = reshards(rank.spec), [every[kind] for kind in rank.order] or [0]
+    if own:
+        block = rank.compute_parameters(fullest_in_forward(rank).elements) if every else 0
         yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
-        last = rank.compute_parameters(rank.last_block.elements) if rank.blocks else 0
-        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=last)
-        yield _gathered(rank, ("block_backward",), "root + n * block", n=n, block=block)
-        next_ahead = 2 if rank.layers > 2 else 1
-        yield _gathered(rank, ("next_block_backward",), "root + n * block", n=next_ahead, block=block)
+        yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=order[-1])
     else:
-        blocks = rank.compute_parameters(rank.all_blocks)
+        blocks, block = rank.compute_parameters(rank.all_blocks), rank.compute_parameters(rank.largest_block)
         yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + block", blocks=blocks, block=block)
         yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
         yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)
-    yield _gathered(rank, ("second_layer_backward",), "root + n * block", n=n, block=block)
-    yield _gathered(rank, ("first_layer_backward",), "root + block", block=block)
+    pairs: dict[tuple[Value, Value], list[Moment]] = {}
+    for moment, place in places(rank).items():
+        if own or moment in ("second_layer_backward", "first_layer_backward"):
+            pairs.setdefault((order[place], order[place - 1] if place > 0 else 0), []).append(moment)
+    for (block, ahead), moments in pairs.items():
+        yield _gathered(rank, tuple(moments), "root + block + ahead", block=block, ahead=ahead)
     yield from kept_after_forward(rank)
 
 
@@ -125,14 +134,20 @@ def block_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
 
     Its output is the gradient shard itself, counted there; beside it the unreduced gradient of the output projection.
     """
-    source, z_red, block = _TRACE, rank.dtypes.size("reduce"), rank.largest_block.trained
+    source, z_red = _TRACE, rank.dtypes.size("reduce")
     head = rank.head.trained + (tied_table(rank) if rank.root.trained else 0)
     what = "gradient of the output projection"
     yield term("reduce_buffers", ("block_backward",), what, "z * head", source, z=rank.engine.size, head=head)
     if rank.layers > 1:
         what, expression = f"reduce-scatter input of a block, {what}", "z_red * block + z * head"
-        values = {"z_red": z_red, "block": block, "z": rank.engine.size, "head": head}
-        yield term("reduce_buffers", LATER_BLOCKS_BACKWARD, what, expression, source, **values)
+        values = {"z_red": z_red, "z": rank.engine.size, "head": head}
+        found: dict[int, list[Moment]] = {}
+        for moment, place in places(rank).items():
+            if moment in LATER_BLOCKS_BACKWARD:
+                behind = rank.blocks[rank.order[min(place + 1, len(rank.order) - 1)]]
+                found.setdefault(behind.elements.trained, []).append(moment)
+        for block, moments in found.items():
+            yield term("reduce_buffers", moments, what, expression, source, block=block, **values)
 
 
 def unreduced(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -162,7 +177,7 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
             yield term("gradients", ROOT_BACKWARD, what_else, formula, _TRACE, z_acc=z_acc, shard=shards).at(instant)
         yield term("reduce_buffers", ROOT_BACKWARD, what, expression, _TRACE, **values).at(instant)
 
-    block = experts.largest(rank).dense_trained if rank.spec.parallel.expert > 1 else rank.largest_block.trained
+    block = experts.largest(rank).dense_trained if rank.spec.parallel.expert > 1 else _first(rank)
     before = {"root": rank.compute_parameters(rank.root), "block": block}
     what = "gathered root group, its gradients, a block's reduction"
     expression = "z * (root + root_trained) + z_red * block"
@@ -173,6 +188,11 @@ def root_reduction(rank: RankModel) -> Iterator[MemoryTerm]:
     yield from reduced(what, "all gradients", expression, z_red=z_red, root_trained=trained)
 
 
+def _first(rank: RankModel) -> int:
+    """Trained parameters of the first block."""
+    return rank.blocks[rank.order[0]].elements.trained if rank.blocks else 0
+
+
 def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterator[MemoryTerm]:
     """Instants of a block's backward pass beside that of its MLP: a weight's gradient is there, or all of the block's.
 
@@ -180,7 +200,7 @@ def block_instants(rank: RankModel, kind: BlockKind, moments: Moments) -> Iterat
     the last weight's gradient stands beside all of them. DDP puts each into its bucket on its own, under autocast
     through an fp32 copy, when half of the gradients inside the MLP exist.
     """
-    z, block = rank.engine.size, rank.largest_block
+    z, block = rank.engine.size, kind.elements
     inside, tok = inside_mlp(rank, kind), rank.tokens
     yield content(rank, kind, moments).at("weight gradient")
     if not rank.spec.parallel.shard:

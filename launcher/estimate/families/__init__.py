@@ -31,9 +31,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if (choices := of(model).traits.choices) is not None:
         yield from choices(spec)
         return
-    extra, width = dict(model.extra), model.extra.get("shared_width")
-    if of(model).traits.experts and type(width) is int and width > 0:
-        del extra["shared_width"]
+    counts = of(model).traits.counts
+    extra = {
+        key: value for key, value in model.extra.items() if key not in counts or type(value) is not int or value < 1
+    }
     for key, value, neutral in (("model_type", model.model_type, None), ("extra", extra, {})):
         if value != neutral:
             rule = f"family={model.family} has no such choice: it is of family=transformers"

@@ -17,6 +17,7 @@ traits = FamilyTraits(
     adapter_targets=("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     attention_output="self_attn.o_proj.weight",
     experts=True,
+    counts=("shared_width",),
     balances_experts=True,
     latent_attention=True,
     not_linear=_hugging_face.EXPERTS,

@@ -53,6 +53,7 @@ traits = FamilyTraits(
     adapter_targets=deepseek.traits.adapter_targets,
     attention_output=deepseek.traits.attention_output,
     experts=True,
+    counts=("shared_width",),
     balances_experts=True,
     latent_attention=True,
     not_linear="the indexer, which is computed without gradients",

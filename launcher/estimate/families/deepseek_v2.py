@@ -17,6 +17,7 @@ traits = FamilyTraits(
     adapter_targets=deepseek.traits.adapter_targets,
     attention_output=deepseek.traits.attention_output,
     experts=True,
+    counts=("shared_width",),
     latent_attention=True,
     not_linear=_hugging_face.EXPERTS,
     names=_hugging_face.NAMES,

@@ -17,6 +17,7 @@ traits = FamilyTraits(
     adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
     attention_output="self_attn.o_proj.weight",
     experts=True,
+    counts=("shared_width",),
     balances_experts=True,
     not_linear=_hugging_face.EXPERTS,
     names=_hugging_face.NAMES,

@@ -29,7 +29,6 @@ MIXER: Mapping[str, int | None] = {
 }  # fmt: skip
 """Sizes of the mixer, and the defaults of ``TransformerConfig``; twice the hidden size has so many heads by default."""
 
-_COUNTS = ("shared_width", "latent")
 _CHUNK, _CONV = 128, 4  # ``chunk_size`` and ``d_conv`` of ``MambaMixer``, which no argument sets.
 
 
@@ -63,11 +62,11 @@ def choices(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "model.extra.mtp has the letters of one depth of multi-token prediction"
         yield ConfigError("model.mtp_layers", model.mtp_layers, rule, ["model.mtp_layers=0", "model.extra.mtp='*E'"])
     for key, value in model.extra.items():
-        if key in (*MIXER, *_COUNTS) and not _is_count(value):
+        if key in (*MIXER, *traits.counts) and not _is_count(value):
             rule = "is a whole number of at least 1, or null"
             yield ConfigError(f"model.extra.{key}", value, rule, [f"model.extra.{key}=null"])
-        elif key not in (*MIXER, *_COUNTS, "pattern", "mtp", "mtp_shared"):
-            rule = f"family=hybrid has pattern, mtp, mtp_shared, {', '.join((*MIXER, *_COUNTS))}"
+        elif key not in (*MIXER, *traits.counts, "pattern", "mtp", "mtp_shared"):
+            rule = f"family=hybrid has pattern, mtp, mtp_shared, {', '.join((*MIXER, *traits.counts))}"
             yield ConfigError(f"model.extra.{key}", value, rule, [])
     yield from _mixer(spec)
 
@@ -94,6 +93,7 @@ def _mixer(spec: RunSpec) -> Iterator[ConfigError]:
 traits = FamilyTraits(
     attention_output="self_attention.linear_proj.weight",
     experts=True,
+    counts=("shared_width", "latent"),
     not_linear="blocks that Megatron-core builds",
     choices=choices,
     attends=lambda model, layer: "*" in _block(model, layer),

@@ -149,17 +149,19 @@ def running_blocks(rank: RankModel) -> Iterator[tuple[Moments, BlockKind]]:
     """The kinds of blocks whose backward pass runs, each with the moments at which it does."""
     if len(rank.blocks) < 2:
         return ((BLOCK_BACKWARD, kind) for kind in rank.blocks)
-    last = len(rank.order) - 1
-    places: dict[Moment, int] = {
-        "block_backward": last,
-        "next_block_backward": _fullest_before_last(rank),
-        "second_layer_backward": min(1, last),
-        "first_layer_backward": 0,
-    }
     found: dict[int, list[Moment]] = {}
-    for moment, place in places.items():
+    for moment, place in places(rank).items():
         found.setdefault(rank.order[place], []).append(moment)
     return ((frozenset(moments), rank.blocks[kind]) for kind, moments in found.items())
+
+
+def places(rank: RankModel) -> dict[Moment, int]:
+    """The place among the rank's blocks of the one whose backward pass runs at a moment."""
+    last = len(rank.order) - 1
+    return {
+        "block_backward": last, "next_block_backward": _fullest_before_last(rank),
+        "second_layer_backward": min(1, last), "first_layer_backward": 0,
+    }  # fmt: skip
 
 
 def _fullest_before_last(rank: RankModel) -> int:
@@ -296,9 +298,7 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     """
     if not rank.blocks or rank.engine.library == "megatron":
         return
-    engine, kind = rank.engine, rank.last_block
-    if kind.recomputed:  # Little is kept of any block, so that the one through which most passes is the fullest.
-        kind = max(reversed(rank.blocks), key=lambda one: rank.token_bytes(_passing(rank, one)))
+    engine, kind = rank.engine, fullest_in_forward(rank)
     model, recomputes = rank.spec.model, BLOCK in kind.recomputed
     # What a block saves is gone at once where it is checkpointed; a family may keep its embeddings as long as it runs.
     rows = 2 if recomputes and not rank.family.traits.keeps_embeddings else 4
@@ -309,6 +309,17 @@ def forward_extra(rank: RankModel) -> Iterator[MemoryTerm]:
     k = rank.token_bytes([row, *(_passing(rank, kind) if kind.recomputed else ())])
     what = "tensors inside one block"
     yield term("temporary", ("forward",), what, "k * tok", _FORWARD_TRACE, k=k, tok=rank.tokens).at("mlp")
+
+
+def fullest_in_forward(rank: RankModel) -> BlockKind:
+    """The last block's kind; of recomputed ones, which keep little, that with most on its way and gathered."""
+
+    def passing(kind: BlockKind) -> Value:
+        gathered = 2 * engine.size * rank.compute_parameters(kind.elements) if rank.spec.parallel.shard else 0
+        return rank.tokens * rank.token_bytes(_passing(rank, kind)) + gathered
+
+    engine = rank.engine
+    return max(reversed(rank.blocks), key=passing) if rank.last_block.recomputed else rank.last_block
 
 
 def _passing(rank: RankModel, kind: BlockKind) -> list[SavedTensor]:

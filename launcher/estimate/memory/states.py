@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.estimate.memory.activations import places
 from launcher.estimate.memory.moments import (
     ALWAYS,
     GRADIENTS_COMPLETE,
@@ -90,12 +91,11 @@ def gradients(rank: RankModel) -> Iterator[MemoryTerm]:
         # What a block's reduction brings stands beside the sum of earlier micro-batches until it is added.
         yield _gradients(rank, LATER_BLOCKS_BACKWARD, "new gradients of one block", block)
         return
-    done = max(0, rank.all_blocks.gradients - 2 * block)
     yield from _complete(rank, after)
-    yield _gradients(rank, frozenset(("second_layer_backward",)), "gradients of all blocks but two", done)
-    if rank.layers > 1:
-        yield _gradients(rank, frozenset(("next_block_backward",)), "gradients of one block", block)
-        yield _gradients(rank, frozenset(("first_layer_backward",)), "gradients of all blocks but one", done + block)
+    each = [kind.elements.gradients for kind in rank.blocks]
+    for moment, place in places(rank).items():
+        if done := sum(each[kind] for kind in rank.order[place + 1 :]):
+            yield _gradients(rank, frozenset((moment,)), "gradients of the blocks behind", done)
 
 
 def _complete(rank: RankModel, moments: Moments) -> Iterator[MemoryTerm]:

@@ -26,8 +26,8 @@ def weights(block: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:
 
 
 def _packable(weight: Weight) -> bool:
-    """True for linears and experts; a router is a matrix that no linear layer holds, and a convolution none."""
-    return len(weight.shape) == 2 and module(weight) not in ("gate", "router")
+    """True for linears and experts, but for routers and for linears whose weight other code reads."""
+    return len(weight.shape) == 2 and module(weight) not in ("gate", "router") and not weight.whole
 
 
 def frozen(outside: Sequence[Weight], adapter: AdapterSpec) -> list[Weight]:

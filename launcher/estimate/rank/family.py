@@ -84,6 +84,7 @@ class FamilyTraits:
     # The weight of the output projection of attention, whose input attention keeps in any case.
     attention_output: str = ""
     experts: bool = False  # True if its models may have routed experts.
+    counts: tuple[str, ...] = ()  # Keys of ``model.extra`` of its own, each a count of at least 1.
     balances_experts: bool = False  # True if a bias of each expert balances them, which are scored by a sigmoid.
     latent_attention: bool = False  # True if its attention is multi-head latent attention.
     # True if attention's output projection has a bias where the projections to its inputs have.

@@ -28,6 +28,7 @@ class Weight:
     dimension: int = 0  # The dimension that tensor parallelism splits.
     frozen: bool = False  # True if it is not trained.
     quantised: bool = False  # True if it is held in 4 bits.
+    whole: bool = False  # True if it is never packed into 4 bits, as other code than its linear's reads it.
     module: Module | None = None  # The module of ``checkpointing.modules`` that has it, where its name does not say so.
 
     @property

@@ -44,7 +44,7 @@ def quantise(network: Any, spec: RunSpec, compute: torch.dtype) -> None:
     """Pack the weights of QLoRA's blocks in a network on the meta device; before :func:`inject`."""
     if spec.adapter.name == "qlora":
         wide = not spec.parallel.shard
-        _quantised().quantise(network, spec.adapter, compute, torch.float32 if wide else compute)
+        _quantised().quantise(network, spec, compute, torch.float32 if wide else compute)
 
 
 def access(

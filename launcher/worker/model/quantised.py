@@ -21,7 +21,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 from transformers.pytorch_utils import Conv1D
 
-from launcher.spec import AdapterSpec
+from launcher.estimate import families
+from launcher.estimate.rank.counts import block_weights
+from launcher.spec import RunSpec
 from launcher.worker.model import initial, network
 
 _KIND = "nf4"
@@ -115,10 +117,17 @@ def _pack(values: torch.Tensor, into: torch.Tensor, access: initial.Access, *, d
     return state
 
 
-def quantise(made: Any, adapter: AdapterSpec, compute: torch.dtype, experts: torch.dtype) -> None:
-    """Pack the linears and the experts in the blocks of a network on the meta device; formats of what is unpacked."""
-    for block in network.blocks(made):
+def quantise(made: Any, spec: RunSpec, compute: torch.dtype, experts: torch.dtype) -> None:
+    """Pack the linears and the experts in the blocks of a network on the meta device; formats of what is unpacked.
+
+    Routers, convolutions and the linears whose weights other code reads stay whole.
+    """
+    adapter, family = spec.adapter, families.of(spec.model)
+    for number, block in network.numbered(made).items():
+        whole = {row.name.removesuffix(".weight") for row in block_weights(family, spec.model, number) if row.whole}
         for path, module in list(block.named_modules()):
+            if path in whole or path.rpartition(".")[2] in ("gate", "router") or isinstance(module, nn.Conv1d):
+                continue
             if isinstance(module, nn.Linear | Conv1D):
                 block.set_submodule(path, Linear(module, compute, double=adapter.double_quant))
                 continue

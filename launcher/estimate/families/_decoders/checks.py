@@ -86,10 +86,22 @@ def of_type(spec: RunSpec) -> Iterator[ConfigError]:
 def splitting(spec: RunSpec) -> Iterator[ConfigError]:
     """Axes along which this version does not cut these models."""
     for axis in _UNCUT:
-        degree = getattr(spec.parallel, axis)
+        degree, kind = getattr(spec.parallel, axis), spec.model.model_type
         if degree > 1:
-            rule = f"this version splits a {spec.model.model_type} by FSDP and ZeRO alone"
+            rule = f"this version splits a {kind} by FSDP and ZeRO alone: {_why(spec.model, axis)}"
             yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", "parallel=fsdp"])
+    experts = values.decoder(spec.model).experts
+    if experts and experts.every and spec.parallel.expert > 1:
+        rule = f"each expert of transformers' {spec.model.model_type} computes every token, and none is sent to a rank"
+        yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1"])
+
+
+def _why(model: ModelSpec, axis: str) -> str:
+    if axis == "pipeline":
+        return "it cuts stages out of the classes of family=llama, gpt and those like them"
+    if layers.packages(model):
+        return "a mixer's scan goes through a whole sequence, and ranks hand each other no state"
+    return "the attention that ranks share stands in for that of family=llama, gpt and those like them"
 
 
 def attention(spec: RunSpec) -> Iterator[ConfigError]:

@@ -6,6 +6,7 @@ In torch it is a loop over tokens, which names the decays, the inputs and the st
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -52,14 +53,14 @@ def weights(part: Part) -> list[Weight]:
     """Four linears, the convolution, the decays, a skip, and the norms."""
     one, name, hidden = sizes(part), part.found.mixer, part.model.hidden_size
     bias = bool(values.size(part.model, part.found, "bias"))
-    rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE)]
+    rows = [Weight(name=f"{name}.A_log", shape=(one.inner, one.state), split="tensor", module=MODULE, whole=True)]
     rows.append(Weight(name=f"{name}.D", shape=(one.inner,), split="tensor"))
     rows.append(Weight(name=f"{name}.conv1d.weight", shape=(one.inner, 1, one.conv), split="tensor"))
     if values.size(part.model, part.found, "conv_bias"):
         rows.append(Weight(name=f"{name}.conv1d.bias", shape=(one.inner,), split="tensor"))
     rows += linear(f"{name}.in_proj", 2 * one.inner, hidden, bias=bias)
     rows += linear(f"{name}.x_proj", one.small, one.inner, bias=False, rows=False)
-    rows += linear(f"{name}.dt_proj", one.inner, one.rank, bias=True)
+    rows += [replace(row, whole=True) for row in linear(f"{name}.dt_proj", one.inner, one.rank, bias=True)]
     rows += linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
     norms = {"dt_layernorm": one.rank, "b_layernorm": one.state, "c_layernorm": one.state}
     return rows + [Weight(name=f"{name}.{each}.weight", shape=(size,)) for each, size in norms.items()]

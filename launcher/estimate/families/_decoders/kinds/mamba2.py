@@ -77,7 +77,8 @@ def weights(part: Part) -> list[Weight]:
     first = linear(f"{name}.in_proj", one.projected, hidden, bias=bias)
     if "out_bias" in part.found.sizes:
         bias = bool(values.size(part.model, part.found, "out_bias"))
-    return [*heads, *conv, *first, *norm, *linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)]
+    last, *others = linear(f"{name}.out_proj", hidden, one.inner, bias=bias, rows=False)
+    return [*heads, *conv, *first, *norm, replace(last, whole=True), *others]
 
 
 def readers(part: Part) -> tuple[str, ...]:
