@@ -22,7 +22,7 @@ from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.estimate.memory.result import MemoryEstimate, Needs
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import fixes, pricing, saving, time_limit, verdict
+from launcher.preflight import fixes, pricing, saving, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
 from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
@@ -103,7 +103,7 @@ def assess(
     ways_out = fixes.Search() if search is None else _ways_out(spec, judged, formula, search)
     ways_out = pricing.priced(ways_out, spec, speed.speed, parts, measured)
     saves = saving.predicted(spec, estimate.disk, stored)
-    remarks = (*verdict.remarks(spec, estimate), *time_limit.remarks(spec, speed.speed, saves))
+    remarks = (*verdict.remarks(spec, estimate), *saving.too_late(spec, speed.speed, saves))
     return Assessment(
         spec=spec,
         warnings=distinct((*warnings(spec), *judgement.warnings, *remarks)),

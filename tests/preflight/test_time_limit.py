@@ -9,7 +9,7 @@ import pytest
 from launcher.base.errors import ConfigError
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.result import SpeedEstimate
-from launcher.preflight import assess, saving, time_limit
+from launcher.preflight import assess, saving
 from launcher.spec import RunSpec
 from tests.support.helpers import make_spec
 from tests.support.rule_cases import NODE
@@ -38,7 +38,7 @@ def run(minutes: int | None, steps: int = 1000, margin: int = 60, **cluster: obj
 
 
 def said(spec: RunSpec, speed: SpeedEstimate | None = SPEED) -> list[ConfigError]:
-    return list(time_limit.remarks(spec, speed, saving.predicted(spec, assess.estimated(spec).disk)))
+    return list(saving.too_late(spec, speed, saving.predicted(spec, assess.estimated(spec).disk)))
 
 
 def test_steps_that_even_at_the_fastest_take_longer_than_the_limit_are_warned_of_with_a_limit_that_suffices() -> None:

@@ -38,13 +38,11 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that a checkout's program would drop."""
     if spec.backend.path is None:
         return
-    for path, neutral in _WORKER_ALONE.items():
+    alone = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+    watched = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+    for path, neutral in {**_WORKER_ALONE, **_WATCHED}.items():
         if (value := edit.value_at(spec, path)) != neutral:
-            rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
-            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
-    for path, neutral in _WATCHED.items():
-        if (value := edit.value_at(spec, path)) != neutral:
-            rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+            rule = alone if path in _WORKER_ALONE else watched
             yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
 
 
