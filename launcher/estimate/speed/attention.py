@@ -1,4 +1,4 @@
-"""Time of attention on one card: fused kernels by their measured throughput, unfused ones by products and passes.
+"""Time of attention, or of scans, on a card: fused kernels by measured throughput, unfused ones by products and passes.
 
 A fused kernel gives every multiprocessor blocks of 128 queries of one head. It takes its start, its share of all work,
 the end in which the last blocks run alone (why few heads starve), and the bytes of queries, keys, values and outputs.
@@ -10,15 +10,18 @@ takes those of the nearest generation, times how its best matrix product compare
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.base.files import JsonObject
 from launcher.estimate.rank.engine import AttentionKernel
+from launcher.estimate.rank.tensors import Scan, Scans
 from launcher.estimate.speed import gemm
 from launcher.estimate.speed.card import Card
+from launcher.estimate.speed.passes import NOTHING, Pass
+from launcher.estimate.speed.shape import Shape
 from launcher.spec.values import Dtype, beside_products
 
 CONSTANTS = Path(__file__).with_name("attention.json")
@@ -172,3 +175,27 @@ def _second(card: Card) -> float:
 def _constants() -> JsonObject:
     content: JsonObject = json.loads(CONSTANTS.read_text())
     return content
+
+
+_SCANS_SHARE = 0.5
+"""Share of the best matrix product's rate that a scan's products reach, whose tiles are a chunk, a head and a state
+wide [inferred: no run was measured whose scans are bound by their products]."""
+
+
+def scans(found: Scans, shape: Shape) -> tuple[Pass, Pass]:
+    """The forward and the backward pass of one block's scans over a micro-batch, which tensor parallel ranks share.
+
+    State spaces and linear attention: each kernel is as slow as its products or its bytes are.
+    """
+    if not found.forward:
+        return NOTHING, NOTHING
+    return _scans(found.forward, shape), _scans(found.backward, shape)
+
+
+def _scans(kernels: Iterable[Scan], shape: Shape) -> Pass:
+    tokens, card, whole = shape.tokens / shape.tensor, shape.card, NOTHING
+    peak = _SCANS_SHARE * gemm.best_share(card) * card.peak(beside_products(shape.dtype))
+    for flops, moved in kernels:
+        seconds = max(flops * tokens / peak, card.memory_seconds(moved * tokens))
+        whole = whole.plus(Pass(product_flops=flops * tokens, moved=moved * tokens, memory=seconds, launches=1.0))
+    return whole

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from launcher.estimate.rank import adapters
 from launcher.estimate.rank.counts import block_weights
 from launcher.estimate.rank.family import Family
-from launcher.estimate.speed import attention, collectives, experts, gemm, scans
+from launcher.estimate.speed import attention, collectives, experts, gemm
 from launcher.estimate.speed.passes import NOTHING, Pass
 from launcher.estimate.speed.products import Product, head_sizes, products
 from launcher.estimate.speed.shape import Shape
@@ -59,7 +59,7 @@ def _both(key: BlockKey, shape: Shape) -> tuple[tuple[Product, ...], Pass, Pass]
     matrix, matrix_back = _products(own, key.model, shape)
     scores, scores_back = _attention(key, shape)
     rest = _memory(key, own, shape)
-    scan, scan_back = scans.passes(key.family.traits.scans(key.model, key.layer, shape.size), shape)
+    scan, scan_back = attention.scans(key.family.traits.scans(key.model, key.layer, shape.size), shape)
     regions = sum(1 for one in own if one.split == 1 and (not one.experts or shape.expert_tensor > 1))
     regions = min(regions, 2) if key.model.num_experts else regions
     tensor = _tensor(key.model, regions, shape)
@@ -298,7 +298,7 @@ def _children(key: BlockKey, own: tuple[Product, ...], shape: Shape, names: Iter
     """Modules of ``transformers``, each without its last product, whose output nobody needs (``early_stop``)."""
     repeated = NOTHING
     inside = tuple(one for one in own if one.part in ("attention", "up_projection"))
-    ahead = scans.passes(key.family.traits.scans(key.model, key.layer, shape.size), shape)[0]
+    ahead = attention.scans(key.family.traits.scans(key.model, key.layer, shape.size), shape)[0]
     if ("mixer" if ahead.launches else "attention") in names:
         scores = _attention(key, shape)[0].plus(ahead)
         repeated = repeated.plus(_products(inside[:-1], key.model, shape)[0]).plus(scores)
