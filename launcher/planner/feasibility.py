@@ -15,16 +15,15 @@ from launcher.base.units import gib
 from launcher.estimate.memory.estimate import needs
 from launcher.planner.candidates import Candidate
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.keys import SEARCHED, MemorySavings, Settings
+from launcher.planner.keys import SEARCHED, Settings
 from launcher.planner.layouts import Layout
 from launcher.planner.parallel_search import degrees_of
 from launcher.planner.planning import layout_of, spaces_of
 from launcher.planner.question import Question
-from launcher.planner.search import Search
+from launcher.planner.search import Search, strongest
 from launcher.planner.space import Space
 from launcher.preflight import assess, verdict
 from launcher.spec import RunSpec
-from launcher.spec.edit import changed_at
 
 _CHUNKS = {"parallel.virtual_pipeline": (1,), "parallel.schedule": ("1f1b",)}
 """The values with which a pipeline needs least, where neither is typed."""
@@ -102,7 +101,7 @@ def _least(question: Question, judge: LayoutJudge) -> Iterator[tuple[int, RunSpe
         space = _Small.of(opening.spec, opening.fixed, {**question.choices, **chunks}, judge.errors)
         for degrees in space.degrees(judge.errors):
             for variant in space.variants(degrees, judge.errors):
-                spec = _strongest(variant, space.savings, judge)
+                spec = strongest(variant, space.savings, reversed(range(len(space.savings.modes))), judge)
                 if spec is not None:
                     yield number, spec
 
@@ -114,12 +113,3 @@ class _Small(Space):
         sizes = list(super()._micro_batches(degrees))
         typed = {"train.micro_batch_size", "train.gradient_accumulation"} & self.fixed
         yield from sizes if typed or len(sizes) < 2 else (sizes[0], sizes[-1])
-
-
-def _strongest(variant: RunSpec, savings: MemorySavings, judge: LayoutJudge) -> RunSpec | None:
-    for mode, loss in reversed(savings.places):
-        for settings in reversed(savings.at(mode, loss)):
-            spec = changed_at(variant, settings)
-            if next(iter(judge.errors(spec)), None) is None:
-                return spec
-    return None

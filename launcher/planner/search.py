@@ -19,7 +19,7 @@ from typing import NamedTuple
 from launcher.estimate.speed.estimate import Chunking
 from launcher.planner.candidates import SHOWN, Candidate, Found, effort
 from launcher.planner.judge import LayoutJudge
-from launcher.planner.keys import Settings
+from launcher.planner.keys import MemorySavings, Settings
 from launcher.planner.layouts import Kind
 from launcher.planner.space import Degrees, Space
 from launcher.spec import RunSpec
@@ -233,16 +233,9 @@ class Search:
         key = _key(opening, settings)
         if key not in self._modes:
             modes = range(start, len(space.savings.modes))
-            runs = ((mode, self._strongest(opening, variant, [mode])) for mode in modes)
+            runs = ((mode, strongest(variant, space.savings, [mode], self._judge)) for mode in modes)
             self._modes[key] = next((mode for mode, run in runs if run is None or self._fits(run)), None)
         return self._modes[key]
-
-    def _strongest(self, opening: int, variant: RunSpec, modes: Iterable[int]) -> RunSpec | None:
-        """A variant with the first of some checkpointings, and the strongest other savings, that are valid with it."""
-        savings = self._spaces[opening].savings
-        places = ((mode, loss) for mode in modes for loss in reversed(range(len(savings.losses))))
-        runs = (changed_at(variant, settings) for place in places for settings in reversed(savings.at(*place)))
-        return next(filter(self._is_valid, runs), None)
 
     def _is_valid(self, spec: RunSpec) -> bool:
         return next(self._judge.errors(spec), None) is None
@@ -267,10 +260,10 @@ class Search:
     def _may_fit(self, opening: int, saving: _Saving) -> bool:
         """True if a variant fits with the strongest savings that are valid; else its layouts are counted."""
         savings = self._spaces[opening].savings
-        strongest = self._strongest(opening, saving.variant, reversed(range(saving.mode, len(savings.modes))))
-        if strongest is None:
+        run = strongest(saving.variant, savings, reversed(range(saving.mode, len(savings.modes))), self._judge)
+        if run is None:
             self.found.invalid += savings.size
-        elif not self._fits(strongest):
+        elif not self._fits(run):
             self.found.unfit += savings.size
         else:
             return True
@@ -313,6 +306,13 @@ class Search:
             if likeliest is None or verdict.chance >= likeliest.verdict.chance:
                 likeliest = Candidate(node.bound, effort(spec), node.order, node.opening, spec, verdict)
         return likeliest
+
+
+def strongest(variant: RunSpec, savings: MemorySavings, modes: Iterable[int], judge: LayoutJudge) -> RunSpec | None:
+    """A variant with the first of some checkpointings, and the strongest other savings, that are valid with it."""
+    places = ((mode, loss) for mode in modes for loss in reversed(range(len(savings.losses))))
+    runs = (changed_at(variant, settings) for place in places for settings in reversed(savings.at(*place)))
+    return next((run for run in runs if next(judge.errors(run), None) is None), None)
 
 
 def _needs_more(settings: Settings) -> tuple[object, ...]:

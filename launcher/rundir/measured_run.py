@@ -16,6 +16,7 @@ from launcher.base import machine, typed
 from launcher.base.errors import ConfigError, ConfigErrors, unreadable
 from launcher.base.files import JsonObject
 from launcher.config.open_values import option_of
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate
 from launcher.job import events
 from launcher.job.versions import every
@@ -70,7 +71,7 @@ def anchored(run: Path, word: str, *, others: bool) -> Anchored:
     spec = contents.spec_of(run)
     row = next((row for row in read(spec.cluster).rows if row.directory == str(run.absolute())), None)
     row = row or row_of(run, spec)
-    raw, speed = estimate(spec, **parts(spec), calibrated=False), row.measured.tokens_per_second_per_gpu
+    raw, speed = estimate(spec, **parts(spec), measured=UNCALIBRATED), row.measured.tokens_per_second_per_gpu
     if raw is None or speed is None or row.left_out is not None:
         rule = f"its speed anchors nothing: {row.left_out or 'it was not measured, or not predicted'}"
         raise ConfigErrors([ConfigError("--anchor", word, rule, ["launch plan --measurements"])])

@@ -9,6 +9,7 @@ import pytest
 
 from launcher.base import machine
 from launcher.estimate.speed import calibration
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate
 from launcher.preflight.assess import parts
 from launcher.rundir import contents
@@ -43,7 +44,7 @@ def speed_of(*words: str) -> dict[str, Any]:
 def test_a_run_on_more_nodes_is_predicted_by_one_node_whatever_calibration_was_shipped_with_it(tmp_path: Path) -> None:
     path = measured_run(tmp_path)
     spec = contents.spec_of(path)
-    raw = estimate(spec, **parts(spec), calibrated=False)
+    raw = estimate(spec, **parts(spec), measured=UNCALIBRATED)
     assert raw is not None
     own = speed_of("--anchor", "one")
     assert own["tokens_per_second_per_gpu"] == pytest.approx(90.0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.estimate.speed.calibration import Constant, constant
+from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
 from launcher.estimate.speed.card import card_of
 from launcher.estimate.speed.estimate import estimate
 from launcher.preflight import assess
@@ -43,7 +43,7 @@ def test_from_three_made_up_layouts_on_their_median_takes_the_place_of_the_shipp
     assert own.whose == "PyTorch FSDP on h100_80g, this cluster"
     assert own.low < 1 < own.high
     spec = composed_once(*RUN)
-    raw = estimate(spec, **assess.parts(spec), calibrated=False)
+    raw = estimate(spec, **assess.parts(spec), measured=UNCALIBRATED)
     corrected = estimate(spec, **assess.parts(spec), measured=own)
     assert raw is not None
     assert corrected is not None

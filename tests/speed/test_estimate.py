@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight.assess import parts
@@ -16,7 +17,7 @@ NODES = ("hardware=h100_80g", "cluster=slurm", "cluster.nodes=4", "train.sequenc
 def estimated(*words: str) -> SpeedEstimate:
     spec = make_spec(*NODES, *words)
     assert not errors(spec)
-    found = estimate(spec, **parts(spec), calibrated=False)
+    found = estimate(spec, **parts(spec), measured=UNCALIBRATED)
     assert found is not None
     return found
 

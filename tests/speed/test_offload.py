@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate, unknown
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.estimate.speed.terms import SpeedTerm
@@ -16,7 +17,7 @@ HOST_STEP = "the optimizer's step on the host"
 
 def estimated(*words: str) -> SpeedEstimate:
     spec = make_spec(*RUN, *words)
-    found = estimate(spec, **parts(spec), calibrated=False)
+    found = estimate(spec, **parts(spec), measured=UNCALIBRATED)
     assert found is not None
     return found
 

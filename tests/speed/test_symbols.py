@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.base.formula import evaluated, names_in
+from launcher.estimate.speed.calibration import UNCALIBRATED
 from launcher.estimate.speed.estimate import estimate
 from launcher.estimate.speed.terms import SYMBOLS
 from launcher.preflight.assess import parts
@@ -40,7 +41,7 @@ def test_each_name_of_a_term_is_in_the_legend_and_its_expression_gives_its_secon
     spec = make_spec(*words, *MACHINE)
     for path, value in (("train.seed", 1), *CHANGES):
         spec = edit.changed(spec, path, value)
-        found = estimate(spec, **parts(spec), calibrated=False)
+        found = estimate(spec, **parts(spec), measured=UNCALIBRATED)
         assert found is not None
         for term in found.terms:
             assert names_in(term.expression) == term.values.keys(), term

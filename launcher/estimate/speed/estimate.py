@@ -14,7 +14,7 @@ from launcher.estimate.rank.model import RankModel, rank_model
 from launcher.estimate.rank.stages import FOLDED, SPLIT, cut_of, rank_layers
 from launcher.estimate.rank.view import RankView, Strategy, view_of
 from launcher.estimate.speed import attention, experts, gemm, matrices, offload, states
-from launcher.estimate.speed.calibration import UNCALIBRATED, Constant, constant
+from launcher.estimate.speed.calibration import Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
 from launcher.estimate.speed.network import Network, network_of
 from launcher.estimate.speed.products import model_flops
@@ -101,18 +101,17 @@ def estimate(
     strategies: Iterable[Strategy],
     backend: Backend,
     crowding: float | None = None,
-    calibrated: bool = True,
     measured: Constant | None = None,
 ) -> SpeedEstimate | None:
     """Predict the time of a step; None where :func:`unknown` says why there is none.
 
-    ``crowding`` is the memory that the worst rank needs, as a share of what it has; None is unknown. ``calibrated`` is
-    true to multiply with what was measured of the framework on the GPU, or in the user's own runs (``measured``).
+    ``crowding`` is the memory that the worst rank needs, as a share of what it has; None is unknown. ``measured`` is
+    the constant of the user's own runs; None takes what was measured of the framework on the GPU.
     """
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
+    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured))
     needed = (
         spec.global_batch_size
         * spec.task.sequences
@@ -142,14 +141,13 @@ def step_seconds(
     family: Family,
     strategies: Iterable[Strategy],
     backend: Backend,
-    calibrated: bool = True,
     measured: Constant | None = None,
 ) -> float | None:
     """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured, calibrated=calibrated))
+    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured))
     return step.seconds / step.factor.value
 
 
@@ -160,7 +158,6 @@ def least_seconds(
     family: Family,
     strategies: Iterable[Strategy],
     backend: Backend,
-    calibrated: bool = True,
     measured: Constant | None = None,
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
@@ -171,7 +168,7 @@ def least_seconds(
     timed = _timed(spec, family, strategies, backend)
     if timed is None:
         return None
-    factor, line = _factor(spec, timed, measured, calibrated=calibrated), timed.line
+    factor, line = _factor(spec, timed, measured), timed.line
     times = [stage.time for stage in line.stages]
     idle = min(idle_seconds(times, schedule, chunks) for schedule, chunks in chunkings)
     return (spec.gradient_accumulation * line.slowest.time.seconds + idle) / factor.value
@@ -184,7 +181,6 @@ def least_of_schedules(
     family: Family,
     strategies: Iterable[Strategy],
     backend: Backend,
-    calibrated: bool = True,
     measured: Constant | None = None,
 ) -> list[float] | None:
     """Bounds below the seconds of a run under each of some schedules; the arguments are those of :func:`least_seconds`.
@@ -200,7 +196,7 @@ def least_of_schedules(
             timed = _timed(widest, family, strategies, backend)
             if timed is None:
                 return None
-            factor, slowest = _factor(spec, timed, measured, calibrated=calibrated), timed.line.slowest.time.seconds
+            factor, slowest = _factor(spec, timed, measured), timed.line.slowest.time.seconds
             seconds = spec.gradient_accumulation * slowest + _of_slowest(widest, family, strategies, timed)
             kinds[kind] = [stage.time for stage in timed.line.stages], seconds, factor.value
     found = []
@@ -271,11 +267,9 @@ def _critical(
             yield stage, rank
 
 
-def _factor(spec: RunSpec, timed: Timed, measured: Constant | None, *, calibrated: bool) -> Constant:
+def _factor(spec: RunSpec, timed: Timed, measured: Constant | None) -> Constant:
     if measured is not None:
         return measured
-    if not calibrated:
-        return UNCALIBRATED
     execution, experts_ = timed.execution, spec.model.num_experts > 0
     return constant(execution.framework, timed.card, execution.related, experts=experts_)
 
