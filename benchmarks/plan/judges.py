@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from benchmarks.speed.row import Row
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs
+from launcher.estimate.rank.model import Parts
 from launcher.planner.judge import Preflight
 from launcher.planner.keys import SEARCHED
 from launcher.preflight import assess, findings, verdict
-from launcher.preflight.pricing import Parts
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from launcher.base.errors import ConfigError
 from launcher.estimate.memory.estimate import needs, needs_within
+from launcher.estimate.rank.model import Parts
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.estimate import Chunking, least_of_schedules, least_seconds, step_seconds
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import assess, evidence, findings, pricing, verdict
-from launcher.preflight.pricing import Measured, Parts
+from launcher.preflight.pricing import Measured
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
 

@@ -21,6 +21,7 @@ from launcher.estimate.memory import modes
 from launcher.estimate.memory.breakdown import Breakdown, breakdown
 from launcher.estimate.memory.estimate import Adjusted, RankTerms, estimate, needs, needs_within, rank_terms
 from launcher.estimate.memory.result import MemoryEstimate, Needs
+from launcher.estimate.rank.model import Parts
 from launcher.estimate.speed.result import SpeedEstimate
 from launcher.preflight import fixes, pricing, saving, verdict
 from launcher.preflight.changes import TRAINS_OTHERS
@@ -28,7 +29,7 @@ from launcher.preflight.data import Seen
 from launcher.preflight.evidence import Evidence
 from launcher.preflight.findings import broken_by_change, distinct, errors, modules_of, warnings
 from launcher.preflight.fixes import Fix, NeighbourJudge, Searching
-from launcher.preflight.pricing import Measured, Parts
+from launcher.preflight.pricing import Measured
 from launcher.preflight.saving import Saves, Stored
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec, edit

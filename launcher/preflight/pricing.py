@@ -6,26 +6,16 @@ compared. One estimate is made for the run and one for each way out that was fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
 
-from launcher.estimate.rank.family import Family
-from launcher.estimate.rank.view import Strategy
+from launcher.estimate.rank.model import Parts
 from launcher.estimate.speed.calibration import Constant
 from launcher.estimate.speed.result import OF_CPU, SpeedEstimate
 from launcher.preflight.fixes import Fix, Search
 from launcher.preflight.verdict import Verdict
 from launcher.spec import RunSpec
-
-
-class Parts(TypedDict):
-    """Family, strategies and backend of a run, as the models of memory and speed take them."""
-
-    family: Family
-    strategies: Iterable[Strategy]
-    backend: Any  # Also the stand-in of a measured framework that is never launched.
-
 
 type PartsOf = Callable[[RunSpec], Parts]
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import ceil, lcm
+from typing import Any, TypedDict
 
 from launcher.base.frozen import dataclass
 from launcher.estimate.rank import adapters, counts
@@ -23,12 +24,20 @@ from launcher.estimate.rank.recomputed import BLOCK, kept, layers_moved, method,
 from launcher.estimate.rank.shards import WeightCounts, shard_rule
 from launcher.estimate.rank.stages import cut_of
 from launcher.estimate.rank.tensors import SavedTensor, Share, Weight
-from launcher.estimate.rank.view import RankView, rounded_up
+from launcher.estimate.rank.view import RankView, Strategy, rounded_up
 from launcher.spec import AdapterSpec, ModelSpec, RunSpec
 
 NF4_BITS = {False: 4 + Fraction(32, 64), True: 4 + Fraction(8, 64) + Fraction(32, 64 * 256)}
 """Bits of a parameter in 4-bit NormalFloat: an fp32 constant for 64 of them, or with double quantisation 8 bits for 64
 and an fp32 constant for 256 of those (QLoRA, arXiv:2305.14314, section 3)."""
+
+
+class Parts(TypedDict):
+    """Family, strategies and backend of a run, as the models of memory and speed take them."""
+
+    family: Family
+    strategies: Iterable[Strategy]
+    backend: Any  # Also the stand-in of a measured framework that is never launched.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from launcher.estimate.rank.engine import EngineTraits, Execution, kept, of_passes
-from launcher.estimate.rank.family import Family
 from launcher.estimate.rank.formats import Dtypes
-from launcher.estimate.rank.model import RankModel, rank_model
+from launcher.estimate.rank.model import Parts, RankModel, rank_model
 from launcher.estimate.rank.stages import FOLDED, SPLIT, cut_of, rank_layers
-from launcher.estimate.rank.view import RankView, Strategy, view_of
+from launcher.estimate.rank.view import RankView, view_of
 from launcher.estimate.speed import attention, experts, gemm, matrices, offload, states
 from launcher.estimate.speed.calibration import Constant, constant
 from launcher.estimate.speed.card import Card, card_of, lacking
@@ -95,27 +94,21 @@ def _unknown(spec: RunSpec, execution: Execution | None, card: Card | None, netw
 
 
 def estimate(
-    spec: RunSpec,
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-    crowding: float | None = None,
-    measured: Constant | None = None,
+    spec: RunSpec, *, crowding: float | None = None, measured: Constant | None = None, **parts: Unpack[Parts]
 ) -> SpeedEstimate | None:
     """Predict the time of a step; None where :func:`unknown` says why there is none.
 
     ``crowding`` is the memory that the worst rank needs, as a share of what it has; None is unknown. ``measured`` is
     the constant of the user's own runs; None takes what was measured of the framework on the GPU.
     """
-    timed = _timed(spec, family, strategies, backend)
+    timed = _timed(spec, parts)
     if timed is None:
         return None
-    terms, raw, factor = _step(spec, family, strategies, timed, _factor(spec, timed, measured))
+    terms, raw, factor = _step(spec, parts, timed, _factor(spec, timed, measured))
     needed = (
         spec.global_batch_size
         * spec.task.sequences
-        * model_flops(family, spec.model, spec.adapter, spec.sequence_length)
+        * model_flops(parts["family"], spec.model, spec.adapter, spec.sequence_length)
     )
     idle = sum(one.exposed_seconds for one in terms if one.part == "bubble")
     return SpeedEstimate(
@@ -135,37 +128,24 @@ def estimate(
     )
 
 
-def step_seconds(
-    spec: RunSpec,
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-    measured: Constant | None = None,
-) -> float | None:
+def step_seconds(spec: RunSpec, *, measured: Constant | None = None, **parts: Unpack[Parts]) -> float | None:
     """The seconds of a step alone, as :func:`estimate` has them, in a part of its time; the arguments are the same."""
-    timed = _timed(spec, family, strategies, backend)
+    timed = _timed(spec, parts)
     if timed is None:
         return None
-    step = _step(spec, family, strategies, timed, _factor(spec, timed, measured))
+    step = _step(spec, parts, timed, _factor(spec, timed, measured))
     return step.seconds / step.factor.value
 
 
 def least_seconds(
-    spec: RunSpec,
-    chunkings: Iterable[Chunking],
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-    measured: Constant | None = None,
+    spec: RunSpec, chunkings: Iterable[Chunking], *, measured: Constant | None = None, **parts: Unpack[Parts]
 ) -> float | None:
     """A bound below the seconds of a step: its passes on the slowest stage, and the least of some schedules' bubbles.
 
     ``chunkings`` are the schedules, each with its model chunks on a stage; the other arguments are those of
     :func:`estimate`.
     """
-    timed = _timed(spec, family, strategies, backend)
+    timed = _timed(spec, parts)
     if timed is None:
         return None
     factor, line = _factor(spec, timed, measured), timed.line
@@ -175,13 +155,7 @@ def least_seconds(
 
 
 def least_of_schedules(
-    spec: RunSpec,
-    chunkings: Sequence[Chunking],
-    *,
-    family: Family,
-    strategies: Iterable[Strategy],
-    backend: Backend,
-    measured: Constant | None = None,
+    spec: RunSpec, chunkings: Sequence[Chunking], *, measured: Constant | None = None, **parts: Unpack[Parts]
 ) -> list[float] | None:
     """Bounds below the seconds of a run under each of some schedules; the arguments are those of :func:`least_seconds`.
 
@@ -193,11 +167,11 @@ def least_of_schedules(
         kind = _kind(schedule)
         if kind not in kinds:
             widest = changed_at(spec, {"parallel.schedule": schedule, "parallel.virtual_pipeline": chunks})
-            timed = _timed(widest, family, strategies, backend)
+            timed = _timed(widest, parts)
             if timed is None:
                 return None
             factor, slowest = _factor(spec, timed, measured), timed.line.slowest.time.seconds
-            seconds = spec.gradient_accumulation * slowest + _of_slowest(widest, family, strategies, timed)
+            seconds = spec.gradient_accumulation * slowest + _of_slowest(widest, parts, timed)
             kinds[kind] = [stage.time for stage in timed.line.stages], seconds, factor.value
     found = []
     for schedule, chunks in chunkings:
@@ -210,28 +184,26 @@ def _kind(schedule: str) -> tuple[bool, bool]:
     return schedule in FOLDED, schedule in SPLIT
 
 
-def _of_slowest(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed) -> float:
+def _of_slowest(spec: RunSpec, parts: Parts, timed: Timed) -> float:
     """Seconds that the states of the stage with the longest passes take beside these."""
     slowest = timed.line.slowest
-    view = view_of(spec, strategies, slowest.time.stage) if slowest.time.stage else timed.view
-    return _exposed(_of_states(rank_model(spec, view, family, timed.dtypes, timed.engine), timed, slowest))
+    return _exposed(_of_states(_ranked(spec, parts, timed, slowest.time.stage), timed, slowest))
 
 
-def _timed(spec: RunSpec, family: Family, strategies: Iterable[Strategy], backend: Backend) -> Timed | None:
+def _timed(spec: RunSpec, parts: Parts) -> Timed | None:
+    backend: Backend = parts["backend"]
     card, network, execution = card_of(spec.hardware), network_of(spec), backend.execution(spec)
     reason = _unknown(spec, execution, card, network)
     if card is None or network is None or execution is None or reason is not None:
         return None
     execution, engine, dtypes = kept(execution), kept(backend.engine(spec)), backend.dtypes(spec)
-    view = view_of(spec, strategies, 0)
+    view = view_of(spec, parts["strategies"], 0)
     shape = shape_of(spec, view, dtypes, engine, of_passes(execution), card, network)
-    return Timed(execution, engine, dtypes, card, network, view, line_of(spec, family, engine, shape))
+    return Timed(execution, engine, dtypes, card, network, view, line_of(spec, parts["family"], engine, shape))
 
 
-def _step(spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed, factor: Constant) -> Step:
-    terms = max(
-        ([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, family, strategies, timed)), key=_exposed
-    )
+def _step(spec: RunSpec, parts: Parts, timed: Timed, factor: Constant) -> Step:
+    terms = max(([*_terms(rank, timed, stage)] for stage, rank in _critical(spec, parts, timed)), key=_exposed)
     terms.append(states.waiting(spec.gpus, _exposed(terms)))
     return Step(tuple(terms), _exposed(terms), factor)
 
@@ -240,21 +212,14 @@ def _exposed(terms: Iterable[SpeedTerm]) -> float:
     return sum(one.exposed_seconds for one in terms)
 
 
-def _critical(
-    spec: RunSpec, family: Family, strategies: Iterable[Strategy], timed: Timed
-) -> Iterator[tuple[Stage, RankModel]]:
+def _critical(spec: RunSpec, parts: Parts, timed: Timed) -> Iterator[tuple[Stage, RankModel]]:
     """The stages that may take longest: that with the longest passes, and those that hold more parameters.
 
     One with shorter passes and no more parameters has no more traffic, and hides nearly as much of it: at most as much
     less as its passes are shorter.
     """
-
-    def ranked(stage: int) -> RankModel:
-        view = view_of(spec, strategies, stage) if stage else timed.view
-        return rank_model(spec, view, family, timed.dtypes, timed.engine)
-
     slowest = timed.line.slowest
-    own = ranked(slowest.time.stage)
+    own = _ranked(spec, parts, timed, slowest.time.stage)
     yield slowest, own
     cut, uniform = cut_of(spec), spec.model.first_dense_layers == 0
     most = len(own.view.layers), sum(cut.ends(slowest.time.stage))
@@ -262,9 +227,14 @@ def _critical(
         place = stage.time.stage
         if uniform and len(rank_layers(cut, place)) <= most[0] and sum(cut.ends(place)) <= most[1]:
             continue
-        rank = ranked(place)
+        rank = _ranked(spec, parts, timed, place)
         if rank.elements.parameters > own.elements.parameters:
             yield stage, rank
+
+
+def _ranked(spec: RunSpec, parts: Parts, timed: Timed, stage: int) -> RankModel:
+    view = view_of(spec, parts["strategies"], stage) if stage else timed.view
+    return rank_model(spec, view, parts["family"], timed.dtypes, timed.engine)
 
 
 def _factor(spec: RunSpec, timed: Timed, measured: Constant | None) -> Constant:
