@@ -36,6 +36,8 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
         defaults = {key: value for key, value in defaults.items() if key != "train.epochs"}
     if reading.choose.get("parallel") == "zero3" and reading.settings.get("train.loss") == "fused":
         reading.settings["train.loss"] = "chunked"  # ZeRO 3 gathers the head for its own call alone.
+    if "task" in reading.choose and reading.settings.get("train.loss") == "fused":
+        del reading.settings["train.loss"]  # TRL's own loss never has all logits at once, either.
     _table.defaults(reading, defaults)
     _one_row(reading)
     for setting in _LESS.get(reading.choose.get("optimizer", ""), ()):

@@ -124,6 +124,9 @@ def _finish(reading: Reading) -> None:
     if degree["tensor"] == 1:
         reading.settings["parallel.sequence"] = False
     if "model" not in reading.choose:
+        if "model.hidden_size" in reading.settings:  # As long as a sequence (``training/config.py``).
+            longest = reading.settings.get("train.sequence_length", 1024)
+            reading.settings.setdefault("model.max_position_embeddings", longest)
         reading.notes.append("its model is not named: add model=ORGANISATION/NAME, or one of launch show model")
     if reading.choose.get("data") == "synthetic":
         reading.settings.pop("data.tokenizer", None)

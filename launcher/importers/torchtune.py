@@ -56,7 +56,12 @@ def read(text: str, path: str) -> Imported:
 
 
 def _pure(reading: Reading) -> None:
-    if reading.choose.get("precision") == "bf16":
+    if reading.choose.get("precision") == "bf16" and "task" in reading.choose:
+        if "adapter" not in reading.choose:
+            reading.ledger.leave(
+                "dtype", "TRL trains fp32 copies of weights that FSDP2 shards: set precision.parameters"
+            )
+    elif reading.choose.get("precision") == "bf16":
         names = ("parameters", "gradients", "accumulate", "optimizer_states", "reduce")
         reading.settings |= {f"precision.{name}": "bf16" for name in names}
         reading.ledger.say("dtype", "precision", *(f"precision.{name}" for name in names))

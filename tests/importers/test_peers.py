@@ -205,6 +205,8 @@ SMALL_FILES = {
     ("trl", "g.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nnum_generations: 4\nepsilon: 0.2\n"
      "max_prompt_length: 512\nmax_completion_length: 1536\n"):
         "task=grpo precision.parameters=bf16 train.sequence_length=2048 backend.extra.epsilon=0.2",
+    ("trl", "l.yaml", "model_name_or_path: o/m\nuse_liger_kernel: true\ntrust_remote_code: true\nmax_length: 64\n"):
+        "train.kernels=liger",
     ("trl", "f.yaml", "model_name_or_path: o/m\ntorch_dtype: bfloat16\nfsdp: full_shard\nmax_length: 64\n"):
         "parallel=fsdp",
     ("axolotl", "m.yml", "base_model: mistralai/Mixtral-8x7B-v0.1\nmodel_config:\n  output_router_logits: true\n"):

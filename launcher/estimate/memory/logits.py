@@ -82,8 +82,10 @@ def _torch(rank: RankModel) -> LogitsBytes:
     if engine.vocabulary_parallel:
         return LogitsBytes(output=made, loss=16, backward=16, source=_TORCH)
     copy, bent = 4 if size < 4 else 0, _bent(rank)
-    backward = 8 if rank.spec.train.z_loss else 12  # With a z-loss of its own function, whose gradient is one tensor.
-    return LogitsBytes(output=made, loss=size + copy + 4 + bent, backward=backward + bent, source=_TORCH)
+    loss, again = size + copy + 4, rank.spec.train.loss == "chunked"
+    # A z-loss has a function of its own, whose gradient is one tensor; of chunks the forward pass is computed again.
+    backward = max(8, loss if again else 0) if rank.spec.train.z_loss else 12
+    return LogitsBytes(output=made, loss=loss + bent, backward=backward + bent, source=_TORCH)
 
 
 def _bent(rank: RankModel) -> int:

@@ -135,7 +135,7 @@ class _WithSquaredDenominator(torch.autograd.Function):
             loss -= smoothing * found.mean(-1)
         ctx.save_for_backward(found, places, denominator, known)
         ctx.smoothing, ctx.weight = smoothing, weight
-        return loss[known].sum()
+        return loss.masked_fill(~known, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
