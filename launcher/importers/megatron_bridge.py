@@ -64,6 +64,8 @@ def read(text: str, path: str, *, variables: Mapping[str, str] | None = None) ->
     reading = Reading(
         path=path, lenient=True, file="Megatron Bridge's configuration", ledger=Ledger(values), notes=notes
     )
+    if values.get("checkpoint.load") == values.get("checkpoint.save"):
+        reading.idle("a run goes on from its own checkpoints", "checkpoint.load")
     apply(TABLE, reading)
     _arguments(reading)
     defaults(reading, {**_BASES.get(base, {}), **made, **_DEFAULTS})

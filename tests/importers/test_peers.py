@@ -248,6 +248,15 @@ def test_keys_are_said_as_their_program_means_them(file: tuple[str, str, str], t
     assert ("precision.parameters=bf16" in found.overrides) == ("precision.parameters=bf16" in SMALL_FILES[file])
 
 
+@pytest.mark.parametrize(("load", "left"), [("/own", []), ("/other", ["checkpoint.load"]), ("null", [])])
+def test_weights_of_another_folder_are_no_checkpoints_of_the_run_itself(
+    load: str, left: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(f"train: {{train_iters: 5}}\ncheckpoint: {{save: /own, load: {load}}}\n")
+    found = read("megatron_bridge", tmp_path / "own.yaml", {})
+    assert [each.key for each in found.left_out if each.matters] == left
+
+
 def test_a_format_of_columns_is_a_template_that_writes_it(tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(
         "base_model: o/m\ndatasets:\n  - path: rows.jsonl\n    type:\n      field_instruction: instruction\n"
