@@ -84,7 +84,6 @@ class Catalog:
 
     @cached_property
     def _names(self) -> dict[Path, list[str]]:
-        """Every configuration file below its folder, as text: to make paths of them takes longer than to find them."""
         return {folder: sorted(_yaml_names(str(folder))) for folder in self.conf}
 
     @property

@@ -100,7 +100,6 @@ def _of_option(group: str, option: str, catalog: Catalog) -> Iterator[str]:
 
 
 def _of_default(group: str, default: Any, catalog: Catalog) -> Iterator[str]:
-    """An entry of a list of defaults: an option that this one builds on, or the choice of another group's."""
     if isinstance(default, str):
         if default not in _NO_CHOICE:
             yield from _of_option(group, default, catalog)

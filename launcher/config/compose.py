@@ -142,7 +142,6 @@ def _hydra(overrides: list[str], catalog: Catalog, name: str = PRIMARY) -> Confi
 
 
 def _completed(config: Config, catalog: Catalog, name: str) -> Config:
-    """The same with what a user's own file leaves out: each key of a group that it lacks, from the shipped base."""
     if len(catalog.conf) == 1:
         return config  # Every shipped option inherits its base.
     chosen, is_option, _ = name.partition("/")

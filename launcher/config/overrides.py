@@ -152,7 +152,6 @@ def _read_one(text: str, catalog: Catalog) -> Override | ConfigError:
 
 
 def _unknown_key(key: str, value: str, catalog: Catalog) -> ConfigError:
-    """A key that is none: another tool's word for one of ours, a key without its group, or a misspelling."""
     if key == synonyms.BEST_KEY:
         return synonyms.best_refused(value)
     rule = "there is no such group or key"

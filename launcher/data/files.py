@@ -178,7 +178,6 @@ def _saved_split(folder: Path, data: DataSpec) -> Path:
 
 
 def _of_split(files: list[Path], data: DataSpec, folder: Path) -> list[Path]:
-    """The files of a folder whose names say that they belong to the split; all are ``train`` where no name does."""
     by_split: dict[str, list[Path]] = {}
     for path in files:
         by_split.setdefault(_split_of(path.relative_to(folder)), []).append(path)

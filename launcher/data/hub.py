@@ -163,7 +163,6 @@ def built(data: DataSpec) -> Built | None:
 
 
 def _data_set(name: str) -> Path:
-    """The folder of a data set in the cache of ``datasets`` (its ``config.py``; ``naming.py`` for the name)."""
     owner, slash, own = name.rpartition("/")
     own = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", own)).lower()
     root = files.expanded(os.environ.get("HF_DATASETS_CACHE", str(home() / "datasets")))

@@ -169,7 +169,6 @@ class _Scan:
             return value
 
     def _more(self, size: int) -> bool:
-        """Read on, and forget the part before this place; False at the end."""
         content = self._text.read(size)
         if content:
             self._lines += self._buffer.count("\n", 0, self._at)

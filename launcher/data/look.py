@@ -34,7 +34,6 @@ def look(data: DataSpec) -> Survey | None:
 
 
 def _named(data: DataSpec, prefix: str, keys: Sequence[str]) -> Survey | None:
-    """Look at one data set of several, whose faults are named by its own keys; what other data sets need is no fix."""
     try:
         return _look(data)
     except Unusable as error:

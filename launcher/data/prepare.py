@@ -131,7 +131,6 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
-    """Write the folder under another name, and rename it once it is whole and on disk."""
     words = tokenizer(data.tokenizer)
     partial = path.with_name(f"{path.name}.{machine.label()}.{os.getpid()}.partial")
     began, progress, parts = time.monotonic(), Progress(bad=BadRows.of(data)), list[tuple[int, int]]()

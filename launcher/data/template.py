@@ -155,7 +155,6 @@ def _in_alpacas_words(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _enclosed(whole: str, conversation: Conversation) -> tuple[str, list[Span]]:
-    """The text without the marks of ``{% generation %}``, and where what they enclosed stands in it."""
     pieces = re.split(f"([{_BEGIN}{_END}])", whole)
     if pieces[1::2] != [_BEGIN, _END] * (len(pieces) // 4):
         rule = "text holds U+FDD0 or U+FDD1, which are no characters, or the template's generation blocks are nested"

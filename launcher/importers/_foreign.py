@@ -220,7 +220,6 @@ class Followed:
         return self._made(function.body, {**self._constants, **self._defaults(function), **given}, depth)
 
     def _made(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        """The value that statements return, or else the last whole configuration that they assign."""
         for statement in body:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self._value(statement.value, names, depth)
@@ -305,7 +304,6 @@ def _called_last(node: ast.Call) -> str:
 
 
 def _shared(names: Sequence[str], value: Any) -> JsonObject:
-    """Names of a tuple with their parts of a value; a call that returns several things is each of them."""
     whole = value if isinstance(value, list) and len(value) == len(names) else [value] * len(names)
     return {name: copy.deepcopy(part) for name, part in zip(names, whole, strict=True)}
 

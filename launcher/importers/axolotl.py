@@ -61,7 +61,6 @@ def _attends(reading: Reading, key: str) -> None:
 
 
 def _plugins(reading: Reading, key: str) -> None:
-    """Plugins do what their own keys say; cut cross entropy is on where it is there."""
     value = reading.value(key)
     found = [str(each).rpartition(".")[2] for each in (value if isinstance(value, list) else [value])]
     unknown = [name for name in found if name not in ("LigerPlugin", "CutCrossEntropyPlugin", "SpectrumPlugin")]
@@ -81,7 +80,6 @@ def _offloads(reading: Reading, key: str) -> None:
 
 
 def _data_sets(reading: Reading) -> None:
-    """Data sets and those of an evaluation; what a set has beside its path is said by columns and templates."""
     values = reading.ledger.values
     for block in ("datasets", "pretraining_dataset"):
         places = _foreign.parts(values, block)

@@ -124,7 +124,6 @@ def _evaluates_on(reading: Reading) -> None:
 
 
 def _packs(reading: Reading, key: str) -> None:
-    """``packing`` fills a sequence across samples, and with ``neat_packing`` attention keeps them apart."""
     if not reading.flag(key):
         reading.ledger.default(key)
     elif key == "neat_packing" or reading.flag("neat_packing"):

@@ -135,7 +135,6 @@ def _finish(reading: Reading) -> None:
 
 
 def _arguments(reading: Reading) -> None:
-    """Keys that are Megatron-LM's arguments under other signs, by the meaning that they have there."""
     for key, value in reading.ledger.values.items():
         found = _SECTIONS.match(key)
         if not reading.ledger.is_open(key) or found is None or not isinstance(value, bool | int | float | str):
@@ -211,7 +210,6 @@ def _data(reading: Reading, key: str) -> None:
 
 
 def _split(reading: Reading, key: str) -> None:
-    """Parts of the data for training, validation and test; nothing is held out where nothing is evaluated."""
     value = reading.value(key)
     try:
         parts = [float(each) for each in (value if isinstance(value, list) else str(value).split(","))]

@@ -82,7 +82,6 @@ def _batch(reading: Reading) -> None:
 
 
 def _schedule(reading: Reading) -> None:
-    """A decay that starts after the warm-up reaches to its end; one that starts later is a ``wsd``."""
     steps = reading.settings.get("train.steps")
     warmup = reading.settings.get("optimizer.warmup_steps", 0)
     style = str(reading.value(f"{_S}.lr_decay_style") or "linear").lower()

@@ -90,7 +90,6 @@ def _sections(found: JsonObject) -> JsonObject:
 
 
 def _names(reading: Reading, key: str) -> None:
-    """``model.name`` and ``model.flavor``; without a name the folder of tokenizers and weights says the family."""
     flavor = str(reading.value("model.flavor") or "").lower()
     family = str(reading.value("model.name") or _family(reading)).lower()
     found = _MODELS.get(family or "llama3", {}).get(flavor, {})
@@ -134,7 +133,6 @@ def _data(reading: Reading, key: str) -> None:
 
 
 def _evaluates(reading: Reading, key: str) -> None:
-    """The validator's data, where it is switched on (in Python by being there)."""
     word = str(reading.value(key))
     if not _validating(reading, key.split(".")[0]):
         reading.idle("nothing validates: its switch is off", key)
@@ -316,7 +314,6 @@ def _reshards(reading: Reading, key: str) -> None:
 
 
 def _compiles(reading: Reading, key: str) -> None:
-    """Blocks are compiled where ``components`` names the model, as it does where it is left out."""
     parts = reading.value("compile.components")
     if reading.flag(key) and isinstance(parts, list) and "model" not in parts:
         reading.ledger.leave(key, "the loss is not compiled by itself here, with the same maths", matters=False)

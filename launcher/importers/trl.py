@@ -81,7 +81,6 @@ def _of_trl(content: JsonObject) -> bool:
 
 
 def _script(text: str, path: str) -> tuple[JsonObject, str | None]:
-    """The arguments of a script's calls, with the names that they have in YAML, and its task."""
     followed = _foreign.Followed(text, path)
     found: JsonObject = {}
     task = None
@@ -120,7 +119,6 @@ _PEFT_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_
 
 
 def _data_and_model(followed: _foreign.Followed) -> JsonObject:
-    """The model and the data of a script: first arguments of ``load_dataset``, ``from_pretrained`` and a trainer."""
     found: JsonObject = {}
     for name, key in (("load_dataset", "dataset_name"), ("from_pretrained", "model_name_or_path")):
         places = followed.first(name)

@@ -141,7 +141,6 @@ def _enter_observed(config: Config, model: Mapping[str, Any], reads: frozenset[s
 
 
 def _families(kind: str) -> dict[str, Family]:
-    """The families by the model types that they read; installed packages are imported where no shipped one reads it."""
     found = _readers(registry.shipped("families"))
     more = {} if kind in found else _readers(registry.offered("families"))
     return dict(sorted({**more, **found}.items()))

@@ -231,7 +231,6 @@ def _choices(defaults: object) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(content: Mapping[str, Any], place: str) -> Iterator[tuple[str, Any]]:
-    """The values of an option by key: two levels are keys, all below is a value."""
     for key, value in content.items():
         path = f"{place}.{key}" if place else key
         if isinstance(value, dict) and "." not in path:

@@ -165,7 +165,6 @@ def ways_out(names: Iterable[str], hints: Iterable[str] = ()) -> list[str]:
 
 
 def _without_program(script: Script) -> tuple[str, ...]:
-    """The arguments of a script that shows no training program: a bare list, another command's, or of variables."""
     bare = [word for command in script.commands if _FLAG.match(command.words[0]) for word in command.words]
     others = [
         command.words

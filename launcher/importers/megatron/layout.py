@@ -77,7 +77,6 @@ def preset(degrees: Settings) -> str:
 
 
 def _expert_tensor(reader: Reader, *, has_experts: bool) -> Any:
-    """Return the degree of experts; in a dense model Megatron-LM puts nothing on those groups of ranks."""
     name = "expert-tensor-parallel-size"
     found = reader.count(name, "parallel.expert_tensor")
     if has_experts:

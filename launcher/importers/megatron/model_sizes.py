@@ -283,7 +283,6 @@ def _shared(reader: Reader, width: Any) -> Settings:
 
 
 def _first_dense(reader: Reader, layers: Any) -> int:
-    """From ``([0]*3+[1]*58)``: layers without experts, which must come first."""
     frequency = reader.get("moe-layer-freq", "model.first_dense_layers", default=1)
     if isinstance(frequency, list):
         listed = [str(item) for item in frequency]

@@ -136,7 +136,6 @@ def _schedule(reader: Reader, found: Settings) -> Settings:
 
 
 def _decay(reader: Reader, found: Settings) -> Settings:
-    """Length and shape of WSD's decay; without a length Megatron-LM stops at the start."""
     shape = reader.word("lr-wsd-decay-style", "optimizer.wsd_decay", default=_DECAYS[0])
     if shape not in _DECAYS:
         reader.wrong("lr-wsd-decay-style", shape, f"is one of {', '.join(_DECAYS)}")

@@ -170,7 +170,6 @@ class Words:
         )
 
     def _decisions(self) -> Iterator[ConfigError]:
-        """One error for all decisions that the same variables decide."""
         grouped: dict[object, list[int]] = {}
         for number in self.decided:
             decision = self.decisions[number]

@@ -216,7 +216,6 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _braces(raw: str) -> list[str]:
-    """The words of ``a{b,c}`` or ``{1..8}``, one in a word."""
     found = _BRACES.match(raw)
     if found is None:
         return [raw]

@@ -193,7 +193,6 @@ class Machine(Programs):
         return YES
 
     def _leaves_loop(self) -> bool:
-        """True if a loop ends with this round; ``break`` and ``continue`` have then had their effect."""
         flow = self.state.flow
         if flow in {"break", "continue"}:
             self.state.flow = ""

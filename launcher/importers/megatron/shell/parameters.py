@@ -320,7 +320,6 @@ def _word(word: str, words: Words) -> Found:
 
 
 def _change(rest: str, words: Words) -> Callable[[str], str | None] | None:
-    """The change that the signs behind a name make to its text; None where they are not followed."""
     if cut := _CUT.match(rest):
         pattern = words.pattern(cut[2])
         at_end, longest = cut[1][0] == "%", len(cut[1]) == 2
