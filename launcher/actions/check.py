@@ -21,8 +21,6 @@ from launcher.job.job import RUN, Job
 from launcher.preflight.assess import world_as_json
 from launcher.preflight.assess_here import Judging
 from launcher.preflight.plan import Plan, plan
-from launcher.rundir.record import directory_of
-from launcher.submission.slurm_jobs import sbatch_text
 from launcher.views.check import Check
 
 
@@ -128,6 +126,9 @@ class Shown:
 
 def translate_run(line: CommandLine) -> Shown:
     """Translate a run, also one that does not fit; raises ConfigErrors where the configuration is wrong."""
+    from launcher.rundir.record import directory_of  # Late, because a check needs neither, nor what they import.
+    from launcher.submission.slurm_jobs import sbatch_text
+
     planned = plan(judge_run(compose_run(line, own_measurements(wanted=True)), Judging()), python=sys.executable)
     spec = planned.spec
     if spec.run.name is not None or spec.run.directory is not None:
