@@ -54,3 +54,5 @@ def test_layers_that_ask_for_values_or_for_other_layers_are_run_all_the_same(con
     assert "why" not in found or "passes" in found
     saved = [seen["bf16"]["saved"][0] for seen in found["passes"].values()]
     assert min(saved) > 2 * 2 * 64
+    forms = [form for seen in found["passes"].values() for form in seen.values()]
+    assert all(form["saved"][0] > form["adapted"][0] > form["frozen"][0] for form in forms)

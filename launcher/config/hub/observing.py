@@ -20,7 +20,7 @@ from launcher.base import files, package
 from launcher.base.files import JsonObject
 
 _TIMEOUT_S = 600.0
-_FORMAT = 4  # Of what is kept; another version of this program may find more.
+_FORMAT = 5  # Of what is kept; another version of this program may find more.
 
 NOT_OF_THE_CLASS = frozenset((
     "_name_or_path", "architectures", "auto_map", "compression_config", "dtype", "quantization_config", "torch_dtype",

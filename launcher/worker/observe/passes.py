@@ -37,6 +37,9 @@ FORMATS: Mapping[str, tuple[torch.dtype, bool]] = {
 _LEAST_BEND = 0.5
 """Bytes by which a token's grow with each token of the sequence, from which on they are scores and no rounding."""
 
+_EXPERTS = 16
+"""Experts that a loop runs at most, with the tokens of all: hundreds take minutes and save the same bytes."""
+
 type Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -210,9 +213,11 @@ def _training(block: nn.Module, linears: Collection[str]) -> Iterator[None]:
     }
     for each in frozen.values():
         each.requires_grad_(False)
-    yield
-    for each in frozen.values():
-        each.requires_grad_()
+    try:
+        yield
+    finally:  # A way that fails is followed by another, with the same weights.
+        for each in frozen.values():
+            each.requires_grad_()
 
 
 @contextlib.contextmanager
@@ -240,7 +245,7 @@ class _Place(int):
 
 @contextlib.contextmanager
 def evenly(*, unused: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find every expert but the last ``unused``, and ``where`` of one argument one's share of all."""
+    """Let ``nonzero`` find some experts of all but the last ``unused``, and ``where`` of one argument a share of all."""
     found, where = torch.Tensor.nonzero, torch.where
     experts = [1]
 
@@ -248,8 +253,10 @@ def evenly(*, unused: int = 0) -> Iterator[None]:
         """All places of a mask of one dimension, as numbers: a tensor without values would be asked for its own."""
         if mask.dim() != 1 or options.get("as_tuple"):
             return found(mask, **options)
-        experts[0] = mask.shape[0] - unused
-        return [_Place(place) for place in range(experts[0])]
+        there = mask.shape[0] - unused
+        chosen = range(0, there, -(-there // _EXPERTS))
+        experts[0] = len(chosen)
+        return [_Place(place) for place in chosen]
 
     def places(*given: Any, **options: Any) -> Any:
         """So many places of a mask as its share, and ``where`` as it is otherwise."""
