@@ -99,6 +99,8 @@ MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
             "thinker_config": {"model_type": "b", **IMAGES, "text_config": {"model_type": "qwen2_5_vl_text"}},
         },
         {"model_type": "llava_llama", "mm_vision_tower": "clip", "hidden_size": 4096, "mm_hidden_size": 1024},
+        {"model_type": "hunyuan_vl", **IMAGES, "hidden_size": 1024, "head_dim": 128},
+        {"model_type": "paddleocr_vl", **IMAGES, "auto_map": {"AutoModel": "m.P"}, "hidden_size": 1024, "odd": 1},
         {"model_type": "phi3_v", "img_processor": {"name": "clip"}, "embd_layer": {"a": 1}, "hidden_size": 3072},
     ],
     ids=lambda document: document["model_type"],

@@ -111,7 +111,7 @@ def inside(content: Mapping[str, Any]) -> str | None:
 
 def without_parts(content: Mapping[str, Any]) -> JsonObject:
     """The keys of a file but those of encoders of something else than text."""
-    parts = ("architectures", *_PARTS)
+    parts = ("architectures", "auto_map", *_PARTS)
     return {key: value for key, value in content.items() if key not in parts and not key.startswith(_OF_PARTS)}
 
 

@@ -245,7 +245,7 @@ class _Place(int):
 
 @contextlib.contextmanager
 def evenly(*, unused: int = 0) -> Iterator[None]:
-    """Let ``nonzero`` find some experts of all but the last ``unused``, and ``where`` of one argument a share of all."""
+    """Let ``nonzero`` find some of all experts but the last ``unused``, and ``where`` of one argument its share."""
     found, where = torch.Tensor.nonzero, torch.where
     experts = [1]
 
