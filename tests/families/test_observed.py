@@ -124,6 +124,7 @@ def test_a_size_by_a_word_that_the_class_does_not_read_is_refused_with_its_own(b
     assert model_of(foreign) == {}
     assert left_out({**FILE, "n_layers": 3})["n_layers"] == ("no effect: num_hidden_layers says the same", False)
     assert that_matters({**FILE, "n_layers": 4, "block_ff_dim": 9, "mystery": 5}) == ["n_layers"]
+    assert that_matters({**FILE, "scoring_func": "mine", "moe_ffn_hidden_size": [6, 6, 6]}) == []
 
 
 def test_the_bytes_of_a_layer_are_those_of_its_kind_and_of_the_length(built: list[str]) -> None:

@@ -135,6 +135,8 @@ def _enter_observed(config: Config, model: Mapping[str, Any], reads: frozenset[s
         key = leaf.partition(".")[0]
         if key in reads and key not in observing.NOT_OF_THE_CLASS:
             config.ledger.keep(leaf)
+        elif key in keys.MATTERS and not _other_code(config):
+            config.ledger.leave(leaf, "no effect: its class does not read it", matters=False)
         else:
             _enter(config, leaf, key, reads)
             _enter_size(config, leaf, model, reads)
@@ -170,6 +172,7 @@ def _enter_size(config: Config, leaf: str, model: Mapping[str, Any], reads: froz
         sizes = [size for size in sizes if size != "max_position_embeddings"]
     if not sizes or value in (None, False, 0, "", [], {}):
         return
+    value = value[0] if isinstance(value, list) and all(each == value[0] for each in value) else value  # Of each layer.
     heads = model.get("num_attention_heads") or 1
     usual = {"num_key_value_heads": heads, "head_dim": model.get("hidden_size", 0) // heads, "num_experts": 1}
     have = {size: model.get(size) or usual.get(size) for size in sizes}
