@@ -59,6 +59,11 @@ def test_a_pattern_comes_back_as_it_was_and_nothing_refuses_it(pattern: str, mor
     assert not findings.errors(spec)
 
 
+def test_shares_of_layers_beside_a_pattern_say_nothing_more() -> None:
+    found = read("M-M*-", **{"--hybrid-attention-ratio": 0.2, "--hybrid-mlp-ratio": 0.4})
+    assert [left.key for left in found.left_out if left.matters] == []
+
+
 def test_chunks_end_where_the_pattern_says() -> None:
     spec = spec_of(read("M-M*-|M*|M-|M", **{"--pipeline-model-parallel-size": 2}))
     assert spec.parallel.layout == ("Ettttt", "tt", "tt", "tL")

@@ -80,6 +80,7 @@ def hybrid_model(reader: Reader, found: Pattern, settings: Settings) -> Settings
         **({"mtp": found.further[0], "mtp_shared": repeated} if found.further else {}),
     }  # fmt: skip
     reader.switch("is-hybrid-model", f"{_SAYS}.pattern")
+    reader.idle("the pattern says which layers they are", "hybrid-attention-ratio", "hybrid-mlp-ratio")
     return {
         **settings, "family": "hybrid", "num_hidden_layers": len(found.layers), "mtp_layers": len(found.further),
         "num_shared_experts": 0, "first_dense_layers": 0, "attention_output_bias": settings["mlp_bias"] or None,
