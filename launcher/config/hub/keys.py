@@ -33,7 +33,7 @@ SIZES: Mapping[str, str] = _WORDS["sizes"]
 MODEL_TYPES: Mapping[str, frozenset[str]] = {
     kind: frozenset(names.split()) for kind, names in _WORDS["model_types"].items()
 }
-"""Model types that are no decoder of text: ``encoders``, ``seq2seq``, ``sound`` and ``images``."""
+"""Model types that are no decoder of text, by what they are."""
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 OLDER_NAMES: Mapping[str, tuple[str, ...]] = {"bloom": ("n_embed",), "falcon": ("n_embed",)}

@@ -64,17 +64,10 @@ def refusal(content: Mapping[str, Any], path: str, known: Collection[str]) -> Co
 
 def _by_hand(content: Mapping[str, Any]) -> str:
     """The overrides that describe a model, with the sizes that a file says by a name that means no other."""
-    said = {size: value for key, value in content.items() if type(value) is int for size in _only(keys.sizes_of(key))}
+    sizes = {key: keys.sizes_of(key) for key, value in content.items() if type(value) is int}
+    said = {found[0]: content[key] for key, found in sizes.items() if len(found) == 1}
     wanted = [key for key in _BY_HAND if key in said or key != "num_key_value_heads"]
     return " ".join(f"model.{key}={said.get(key, '...')}" for key in wanted)
-
-
-def _only(sizes: list[str]) -> list[str]:
-    return sizes if len(sizes) == 1 else []
-
-
-_OF_OTHER_ORDERS = frozenset(("bert-generation", "big_bird", "data2vec-text", "reformer", "xlm", "xlnet"))
-"""Types whose class for next tokens is an encoder's, or predicts tokens in other orders."""
 
 
 def is_text_decoder(content: Mapping[str, Any]) -> bool:
@@ -82,8 +75,9 @@ def is_text_decoder(content: Mapping[str, Any]) -> bool:
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in keys.table()["architectures"]:
         return False
-    others = _ENCODERS | _SEQ2SEQ | _SOUND | _IMAGES | _OF_OTHER_ORDERS
-    return kind not in others and not any(content.get(key) for key in _PARTS)
+    return not any(kind in others for others in keys.MODEL_TYPES.values()) and not any(
+        content.get(key) for key in _PARTS
+    )
 
 
 def text_model(content: Mapping[str, Any], known: Collection[str]) -> str | None:

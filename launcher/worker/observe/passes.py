@@ -78,13 +78,11 @@ def passes(found: Structure, attention: str, *, whole: bool = False) -> JsonObje
     for form, (dtype, autocast) in FORMATS.items():
         seen = _seen(found, attention, dtype, lengths, autocast=autocast, whole=whole)
         for name in found.kinds:
-            rows[name][form] = {
-                "saved": _for_a_token([one[name].saved for one in seen], lengths),
-                "adapted": _for_a_token([one[name].adapted for one in seen], lengths),
-                "frozen": _for_a_token([one[name].frozen for one in seen], lengths),
-                "extra": _for_a_token([one[name].extra for one in seen], lengths),
-                "keeps_input": seen[0][name].keeps_input,
+            sizes = {
+                each: [getattr(one[name], each) for one in seen] for each in ("saved", "adapted", "frozen", "extra")
             }
+            lines = {each: _for_a_token(at, lengths) for each, at in sizes.items()}
+            rows[name][form] = {**lines, "keeps_input": seen[0][name].keeps_input}
     return rows
 
 
