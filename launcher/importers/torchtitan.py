@@ -252,6 +252,14 @@ def _recipe(reading: Reading, key: str) -> None:
         reading.wrong(key, "is tensorwise, rowwise or rowwise_with_gw_hp")
 
 
+def _gathers(reading: Reading, key: str) -> None:
+    recipe = reading.value(f"{key.rpartition('.')[0]}.recipe_name") or "tensorwise"
+    if reading.choose.get("precision") == "fp8" and recipe == "tensorwise" and reading.value(key) is True:
+        reading.say(key, {"zero.quantized_weights": True})
+    else:
+        reading.idle("weights are gathered in fp8 for products in fp8, by one scale a weight", key)
+
+
 def _dtype(reading: Reading, key: str) -> None:
     word = str(reading.value(key))
     name = key.rpartition(".")[2]
@@ -360,7 +368,7 @@ def _loads_path(reading: Reading, key: str) -> None:
 
 
 TABLE = rows(
-    "torchtitan", _assets, _compiles, _converters, _cuts, _data, _degree, _dtype, _evaluates, _every_nth, _keeps, _last,
-    _loads, _loads_path, _names, _pipeline, _recipe, _recomputes, _reshards, _saves, _sequence, _splits_norms,
-    _validates,
+    "torchtitan", _assets, _compiles, _converters, _cuts, _data, _degree, _dtype, _evaluates, _every_nth, _gathers,
+    _keeps, _last, _loads, _loads_path, _names, _pipeline, _recipe, _recomputes, _reshards, _saves, _sequence,
+    _splits_norms, _validates,
 )  # fmt: skip

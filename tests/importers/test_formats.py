@@ -108,3 +108,15 @@ def test_a_file_that_another_importer_reads_names_its_command(
     with pytest.raises(ConfigErrors) as caught:
         read(kind, path, {})
     assert [error.way_out for error in caught.value.errors] == [(f"launch import {right} {path}",)]
+
+
+@pytest.mark.parametrize(("recipe", "said"), [("", True), ('recipe_name = "rowwise"\n', False)])
+def test_torchtitan_s_all_gather_in_fp8_is_ours_with_one_scale_a_weight(
+    recipe: str, said: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n\n[training]\nsteps = 10\n\n'
+        f"[float8]\nenable_fsdp_float8_all_gather = true\n{recipe}"
+    )
+    assert ("zero.quantized_weights=true" in read("torchtitan", path, {}).overrides) == said

@@ -108,6 +108,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         hardware=v100_32g
         adapter=lora adapter.targets=[]
         hardware=h100_80g cluster.gpus_per_node=8 parallel=fsdp_pp adapter=lora
+        hardware=h100_80g parallel=fsdp precision=fp8 precision.recipe=rowwise zero.quantized_weights=true
+        hardware=h100_80g parallel=fsdp precision=fp8 zero.quantized_weights=true optimizer=muon
         optimizer.min_lr=0.1
         optimizer.warmup_lr=0.1 optimizer.warmup_steps=10
         optimizer.warmup_ratio=0.1 optimizer.warmup_steps=10

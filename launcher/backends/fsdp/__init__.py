@@ -93,6 +93,7 @@ profile = Profile(
         "parallel.async_tensor": "parallel=fsdp_tp train.compile=true",
         "backend.reshard_after_forward": "parallel=fsdp",
         "backend.micro_step_sync": "parallel=fsdp",
+        "zero.quantized_weights": "parallel=fsdp precision=fp8",
         "backend.bucket_view": "parallel=ddp",
         "backend.bucket_cap_mb": "parallel=ddp",
     },

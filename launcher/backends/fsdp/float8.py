@@ -28,6 +28,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.precision.compute == "fp4":
         rule = "training in nvfp4 is Transformer Engine's, which Megatron-LM's layers are made of"
         yield ConfigError("precision.compute", "fp4", rule, ["precision=bf16", "precision=fp8", "parallel=tp"])
+    if spec.zero.quantized_weights:
+        yield from _gathered(spec)
     if spec.precision.compute != "fp8":
         return
     if recipe(spec) not in RECIPES:
@@ -44,6 +46,27 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         rule = "this version cuts no linears in fp8 over tensor parallel ranks"
         yield ConfigError("parallel.tensor", spec.parallel.tensor, rule, ["parallel.tensor=1", "precision=bf16"])
     yield from _dimensions(spec)
+
+
+def _gathered(spec: RunSpec) -> Iterator[ConfigError]:
+    """Weights that FSDP2 gathers in fp8 (``WeightWithDynamicFloat8CastTensor`` of ``torchao/float8/fsdp_utils.py``)."""
+    path, off = "zero.quantized_weights", "zero.quantized_weights=false"
+    if not spec.parallel.shard or spec.precision.compute != "fp8":
+        rule = "beside backend=fsdp it is torchao's all-gather in fp8, which FSDP2 has for products in fp8"
+        yield ConfigError(path, True, rule, [off, "parallel=fsdp precision=fp8", "parallel=zero3"])
+    elif recipe(spec) != RECIPES[0]:
+        rule = "torchao gathers weights in fp8 by one scale for all of a weight"
+        yield ConfigError("precision.recipe", recipe(spec), rule, ["precision.recipe=tensorwise", off])
+    kept = spec.backend.reshard_after_forward if spec.backend.kept_over > 1 else None
+    for key, found, *tried in (
+        ("optimizer.name", spec.optimizer.name, "adamw", "sgd"),
+        ("zero.offload_parameters", spec.zero.offload_parameters, "none"),
+        ("parallel.pipeline", spec.parallel.pipeline, 1),
+        ("backend.reshard_after_forward", kept, None),
+    ):
+        if found not in tried:
+            rule = "this version does not gather weights in fp8 beside it"
+            yield ConfigError(key, found, rule, [edit.override(key, tried[0]), off])
 
 
 def _dimensions(spec: RunSpec) -> Iterator[ConfigError]:
@@ -95,7 +118,7 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     model, tok = rank.spec.model, rank.tokens
     i, h = model.intermediate_size, model.hidden_size
-    sizes = {"i": i, "h": h, "w": i * h, "tok": tok}
+    sizes = {"i": i, "h": h, "tok": tok} | ({} if _casts_no_weight(rank) else {"w": i * h})
     z, z_res = rank.engine.size, rank.engine.residual_size
     inside = f"({2 * z_res} * h{f' + {z} * i' if rank.last_block.recomputed else ''}) * tok"
     what = "tensors inside one block, and the casts of a linear to fp8"
@@ -107,11 +130,16 @@ def overheads(rank: RankModel) -> Iterator[MemoryTerm]:
         yield term("temporary", moments, what, f"max({instants})", _SOURCE, **sizes).at("fp8")
 
 
+def _casts_no_weight(rank: RankModel) -> bool:
+    """True on a GPU whose weights were gathered in fp8; the emulation multiplies copies in fp32 of these, too."""
+    return rank.spec.zero.quantized_weights and rank.spec.hardware.device != "cpu"
+
+
 def _forward(rank: RankModel) -> str:
-    """The last linear casts its input of ``i``, then its weight beside it."""
+    """The last linear casts its input of ``i``, then its weight beside it, unless it was gathered in fp8."""
     if rank.spec.hardware.device == "cpu":
         return "max(9 * i * tok + w, 5 * i * tok + 9 * w)"
-    return "max(9 * i * tok, i * tok + 9 * w)"
+    return "9 * i * tok" if _casts_no_weight(rank) else "max(9 * i * tok, i * tok + 9 * w)"
 
 
 def _backward(rank: RankModel, *, recomputed: bool) -> Iterator[str]:
@@ -127,10 +155,11 @@ def _backward(rank: RankModel, *, recomputed: bool) -> Iterator[str]:
     emulated = rank.spec.hardware.device == "cpu"
     if recomputed:
         yield f"{gradient + z_res} * h * tok + {_forward(rank)}"
-    yield f"{gradient + 5} * h * tok + 10 * w" if emulated else f"{gradient + 1} * h * tok + 9 * w"
+    cast = f"{gradient + 9} * h * tok" if _casts_no_weight(rank) else f"{gradient + 1} * h * tok + 9 * w"
+    yield f"{gradient + 5} * h * tok + 10 * w" if emulated else cast
     if recipe(rank.spec) == "rowwise_with_gw_hp":
         yield f"({gradient} * h + {9 - z} * i) * tok"
     elif emulated:
         yield f"({gradient + 7} * h + {z + 10} * i) * tok + w"
     else:
-        yield f"({gradient + 2} * h + {z + 9} * i) * tok + w"
+        yield f"({gradient + 2} * h + {z + 9} * i) * tok{'' if _casts_no_weight(rank) else ' + w'}"

@@ -85,14 +85,14 @@ def gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     to backward, and the last block's all-gather output lasts as long. Without resharding after forward every
     block stays until its own backward pass, which gathers nothing.
     """
-    every = [rank.compute_parameters(kind.elements) for kind in rank.blocks]
+    every = [rank.gathered_blocks(kind.elements) for kind in rank.blocks]
     own, order = reshards(rank.spec), [every[kind] for kind in rank.order] or [0]
     if own:
-        block = rank.compute_parameters(fullest_in_forward(rank).elements) if every else 0
+        block = rank.gathered_blocks(fullest_in_forward(rank).elements) if every else 0
         yield _gathered(rank, ("forward",), "root + 2 * block", block=block)
         yield _gathered(rank, ("output", "loss", "loss_backward"), "root + block", block=order[-1])
     else:
-        blocks, block = rank.compute_parameters(rank.all_blocks), rank.compute_parameters(rank.largest_block)
+        blocks, block = rank.gathered_blocks(rank.all_blocks), rank.gathered_blocks(rank.largest_block)
         yield _gathered(rank, ("forward", "output", "loss"), "root + blocks + block", blocks=blocks, block=block)
         yield _gathered(rank, ("loss_backward", "block_backward"), "root + blocks", blocks=blocks)
         yield _gathered(rank, ("next_block_backward",), "root + max(blocks - block, 0)", blocks=blocks, block=block)

@@ -161,6 +161,11 @@ class RankModel:
         bits = NF4_BITS[self.spec.adapter.double_quant]
         return counts.whole - counts.quantised + counts.quantised * bits / (8 * self.engine.size)
 
+    def gathered_blocks(self, counts: WeightCounts) -> int | Fraction:
+        """As :meth:`compute_parameters`, of blocks: weights of linears that are gathered in fp8 take half as much."""
+        halved = self.spec.zero.quantized_weights and self.dtypes.compute == "fp8"
+        return self.compute_parameters(counts) - (sum(counts.matrices) // 2 if halved else 0)
+
     def token_bytes(self, rows: Iterable[SavedTensor]) -> int | Fraction:
         """Bytes of saved rows for one token on this rank, exactly."""
         weights, denominator = self._shares_of_rows

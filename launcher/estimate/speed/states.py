@@ -178,10 +178,12 @@ def _gathered_each_pass(
 
     With ZeRO++ the backward pass gathers them from a second copy of the shards within ``zero.hpz`` ranks
     (arXiv:2306.10209), and may gather what it quantizes before, whose kernels are not counted; with FSDP2 from what
-    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are.
+    ``backend.reshard_after_forward`` ranks have kept. Weights in 4 bits are gathered as they are; torchao's fp8
+    all-gathers save half, and their one all-reduce of scales a step is not counted.
     """
     layers = max(1, rank.layers)
-    packed = float(rank.compute_parameters(rank.elements)) / max(1, rank.elements.whole)
+    gathered = rank.compute_parameters(rank.root) + rank.gathered_blocks(rank.all_blocks)
+    packed = float(gathered) / max(1, rank.elements.whole)
     inner = max(rank.spec.zero.hpz, rank.spec.backend.kept_over)
     near = group_of(inner, rank.spec.parallel.tensor, network) if inner > 1 else None
     gather = again = scatter = moved = 0.0

@@ -206,6 +206,7 @@ class FsdpEngine:
         stages, copies = self._passes.group, self._passes.copies
         norm = optimizers.clip(self._parameters, spec.optimizer.clip, stages=stages, copies=copies)
         scale = self._scaler.step(self._optimizers, norm)
+        network.rescale(self._model, spec)
         for each in self._optimizers:
             each.zero_grad(set_to_none=True)
         if summed is not None:
@@ -269,6 +270,7 @@ class FsdpEngine:
             }),
             options=self._options(),
         )
+        network.rescale(self._model, self._spec)
 
     def export(self, directory: Path) -> None:
         """Write the weights, or the adapter alone, for ``transformers`` and ``peft``."""

@@ -298,13 +298,25 @@ def convert(made: Any, spec: RunSpec) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # Late: it takes a second.
 
     on_cpu = spec.hardware.device == "cpu"
-    settings = replace(Float8LinearConfig.from_recipe_name(recipe(spec)), emulate=on_cpu)
+    settings = replace(
+        Float8LinearConfig.from_recipe_name(recipe(spec)),
+        emulate=on_cpu,
+        enable_fsdp_float8_all_gather=spec.zero.quantized_weights,
+    )
     for block in blocks(made):
         convert_to_float8_training(block, config=settings)
         if on_cpu and not spec.parallel.shard:
             for module in block.modules():
                 if isinstance(module, nn.Linear):
                     module.register_forward_pre_hook(_cast)
+
+
+def rescale(made: nn.Module, spec: RunSpec) -> None:
+    """After a change of weights that are gathered in fp8: their scales, all by one exchange of the ranks."""
+    if spec.zero.quantized_weights:
+        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # Late: it takes a second.
+
+        precompute_float8_dynamic_scale_for_fsdp(made)
 
 
 def _cast(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

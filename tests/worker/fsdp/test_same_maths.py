@@ -51,6 +51,7 @@ HALF = {
 }
 FP8 = {
     "fp8": ("parallel=fsdp", "precision=fp8"),
+    "fp8_gathered": ("parallel=fsdp", "precision=fp8", "zero.quantized_weights=true", "checkpointing=full"),
     "fp8_ddp": ("parallel=ddp", "precision=fp8", "precision.recipe=rowwise", "checkpointing=full"),
     "fp8_pipeline": (
         *("parallel=fsdp_pp", "precision=fp8", "precision.recipe=rowwise_with_gw_hp"),

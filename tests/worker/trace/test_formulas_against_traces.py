@@ -89,12 +89,8 @@ _LONG = "/".join((
 ))
 """So many tokens and so few logits that what attention holds decides."""
 
-_HEAVY = "/".join((
-    "train.sequence_length=128",
-    "train.micro_batch_size=1",
-    "model.moe_intermediate_size=4096",
-    "model.vocab_size=1024",
-))
+_FEW = "/".join(("train.sequence_length=128", "train.micro_batch_size=1", "model.vocab_size=1024"))
+_HEAVY = f"{_FEW}/model.moe_intermediate_size=4096"
 """So few tokens and so large experts that gathered and reduced parameters decide."""
 
 _RELEASED = "/".join((
@@ -129,6 +125,8 @@ _FSDP = (
     *(f"llama/fsdp/fp8/{mode}/4/{_LONG}" for mode in _MODES[::2]),
     f"llama/fsdp/fp8/full/4/{_LONG}/precision.recipe=rowwise_with_gw_hp",
     f"llama/ddp/fp8/none/4/{_LONG}",
+    f"llama/fsdp/fp8/none/4/zero.quantized_weights=true/{_FEW}",
+    "llama/fsdp/fp8/full/4/zero.quantized_weights=true/hardware=cpu",
     "llama/ddp/fp8/full/4/hardware=cpu",
     "llama/ddp/fp16/full/4",
     "llama/tp+sp/bf16/none/4",
