@@ -18,6 +18,12 @@ from launcher.estimate.rank.family import Family, transformers_config
 from launcher.spec import RunSpec, edit
 
 
+def by_megatron(spec: RunSpec) -> list[str]:
+    """The way out to Megatron-LM; none where its arguments describe no model of the run's family."""
+    traits = families.of(spec.model).traits
+    return ["parallel=tp"] if traits.names is not None or traits.pattern is not None else []
+
+
 def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Models that no class computes, folders that cannot be read, adapters of layers that do not exist."""
     yield from _network(spec)

@@ -96,7 +96,8 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError(path, degree, rule, ["parallel=fsdp_tp", *back])
     if families.of(model).traits.not_linear is not None:
         rule = f"backend=fsdp cuts models of the family llama alone, and this is {model.family}"
-        yield ConfigError(path, degree, rule, [*back, "parallel=tp"])
+        ways = [*back, *(["parallel.tensor=1 parallel.sequence=false"] if spec.parallel.sequence else [])]
+        yield ConfigError(path, degree, rule, [*ways, *_models.by_megatron(spec)])
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: transformers does not repeat them"
         yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
@@ -247,14 +248,18 @@ def _precision(spec: RunSpec) -> Iterator[ConfigError]:
     products = beside_products(compute)
     parameters = meaning.parameters
     gradients = products if spec.parallel.shard else parameters
+    states = ("fp32", "the format in which bitsandbytes keeps Lion's states")
+    if spec.optimizer.name != "lion":
+        states = (parameters, "the parameters' own format")
+    reduced = ("fp32", "bf16") if spec.parallel.shard or parameters == "fp32" else ("bf16",)
     held = ("fp32",) if compute == "fp16" else ("fp32", products)
     what = "fp32, since torch divides no gradients of fp16" if compute == "fp16" else _EITHER
     wanted = {
         "parameters": (parameters, held, what),
         "gradients": (meaning.gradients, (gradients,), "the format in which backward makes them"),
         "accumulate": (meaning.accumulate, (parameters,), "the parameters' own format"),
-        "optimizer_states": (meaning.optimizer_states, (parameters,), "the parameters' own format"),
-        "reduce": (meaning.reduce, ("fp32", "bf16"), "fp32 or bf16"),
+        "optimizer_states": (meaning.optimizer_states, states[:1], states[1]),
+        "reduce": (meaning.reduce, reduced, " or ".join(reduced)),
     }
     for key, (value, legal, what) in wanted.items():
         if value not in legal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.backends import _models
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.estimate.memory.activations import content, running_blocks
@@ -38,7 +39,7 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.recipe", spec.precision.recipe, rule, [*ways, "parallel=tp"])
     if families.of(spec.model).traits.not_linear is not None:
         rule = f"this version converts linears of the family llama alone to fp8, and this is {spec.model.family}"
-        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "parallel=tp"])
+        yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", *_models.by_megatron(spec)])
     if spec.adapter.name != "none":
         rule = "this version trains no adapter beside linears in fp8"
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "adapter=none"])

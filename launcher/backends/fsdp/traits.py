@@ -121,10 +121,12 @@ def dtypes(spec: RunSpec) -> Dtypes:
     torch's optimizers keep moments, and parameters their sums of gradients, in the parameters' own format.
 
     FSDP2 casts each gathered shard (``MixedPrecisionPolicy(param_dtype)``), so its gradients arrive in that format;
-    DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients.
+    DDP runs under ``torch.autocast``, where the fp32 parameters themselves receive fp32 gradients; of parameters in the
+    compute format nothing is cast, and their gradients are reduced in it.
     """
     found = _dtypes(spec.precision, shard=spec.parallel.shard)
-    return replace(found, optimizer_states="fp32") if spec.optimizer.name == "lion" else found
+    lion = spec.optimizer.name == "lion" and spec.precision.optimizer_states is None  # bitsandbytes keeps it in fp32.
+    return replace(found, optimizer_states="fp32") if lion else found
 
 
 @lru_cache(maxsize=256)
@@ -134,5 +136,5 @@ def _dtypes(precision: PrecisionSpec, *, shard: bool) -> Dtypes:
     if compute == "fp32":
         return refined(own, precision)
     if not shard:
-        return refined(replace(own, autocast=True), precision)
+        return refined(replace(own, reduce=held, autocast=held != beside_products(compute)), precision)
     return refined(replace(own, gradients=beside_products(compute)), precision)

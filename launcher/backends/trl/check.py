@@ -107,7 +107,8 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
     for axis in _AXES:
         if (degree := getattr(spec.parallel, axis)) > 1:
             rule = f"TRL runs {', '.join(way.partition('=')[2] for way in PRESETS)}, in which {axis} is 1"
-            yield ConfigError(f"parallel.{axis}", degree, rule, [f"parallel.{axis}=1", *PRESETS])
+            back = f"parallel.{axis}=1"
+            yield ConfigError(f"parallel.{axis}", degree, rule, [back, *(f"{way} {back}" for way in PRESETS)])
             return
     if spec.parallel.name == "zero0":
         rule = "accelerate runs whole copies by DDP, which is another engine than ZeRO 0 of DeepSpeed"
@@ -132,7 +133,8 @@ def _optimizer(spec: RunSpec) -> Iterator[ConfigError]:
     optimizer, names = spec.optimizer, ("adamw", "adamw_8bit", "paged_adamw_8bit")
     if optimizer.name not in names:
         rule = f"TRL is given {', '.join(names[:-1])} or {names[-1]} in this version"
-        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={name}" for name in names[:2]])
+        kept = names[: 1 if spec.parallel.shard else 2]
+        yield ConfigError("optimizer.name", optimizer.name, rule, [f"optimizer={name}" for name in kept])
     elif optimizer.name != "adamw" and spec.parallel.shard:
         rule = "bitsandbytes steps no sharded tensors of FSDP2"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=ddp"])

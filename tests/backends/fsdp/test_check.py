@@ -35,6 +35,7 @@ from tests.support.helpers import assert_golden, make_spec
         ("precision.reduce=bf16",),
         ("precision.parameters=bf16", "precision.accumulate=bf16", "precision.optimizer_states=bf16"),
         ("precision.parameters=bf16",),
+        ("parallel=ddp", "precision.parameters=bf16", "optimizer=lion"),
         ("parallel=ddp", "backend.bucket_cap_mb=50", "backend.bucket_view=false"),
         ("backend.micro_step_sync=false",),
         ("parallel=fsdp_cp",),
@@ -107,6 +108,18 @@ def test_what_the_worker_does_is_accepted(overrides: tuple[str, ...]) -> None:
             ("precision.optimizer_states=bf16",),
             "precision.optimizer_states",
             "here it is the parameters' own format",
+            ("precision.optimizer_states=fp32",),
+        ),
+        (
+            ("parallel=ddp", "precision.parameters=bf16", "precision.reduce=fp32"),
+            "precision.reduce",
+            "here it is bf16",
+            ("precision.reduce=bf16",),
+        ),
+        (
+            ("optimizer=lion", "precision.optimizer_states=bf16"),
+            "precision.optimizer_states",
+            "here it is the format in which bitsandbytes keeps Lion's states",
             ("precision.optimizer_states=fp32",),
         ),
         (

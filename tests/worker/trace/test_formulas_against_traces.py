@@ -129,6 +129,7 @@ _FSDP = (
     "llama/fsdp/fp8/full/4/zero.quantized_weights=true/hardware=cpu",
     "llama/ddp/fp8/full/4/hardware=cpu",
     "llama/ddp/fp16/full/4",
+    "llama/ddp/bf16/none/4/precision.parameters=bf16",
     "llama/tp+sp/bf16/none/4",
     "llama/fsdp/bf16/none/64",
     *(f"llama/fsdp/{cell}/4/zero=2" for cell in ("bf16/none", "fp32/none", "bf16/full")),
