@@ -10,19 +10,9 @@ from launcher.spec import ModelSpec, RunSpec, edit
 from launcher.spec.parse import closest
 
 _ROTARY = frozenset(TYPES) - {
-    "mimo_v2_flash",
-    "bloom",
-    "codegen",
-    "gpt_bigcode",
-    "gpt_neo",
-    "gptj",
-    "granitemoehybrid",
-    "jamba",
-    "mamba2",
-    "mpt",
-    "nemotron_h",
-    "opt",
-}
+    "mimo_v2_flash", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "granitemoehybrid", "jamba", "mamba2", "mpt",
+    "nemotron_h", "opt",
+}  # fmt: skip
 _OLDER: Mapping[str, frozenset[str]] = {
     "full_attention_interval": frozenset(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")),
     "hybrid_override_pattern": frozenset(("nemotron_h",)),

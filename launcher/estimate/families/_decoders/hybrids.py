@@ -93,26 +93,21 @@ def _mimo(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
     return tuple(f"{word} {'moe' if mlp == 'sparse' else 'mlp'}" for word, mlp in zip(named, behind, strict=False))
 
 
-def _all_hybrid(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    return ("hybrid",) * layers
-
-
-def _alike(value_of: _ValueOf, layers: int) -> tuple[str, ...]:
-    return ("linear_attention",) * layers
-
-
-def _two_norms(mixer: str, second_norm: str = "post_attention_layernorm") -> dict[str, tuple[Step, ...]]:
-    """The steps of layers of a mixer, or of attention, and an MLP or experts, by their words."""
-    kinds = {"linear_attention": mixer, "full_attention": "attention"}
-    behind = {"mlp": "mlp", "moe": "experts"}
+def _pairs(first: Mapping[str, Step], norm: str = "", experts: str = "experts") -> dict[str, tuple[Step, ...]]:
+    """The steps of layers of one of these and an MLP or experts, by their words."""
     return {
-        f"{first} {second}": (
-            Step(norm="input_layernorm", kinds=(kinds[first],)),
-            Step(norm=second_norm, kinds=(behind[second],)),
-        )
-        for first in kinds
-        for second in behind
+        f"{word} {behind}": (step, Step(norm=norm or "post_attention_layernorm", kinds=(kind,)))
+        for word, step in first.items()
+        for behind, kind in (("mlp", "mlp"), ("moe", experts))
     }
+
+
+def _first(kind: str, **own: Any) -> Step:
+    return Step(norm="input_layernorm", kinds=(kind,), own=own)
+
+
+def _two_norms(mixer: str, norm: str = "") -> dict[str, tuple[Step, ...]]:
+    return _pairs({"linear_attention": _first(mixer), "full_attention": _first("attention")}, norm)
 
 
 def _one_norm(kind: str) -> tuple[Step, ...]:
@@ -140,28 +135,13 @@ _MAMBA_2: Mapping[str, str | int] = {
 }  # fmt: skip
 
 _BOTH = (Step(norm="input_layernorm", kinds=("mamba2", "attention")),)
-_NO_ROTATION: Mapping[str, Any] = {"fixed": {"position_embedding": "none"}, "head_norms": ()}
-_LLAMA_4 = {
-    f"{seen}_attention {rotated} {behind}": (
-        Step(norm="input_layernorm", kinds=("attention",), own={} if rotated == "rotated" else _NO_ROTATION),
-        Step(norm="post_attention_layernorm", kinds=("scored_experts" if behind == "moe" else "mlp",)),
-    )
-    for seen in ("chunked", "full")
-    for rotated in ("rotated", "unrotated")
-    for behind in ("moe", "mlp")
-}
-_MIMO = {
-    f"{seen}_attention {behind}": (
-        Step(
-            norm="input_layernorm",
-            kinds=("attention",),
-            own={} if seen == "full" else {"sinks": True, "keys_factor": 2},
-        ),
-        Step(norm="post_attention_layernorm", kinds=("experts" if behind == "moe" else "mlp",)),
-    )
-    for seen in ("full", "sliding")
-    for behind in ("moe", "mlp")
-}
+_UNROTATED = _first("attention", fixed={"position_embedding": "none"}, head_norms=())
+_LLAMA_4 = _pairs(
+    {f"{seen}_attention {word}": step for seen in ("chunked", "full")
+     for word, step in (("rotated", _first("attention")), ("unrotated", _UNROTATED))}, experts="scored_experts",
+)  # fmt: skip
+_SLIDING = _first("attention", sinks=True, keys_factor=2)
+_MIMO = _pairs({"full_attention": _first("attention"), "sliding_attention": _SLIDING})
 
 TYPES: dict[str, Decoder] = {
     "bamba": Decoder(
@@ -171,7 +151,8 @@ TYPES: dict[str, Decoder] = {
     ),
     "falcon_h1": Decoder(
         config="FalconH1Config", last="final_layernorm", input_bias="attention_bias", output_bias="attention_bias",
-        mlp_bias="mlp_bias", mixer="mamba", mlp="feed_forward", scaled=True, layers=_all_hybrid,
+        mlp_bias="mlp_bias", mixer="mamba", mlp="feed_forward", scaled=True,
+        layers=lambda _, layers: ("hybrid",) * layers,
         steps={"hybrid": (*_BOTH, Step(norm="pre_ff_layernorm", kinds=("mlp",)))},
         sizes={**_MAMBA_2, "inner": "mamba_d_ssm", "norm": "mamba_rms_norm", "out_bias": "projectors_bias"},
         logits_factor="lm_head_multiplier",
@@ -233,7 +214,8 @@ TYPES: dict[str, Decoder] = {
     ),
     "mamba2": Decoder(
         config="Mamba2Config", table="embeddings", last="norm_f", first="norm", inner_factor=2,
-        fixed={"position_embedding": "none"}, dropouts=(), attentions=("eager",), attends=False, layers=_alike,
+        fixed={"position_embedding": "none"}, dropouts=(), attentions=("eager",), attends=False,
+        layers=lambda _, layers: ("linear_attention",) * layers,
         steps={"linear_attention": _one_norm("mamba2")},
         sizes={
             "heads": "num_heads", "head_dim": "head_dim", "state": "state_size", "groups": "n_groups",

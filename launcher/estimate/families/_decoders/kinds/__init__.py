@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 
 from launcher.estimate.families._decoders.description import Decoder
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import Module, SavedTensor, Scans, Weight
+from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
 from launcher.spec import ModelSpec
 
 
@@ -47,6 +47,11 @@ class Kind(Protocol):
 
     def scans(self, part: Part, size: int) -> Scans:
         """The kernels of one token that multiply no weight and are not attention's, by the bytes of an element."""
+
+
+def no_scans(part: Part, size: int) -> Scans:
+    """None, but attention's own kernel."""
+    return NO_SCANS
 
 
 @cache

@@ -3,54 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values, windows
 from launcher.estimate.families._decoders.description import Decoder
-from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._decoders.kinds import Part, no_scans
 from launcher.estimate.families._transformers import _read, _saved
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "attention"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = True
+scans = no_scans
 _FP32 = 4
 _INDEX = 8  # An index is an int64.
 
 
 def weights(part: Part) -> list[Weight]:
     """Projections, sinks, and the norms of heads; a gate of the output is a second half of the queries'."""
-    return _weights(part.model, part.found)
-
-
-def readers(part: Part) -> tuple[str, ...]:
-    """The projections to queries, keys and values."""
-    return part.found.inputs
-
-
-def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
-    masked = windows.is_masked(part.model, part.layer, engine)
-    return of_decoder(part.model, part.found, engine, masked=masked)
-
-
-def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
-    size = engine.size * sum(_widths(part.model, part.found))
-    return [_saved("gradients of attention", size, "tensor", "attention")]
-
-
-def scans(part: Part, size: int) -> Scans:
-    """None but attention's own kernel."""
-    return NO_SCANS
-
-
-def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
+    model, found = part.model, part.found
     hidden, (queries, keys, inner, output) = model.hidden_size, _widths(model, found)
     first = 2 * queries if found.gated_output else queries
     sizes = (first, keys, inner) if len(found.inputs) > 1 else (first + keys + inner,)
@@ -64,17 +39,36 @@ def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
     return rows + (_weights_of_norms(model, found) if values.norms_of_heads(model, found) else [])
 
 
-class _Widths(NamedTuple):
-    queries: int
-    keys: int
-    values: int
-    output: int
+def readers(part: Part) -> tuple[str, ...]:
+    """The projections to queries, keys and values."""
+    return part.found.inputs
 
 
-def _widths(model: ModelSpec, found: Decoder) -> _Widths:
-    """The widths of all heads together."""
+def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
+    model, found, masked = part.model, part.found, windows.is_masked(part.model, part.layer, engine)
+    size = engine.size * _widths(model, found)[-1]
+    rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
+    rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
+    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
+    rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
+    if engine.attention_copy or (found.joins_queries and not engine.scores):
+        rows.append(_read("output for its projection", size, "tensor", "core_attention", (found.output,)))
+    if found.gated_output:
+        rows += _gated(model, found, engine)
+    return [*rows, *_transformers.dropout(model, engine)]
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients of the output and of queries, keys and values, whose saved tensors are there until all are made."""
+    size = engine.size * sum(_widths(part.model, part.found))
+    return [_saved("gradients of attention", size, "tensor", "attention")]
+
+
+def _widths(model: ModelSpec, found: Decoder) -> tuple[int, int, int, int]:
+    """The widths of all heads together, of queries, keys, values and the output."""
     value, heads = values.count(model, found.value_width) or model.head_size, found.keys_factor * model.key_value_heads
-    return _Widths(model.query_size, heads * model.head_size, heads * value, model.num_attention_heads * value)
+    return model.query_size, heads * model.head_size, heads * value, model.num_attention_heads * value
 
 
 def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
@@ -90,20 +84,6 @@ def _weights_of_norms(model: ModelSpec, found: Decoder) -> list[Weight]:
             shape = (size,)
         rows += [Weight(name=f"{found.attention}.{each}.{part}", shape=shape) for each in names for part in parts]
     return rows
-
-
-def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits, masked: bool) -> list[SavedTensor]:
-    """Queries, keys and values, the norms of heads, the scores or their log-sum-exp, and the output."""
-    size = engine.size * _widths(model, found).output
-    rows = _head_norms(model, found, engine) if values.norms_of_heads(model, found) else []
-    rows += _inputs(model, found, engine, masked) + _scores(model, found, engine)
-    output = _saved("attention output", size, "tensor", "core_attention", kept_by_selective=not engine.scores)
-    rows.append(replace(output, readers=(found.output,), only_readers=engine.scores))
-    if engine.attention_copy or (found.joins_queries and not engine.scores):
-        rows.append(_read("output for its projection", size, "tensor", "core_attention", (found.output,)))
-    if found.gated_output:
-        rows += _gated(model, found, engine)
-    return [*rows, *_transformers.dropout(model, engine)]
 
 
 def _gated(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:

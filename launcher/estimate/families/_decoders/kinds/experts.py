@@ -7,17 +7,18 @@ from dataclasses import replace
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Experts
-from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._decoders.kinds import Part, no_scans
 from launcher.estimate.families._transformers import _read, _saved
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "experts"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
+scans = no_scans
 _FP32 = 4
 
 
@@ -75,11 +76,6 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     if not experts.shared_first and (shared := beside(part, engine)):
         freed = sum(row.bytes for row in shared) - engine.size * model.hidden_size
     return [_saved("gradients of the experts", max(inside, outputs) - max(freed, 0), "token", "mlp")]
-
-
-def scans(part: Part, size: int) -> Scans:
-    """None."""
-    return NO_SCANS
 
 
 def _described(part: Part) -> Experts:

@@ -7,18 +7,19 @@ from dataclasses import replace
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import values
 from launcher.estimate.families._decoders.description import Decoder
-from launcher.estimate.families._decoders.kinds import Part
+from launcher.estimate.families._decoders.kinds import Part, no_scans
 from launcher.estimate.families._hugging_face import ACTIVATIONS
 from launcher.estimate.families._transformers import _read, _saved
 from launcher.estimate.families._weights import linear
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans, Weight
+from launcher.estimate.rank.tensors import Module, SavedTensor, Weight
 from launcher.spec import ModelSpec
 
 MODULE: Module = "mlp"
 PACKAGES: tuple[str, ...] = ()
 UNWRAPPED: tuple[str, ...] = ()
 ATTENDS = False
+scans = no_scans
 _INSIDE = {"relu": 0, "gelu_new": 4, "xielu": 4}
 """Tensors that an activation saves besides its output, where it is not its input alone."""
 
@@ -28,7 +29,14 @@ _GRADIENTS = {"gelu": 1, "gelu_pytorch_tanh": 1, "relu": 1, "relu2": 3}
 
 def weights(part: Part) -> list[Weight]:
     """Its linears, and the learned numbers of its activation."""
-    return _weights(part.model, part.found)
+    model, found = part.model, part.found
+    hidden, width, bias = model.hidden_size, width_of(model, found), values.flag(model, found.mlp_bias)
+    inside = f"{found.mlp}." if found.mlp else ""
+    rows = linear(f"{inside}{found.gate}", width, hidden, bias=bias) if found.gate else []
+    inner = 2 * width if found.gated and not found.gate else width
+    rows += linear(f"{inside}{found.up}", inner, hidden, bias=bias)
+    rows += linear(f"{inside}{found.down}", hidden, width, bias=bias, rows=False)
+    return rows + [Weight(name=f"{inside}{name}", shape=(1,)) for name in found.activation_weights]
 
 
 def readers(part: Part) -> tuple[str, ...]:
@@ -39,45 +47,7 @@ def readers(part: Part) -> tuple[str, ...]:
 
 def saved(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     """Gate, up, activation and product; without a gate, tensors that the activation saves, and its output."""
-    return of_decoder(part.model, part.found, engine)
-
-
-def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
-    """Gradients of its width: two, one where the activation's gradient needs its input alone, three of a square."""
-    model = part.model
-    count = 2 if part.found.gated else _GRADIENTS.get(activation(model), 2)
-    return [_saved("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
-
-
-def scans(part: Part, size: int) -> Scans:
-    """None."""
-    return NO_SCANS
-
-
-def width_of(model: ModelSpec, found: Decoder) -> int:
-    """Its width."""
-    return values.count(model, found.mlp_width) or model.intermediate_size
-
-
-def activation(model: ModelSpec) -> str:
-    """The activation by the name that transformers has for it."""
-    key = values.their_key(model.model_type, "hidden_act")
-    ours = ACTIVATIONS.get(model.hidden_act, model.hidden_act)
-    return str(model.extra.get(key, ours)) if key else ours
-
-
-def _weights(model: ModelSpec, found: Decoder) -> list[Weight]:
-    hidden, width, bias = model.hidden_size, width_of(model, found), values.flag(model, found.mlp_bias)
-    inside = f"{found.mlp}." if found.mlp else ""
-    rows = linear(f"{inside}{found.gate}", width, hidden, bias=bias) if found.gate else []
-    inner = 2 * width if found.gated and not found.gate else width
-    rows += linear(f"{inside}{found.up}", inner, hidden, bias=bias)
-    rows += linear(f"{inside}{found.down}", hidden, width, bias=bias, rows=False)
-    return rows + [Weight(name=f"{inside}{name}", shape=(1,)) for name in found.activation_weights]
-
-
-def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[SavedTensor]:
-    """Gate, up, activation and product; without a gate, tensors that the activation saves, and its output."""
+    model, found = part.model, part.found
     one, name = engine.size * width_of(model, found), activation(model)
     if found.gated:
         rows = [
@@ -98,3 +68,22 @@ def of_decoder(model: ModelSpec, found: Decoder, engine: EngineTraits) -> list[S
         more = [_saved("inside the activation", (inside - 1) * one, "tensor", "mlp")] if inside > 1 else []
         rows = [first, *more, output]
     return rows + _transformers.dropout(model, engine)
+
+
+def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
+    """Gradients of its width: two, one where the activation's gradient needs its input alone, three of a square."""
+    model = part.model
+    count = 2 if part.found.gated else _GRADIENTS.get(activation(model), 2)
+    return [_saved("gradients of the MLP", count * engine.size * width_of(model, part.found), "tensor", "mlp")]
+
+
+def width_of(model: ModelSpec, found: Decoder) -> int:
+    """Its width."""
+    return values.count(model, found.mlp_width) or model.intermediate_size
+
+
+def activation(model: ModelSpec) -> str:
+    """The activation by the name that transformers has for it."""
+    key = values.their_key(model.model_type, "hidden_act")
+    ours = ACTIVATIONS.get(model.hidden_act, model.hidden_act)
+    return str(model.extra.get(key, ours)) if key else ours

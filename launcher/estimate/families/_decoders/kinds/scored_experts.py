@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.estimate.families._decoders.kinds import Part, experts
+from launcher.estimate.families._decoders.kinds import Part, experts, no_scans
 from launcher.estimate.families._transformers import _read, _saved
 from launcher.estimate.rank.engine import EngineTraits
-from launcher.estimate.rank.tensors import NO_SCANS, Module, SavedTensor, Scans
+from launcher.estimate.rank.tensors import Module, SavedTensor
 
 MODULE: Module = "experts"
-PACKAGES: tuple[str, ...] = ()
-UNWRAPPED: tuple[str, ...] = ()
+PACKAGES, UNWRAPPED = experts.PACKAGES, experts.UNWRAPPED
 ATTENDS = False
+scans = no_scans
 _FP32 = 4
 _INDEX = 8  # An expert choice is an int64.
 weights = experts.weights
@@ -47,8 +47,3 @@ def gradients(part: Part, engine: EngineTraits) -> list[SavedTensor]:
     model = part.model
     inside = 2 * engine.size * model.num_experts * model.moe_intermediate_size
     return [_saved("gradients of the experts", inside, "token", "mlp")]
-
-
-def scans(part: Part, size: int) -> Scans:
-    """None."""
-    return NO_SCANS
