@@ -17,6 +17,7 @@ from launcher.base import registry
 from launcher.base.errors import ConfigError
 from launcher.base.frozen import dataclass
 from launcher.spec import RunSpec, edit
+from launcher.spec.model import OF_ENGINES
 
 type Test = Callable[[RunSpec], bool]
 
@@ -90,16 +91,6 @@ _MOE = {
 _MLA = {
     "model.q_lora_rank": 0, "model.qk_nope_head_dim": 0, "model.qk_rope_head_dim": 0, "model.v_head_dim": 0,
 }  # fmt: skip
-_OF_ENGINES: dict[str, object] = {
-    "parallel.shard": False, "parallel.async_tensor": False, "backend.reshard_after_forward": None,
-    "backend.micro_step_sync": True,
-    "backend.bucket_view": True, "backend.bucket_cap_mb": 25.0, "zero.reduce_bucket_size": 500_000_000,
-    "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None, "zero.prefetch_bucket_size": 50_000_000,
-    "zero.max_live_parameters": 1_000_000_000, "zero.max_reuse_distance": 1_000_000_000,
-    "zero.param_persistence_threshold": 100_000, "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1,
-    "zero.quantized_weights": False, "zero.quantized_gradients": False, "zero.gather_16bit_weights_on_save": False,
-    "backend.path": None, "model.mtp_layers": 0, "parallel.layout": (), "train.cuda_graphs": "none",
-}  # fmt: skip
 _VARIANTS: dict[str, object] = {
     "adapter.dora": False, "adapter.rslora": False, "adapter.lora_plus": None, "adapter.modules_to_save": (),
 }  # fmt: skip
@@ -128,7 +119,7 @@ REFUSED: tuple[Row, ...] = (
            lambda spec: spec.cluster.container != "none", "cluster.container=apptainer", "by a container"),
     *_rows(_MOE, lambda spec: spec.model.num_experts > 0, "model.num_experts=8", "where the model has experts"),
     *_rows(_MLA, lambda spec: spec.model.kv_lora_rank > 0, "model.kv_lora_rank=512", "by multi-head latent attention"),
-    *(OfAnEngine(path, neutral) for path, neutral in _OF_ENGINES.items()),
+    *(OfAnEngine(path, neutral) for path, neutral in OF_ENGINES.items()),
     *_rows(_VARIANTS, lambda spec: spec.adapter.name != "none", "adapter=lora", "by an adapter"),
     *_rows({"zero.nvme_path": None},
            _offloads_to_nvme, "zero.offload_optimizer=nvme", "where something is offloaded to NVMe"),

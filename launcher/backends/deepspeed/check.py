@@ -17,18 +17,14 @@ from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
+from launcher.spec.model import OF_ENGINES
 
 _AXES = {"context": "cp", "expert": "ep", "replicate": "hsdp"}
 """The axes that this backend's worker does not drive yet, and the preset that has each."""
 
-_STAGE_3 = {
-    "zero.prefetch_bucket_size": 50_000_000,
-    "zero.max_live_parameters": 1_000_000_000,
-    "zero.max_reuse_distance": 1_000_000_000,
-    "zero.param_persistence_threshold": 100_000,
-    "zero.sub_group_size": 1_000_000_000,
-}
-"""Keys that DeepSpeed reads at stage 3 alone, with its defaults (runtime/zero/config.py)."""
+_STAGE_3 = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "param_persistence_threshold",
+            "sub_group_size")  # fmt: skip
+"""Keys of ``zero`` that DeepSpeed reads at stage 3 alone (runtime/zero/config.py)."""
 
 _NOT_IN_STAGES: dict[str, tuple[object, str]] = {
     "parallel.tensor": (1, "its grid of ranks has no axis for AutoTP's"),
@@ -67,8 +63,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
     if zero.stage < 3:
-        for path, neutral in _STAGE_3.items():
-            if edit.value_at(spec, path) != neutral:
+        for path in (f"zero.{key}" for key in _STAGE_3):
+            if edit.value_at(spec, path) != (neutral := OF_ENGINES[path]):
                 rule = f"DeepSpeed reads it at stage 3 alone, and this is stage {zero.stage}"
                 yield ConfigError(path, edit.value_at(spec, path), rule, ["zero=3", edit.override(path, neutral)])
     if spec.hardware.device == "cuda" and not optimizer.is_torch(spec):

@@ -17,6 +17,7 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
+from launcher.spec.model import OF_ENGINES
 from launcher.spec.values import beside_products
 
 _EITHER = "the format of the parameters or of the computation"
@@ -26,9 +27,8 @@ _ON_THE_DEVICE = {
     "adafactor": "it gathers each matrix from the ranks",
     "paged_adamw_8bit": "bitsandbytes pages states of parameters that are there",
 }
-_DDP_ALONE: dict[str, object] = {"backend.bucket_view": True, "backend.bucket_cap_mb": 25.0}
-_SHARDED_ALONE: dict[str, object] = {"backend.reshard_after_forward": None, "backend.micro_step_sync": True}
-"""Settings of one of the two engines, with the values at which they ask for nothing (conf/backend/_base.yaml)."""
+_DDP_ALONE = ("backend.bucket_view", "backend.bucket_cap_mb")
+_SHARDED_ALONE = ("backend.reshard_after_forward", "backend.micro_step_sync")  # Settings of one of the two engines.
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -233,9 +233,8 @@ def _engine(spec: RunSpec) -> Iterator[ConfigError]:
     idle, owner, way = (_DDP_ALONE, "DDP", "parallel=ddp")
     if not spec.parallel.shard:
         idle, owner, way = (_SHARDED_ALONE, "FSDP2", "parallel=fsdp")
-    for path, neutral in idle.items():
-        value = edit.value_at(spec, path)
-        if value != neutral:
+    for path in idle:
+        if (value := edit.value_at(spec, path)) != (neutral := OF_ENGINES[path]):
             yield ConfigError(path, value, f"it is read by {owner} alone", [way, edit.override(path, neutral)])
     if given := _shared.given(spec.backend.extra):
         rule = "FSDP2 and DDP have no further settings to hand over"

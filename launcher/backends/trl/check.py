@@ -15,6 +15,7 @@ from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec import RunSpec, edit
+from launcher.spec.model import OF_ENGINES
 
 PRESETS = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero2", "parallel=zero3")
 """The layouts that accelerate drives here."""
@@ -168,20 +169,10 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
             rule, path = "DeepSpeed reduces gradients as zero.stage says", "backend.micro_step_sync"
             yield ConfigError(path, False, rule, [f"{path}=true", "parallel=fsdp"])
         return
-    for path, neutral in _ZERO_DEFAULTS.items():
-        if (value := edit.value_at(spec, path)) != neutral:
+    for path, neutral in OF_ENGINES.items():
+        if path.startswith("zero.") and (value := edit.value_at(spec, path)) != neutral:
             rule = "DeepSpeed reads it, and this preset is another engine's"
             yield ConfigError(path, value, rule, ["parallel=zero3", edit.override(path, neutral)])
-
-
-_ZERO_DEFAULTS: dict[str, object] = {
-    "zero.reduce_bucket_size": 500_000_000, "zero.allgather_bucket_size": 500_000_000, "zero.overlap_comm": None,
-    "zero.prefetch_bucket_size": 50_000_000, "zero.max_live_parameters": 1_000_000_000,
-    "zero.max_reuse_distance": 1_000_000_000, "zero.param_persistence_threshold": 100_000,
-    "zero.sub_group_size": 1_000_000_000, "zero.hpz": 1, "zero.quantized_weights": False,
-    "zero.quantized_gradients": False, "zero.gather_16bit_weights_on_save": False,
-}  # fmt: skip
-"""The defaults of conf/zero/_base.yaml, as in ``launcher.rules.dependencies``."""
 
 
 def _task(spec: RunSpec) -> Iterator[ConfigError]:

@@ -42,12 +42,10 @@ class Backend(Protocol):
     @abstractmethod
     def dtypes(self, spec: RunSpec) -> Dtypes:
         """Its meaning of ``precision=``, format by format."""
-        ...
 
     @abstractmethod
     def engine(self, spec: RunSpec) -> EngineTraits:
         """The implementation that runs."""
-        ...
 
     def execution(self, spec: RunSpec) -> Execution | None:
         """The way in which it executes a step; None where nothing is known of that, and so of its speed."""
