@@ -43,8 +43,7 @@ def printed(expression: str, name: Callable[[str], str]) -> str:
 
 @cache
 def _compiled(expression: str) -> Callable[..., Any]:
-    names = {*compile(expression, "formula", "eval").co_names} - _FUNCTIONS.keys()  # Sooner than by names_in.
-    function: Callable[..., Any] = eval(f"lambda {', '.join(sorted(names))}: {expression}", _FUNCTIONS)
+    function: Callable[..., Any] = eval(f"lambda {', '.join(sorted(names_in(expression)))}: {expression}", _FUNCTIONS)
     return function
 
 
