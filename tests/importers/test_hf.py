@@ -83,6 +83,7 @@ def test_what_changes_the_model_and_has_no_setting_is_left_out_and_matters() -> 
     odd = LLAMA3_8B | {"attention_dropout": 0.1, "layer_types": ["full_attention", "sliding_attention"]}
     assert that_matters(odd) == ["attention_dropout", "layer_types"]
     assert that_matters(LLAMA3_8B | {"layer_types": ["full_attention"]}) == []
+    assert that_matters({"model_type": "deepseek_v32", "layer_types": ["indexed_attention"] * 61}) == []
 
 
 def test_a_key_that_the_class_does_not_read_changes_nothing_unless_code_beside_it_may_read_it() -> None:

@@ -224,7 +224,7 @@ def _other_code(config: Config) -> bool:
 
 def _is_harmless(key: str, value: object) -> bool:
     if key == "layer_types" and isinstance(value, list):
-        return all(kind == "full_attention" for kind in value)
+        return all(kind in ("full_attention", "indexed_attention") for kind in value)  # The second is DeepSeek-V3.2's.
     return key in keys.HARMLESS and any(value == harmless for harmless in keys.HARMLESS[key])
 
 
