@@ -126,12 +126,19 @@ def _document(
 ) -> JsonObject:
     each, hours, most = chosen.price_per_gpu_hour, chosen.gpu_hours, chosen.most_gpu_hours
     content: JsonObject = {
-        "id": None if directory is None else directory.name, "directory": None if directory is None else str(directory),
-        "steps": chosen.steps, "time_limit_min": chosen.time_limit_min, "gpu_hours": hours, "most_gpu_hours": most,
+        "id": None if directory is None else directory.name,
+        "directory": None if directory is None else str(directory),
+        "steps": chosen.steps,
+        "time_limit_min": chosen.time_limit_min,
+        "gpu_hours": hours,
+        "most_gpu_hours": most,
         "price": None if each is None or hours is None else hours * each,
-        "most_price": None if each is None else most * each, "words": list(chosen.words),
-        "left_out": list(chosen.left_out), "points": list(rows), "sbatch": sbatch,
-    }  # fmt: skip
+        "most_price": None if each is None else most * each,
+        "words": list(chosen.words),
+        "left_out": list(chosen.left_out),
+        "points": list(rows),
+        "sbatch": sbatch,
+    }
     return {"schema": 1, "measurement": content}
 
 
@@ -231,12 +238,17 @@ def results_document(found: Results, recipe: Path | None) -> JsonObject:
     """The document of ``launch plan --results --json``."""
     record = found.record
     content = {
-        "id": found.directory.name, "directory": str(found.directory), "question": record.question,
-        "training": record.training, "steps": record.steps, "machine": record.machine,
-        "versions": asdict(record.versions), "open": found.waits,
+        "id": found.directory.name,
+        "directory": str(found.directory),
+        "question": record.question,
+        "training": record.training,
+        "steps": record.steps,
+        "machine": record.machine,
+        "versions": asdict(record.versions),
+        "open": found.waits,
         "points": [row.as_dict(place) for place, row in _ranked(found)],
         "recipe": None if recipe is None else {"path": str(recipe), "use": f"launch recipe={recipe.stem}"},
-    }  # fmt: skip
+    }
     return {"schema": 1, "measurement": content}
 
 

@@ -174,12 +174,19 @@ def _on_one_gpu(spec: RunSpec, request: Request) -> RunSpec:
     cluster, minutes = spec.cluster, math.ceil(request.minutes) + _START_MIN
     share = max(1, (cluster.cpus_per_node or 0) // cluster.gpus_per_node)
     settings: dict[str, object] = {
-        "cluster.nodes": 1, "cluster.gpus_per_node": 1,
-        "cluster.cpus_per_node": None if cluster.cpus_per_node is None else share, "cluster.memory": _memory(spec),
-        "cluster.time_limit_min": min(minutes, cluster.time_limit_min or minutes), "cluster.requeues": 0,
-        "cluster.probe": False, "run.name": None, "run.directory": None, **SYNTHETIC, "save.load": None,
+        "cluster.nodes": 1,
+        "cluster.gpus_per_node": 1,
+        "cluster.cpus_per_node": None if cluster.cpus_per_node is None else share,
+        "cluster.memory": _memory(spec),
+        "cluster.time_limit_min": min(minutes, cluster.time_limit_min or minutes),
+        "cluster.requeues": 0,
+        "cluster.probe": False,
+        "run.name": None,
+        "run.directory": None,
+        **SYNTHETIC,
+        "save.load": None,
         "tracking.kind": "none",
-    }  # fmt: skip
+    }
     return changed_at(spec, settings)
 
 

@@ -19,8 +19,12 @@ type Value = int | Fraction
 
 _FUNCTIONS: dict[str, object] = {"max": max, "min": min, "ceil": ceil}
 _OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "x", ast.Div: "/", ast.FloorDiv: "//",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "x",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+}
 
 
 def evaluated[T: (Value, float)](expression: str, values: Mapping[str, T]) -> T:

@@ -19,8 +19,11 @@ from launcher.spec.parse import to_dict
 
 _NAMED_BY = {
     **dict.fromkeys(("model", "parallel", "precision", "optimizer", "adapter", "hardware"), "name"),
-    **dict.fromkeys(("cluster", "tracking"), "kind"), "checkpointing": "mode", "data": "source", "zero": "stage",
-}  # fmt: skip
+    **dict.fromkeys(("cluster", "tracking"), "kind"),
+    "checkpointing": "mode",
+    "data": "source",
+    "zero": "stage",
+}
 """The key of a group that holds the name of the option that was chosen, where one was."""
 
 _NOT_REPEATED = ("run", "sweep", "hardware")

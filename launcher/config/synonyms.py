@@ -18,9 +18,13 @@ from launcher.base.errors import ConfigError, ConfigErrors
 from launcher.base.units import seconds_of
 
 OPTIONS = {
-    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")}, "plot": "--plot FILE.png",
-    "explain": "--explain activations", "points": "--points FILE.jsonl", "trace": "--engine trace", "multirun": "-m",
-}  # fmt: skip
+    **{word: f"--{word}" for word in ("json", "force", "debug", "trust", "help")},
+    "plot": "--plot FILE.png",
+    "explain": "--explain activations",
+    "points": "--points FILE.jsonl",
+    "trace": "--engine trace",
+    "multirun": "-m",
+}
 """Options that people type as words."""
 
 ABSENT = dict.fromkeys(

@@ -35,10 +35,12 @@ _SHAPES = (
 )
 
 _ROLES = {
-    "system": "system", "developer": "developer", **dict.fromkeys(("user", "human"), "user"),
+    "system": "system",
+    "developer": "developer",
+    **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
-}  # fmt: skip
+}
 """A role as data sets write it, and as chat templates do."""
 
 _ASSISTANT = "assistant"

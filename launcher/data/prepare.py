@@ -142,12 +142,19 @@ def _make(data: DataSpec, path: Path, digest: str, tell: Tell) -> TokenFolder:
                 parts.append((writer.tokens, progress.documents))
         tell(progress)
         facts = {
-            "dtype": writer.dtype, "tokens": progress.tokens, "documents": progress.documents,
-            "text_bytes": progress.text_bytes, "marked": writer.marked, "digest": digest, "sha256": writer.sha256,
-            "left_out": dict(progress.left_out), **({"bad_rows": progress.bad.as_dict()} if progress.bad.skips else {}),
-            "seconds": round(time.monotonic() - began, 3), **({"parts": parts} if len(parts) > 1 else {}),
+            "dtype": writer.dtype,
+            "tokens": progress.tokens,
+            "documents": progress.documents,
+            "text_bytes": progress.text_bytes,
+            "marked": writer.marked,
+            "digest": digest,
+            "sha256": writer.sha256,
+            "left_out": dict(progress.left_out),
+            **({"bad_rows": progress.bad.as_dict()} if progress.bad.skips else {}),
+            "seconds": round(time.monotonic() - began, 3),
+            **({"parts": parts} if len(parts) > 1 else {}),
             "made_of": {"path": data.path, "tokenizer": data.tokenizer, **token_folder.settings(data)},
-        }  # fmt: skip
+        }
         write_atomically(partial / META, facts)
         return _finish(partial, path)
     finally:

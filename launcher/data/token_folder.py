@@ -142,9 +142,12 @@ def root_here(environment: Mapping[str, str], working: Path) -> Path:
 
 
 _FACTS: Mapping[str, Any] = {
-    **dict.fromkeys(("dtype", "digest"), str), **dict.fromkeys(("tokens", "documents", "text_bytes"), int),
-    "marked": bool, "left_out": Mapping[str, int], "sha256": str | None,
-}  # fmt: skip
+    **dict.fromkeys(("dtype", "digest"), str),
+    **dict.fromkeys(("tokens", "documents", "text_bytes"), int),
+    "marked": bool,
+    "left_out": Mapping[str, int],
+    "sha256": str | None,
+}
 """Types of the facts in ``meta.json``, by which a folder is known to be whole."""
 
 

@@ -115,15 +115,20 @@ def _data_set(reading: Reading, place: str, block: str) -> list[_fine_tuning.Dat
     column = value(f"{place}.text_column") or value(f"{place}.field") if pretrains else value(f"{place}.field_messages")
     split = _shard(reading, place)
     said = {
-        "config": value(f"{place}.name"), "split": split if split != "train" else None,
+        "config": value(f"{place}.name"),
+        "split": split if split != "train" else None,
         "revision": value(f"{place}.revision"),
         "column": None if column in ("text", "messages", "conversations") else column,
         "weight": value(f"{place}.weight"),
-    }  # fmt: skip
+    }
     names = {
-        "path", "name", "split", "revision", "weight",
+        "path",
+        "name",
+        "split",
+        "revision",
+        "weight",
         *(("text_column", "field") if pretrains else ("field_messages",)),
-    }  # fmt: skip
+    }
     keys = [f"{place}.{name}" for name in names if value(f"{place}.{name}") is not None]
     if (value(f"{place}.data_files") is not None and value(f"{place}.path") is None) or path != value(f"{place}.path"):
         keys.append(f"{place}.data_files")
@@ -171,8 +176,11 @@ def _format(reading: Reading, place: str) -> str | None:
     whole, system = value("format"), value("system_format") or "{system}"
     if not known or not whole or value("system_prompt") or value("field"):
         return None
-    said = {"{instruction}": "{{ message.instruction or message.content }}", "{input}": "{{ message.input }}",
-            "{system}": "{{ message.content }}"}  # fmt: skip  # noqa: RUF027
+    said = {
+        "{instruction}": "{{ message.instruction or message.content }}",
+        "{input}": "{{ message.input }}",
+        "{system}": "{{ message.content }}",  # noqa: RUF027
+    }
     parts = [system, whole, value("no_input_format") or whole]
     for column, written in said.items():
         parts = [part.replace(column, written) for part in parts]
@@ -182,9 +190,14 @@ def _format(reading: Reading, place: str) -> str | None:
     system, whole, short = (f"{{{{ '' }}}}{part}{{{{ '' }}}}" for part in lines)  # So that no tag trims them.
     return (
         "{{ bos_token or '' }}{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}"
-        "{{ message.content + (eos_token or '') }}{% endgeneration %}{% elif message.role == 'system' %}" + system
-        + "{% elif message.input %}" + whole + "{% else %}" + short + "{% endif %}{% endfor %}"
-    )  # fmt: skip
+        "{{ message.content + (eos_token or '') }}{% endgeneration %}{% elif message.role == 'system' %}"
+        + system
+        + "{% elif message.input %}"
+        + whole
+        + "{% else %}"
+        + short
+        + "{% endif %}{% endfor %}"
+    )
 
 
 def _type(reading: Reading, place: str, kind: object) -> None:

@@ -89,8 +89,14 @@ def _annealed(content: JsonObject) -> dict[str, Any]:
     if isinstance(schedule, dict) and schedule.get("class") == found["class"]:
         content["scheduler"] = {key: each for key, each in schedule.items() if key not in (*_OF_ADAM, "class")}
     lowest = _trainer.times(0.1, found["max_lr"] if isinstance(found.get("max_lr"), float) else 1e-4)
-    return {"optimizer.lr": 1e-4, "optimizer.min_lr": lowest, "optimizer.warmup_steps": 2000,
-            "optimizer.schedule": "cosine", "optimizer.weight_decay": 0.033, "zero": "1"}  # fmt: skip
+    return {
+        "optimizer.lr": 1e-4,
+        "optimizer.min_lr": lowest,
+        "optimizer.warmup_steps": 2000,
+        "optimizer.schedule": "cosine",
+        "optimizer.weight_decay": 0.033,
+        "zero": "1",
+    }
 
 
 _ANNEALED = "distributed_fused_adam_with_cosine_annealing"
@@ -278,9 +284,11 @@ def _states(reading: Reading, key: str) -> None:
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _STATES = {
-    "main_grads_dtype": "precision.gradients", "main_params_dtype": "precision.master",
-    "exp_avg_dtype": "precision.optimizer_states", "exp_avg_sq_dtype": "precision.optimizer_states",
-}  # fmt: skip
+    "main_grads_dtype": "precision.gradients",
+    "main_params_dtype": "precision.master",
+    "exp_avg_dtype": "precision.optimizer_states",
+    "exp_avg_sq_dtype": "precision.optimizer_states",
+}
 
 
 def _starts(reading: Reading, key: str) -> None:

@@ -125,10 +125,11 @@ def _data_sets(reading: Reading) -> None:
     sets = []
     for each in hubs:
         said = {
-            "path": each, "split": splits if isinstance(splits, str) and splits != "train" else None,
+            "path": each,
+            "split": splits if isinstance(splits, str) and splits != "train" else None,
             "config": reading.value(f"{block}.dataset.hf_dataset_config_name"),
             "column": reading.value(f"{block}.dataset.text_column_name"),
-        }  # fmt: skip
+        }
         keys = tuple(f"{block}.dataset.{name}" for name in names)
         source = _fine_tuning.source_of(each, chat=False)
         sets.append(_fine_tuning.DataSet(keys=keys, source=source, said=said))

@@ -66,8 +66,9 @@ def _sections(found: JsonObject) -> JsonObject:
     content: JsonObject = {key: value for key, value in found.items() if key != "class"}
     if isinstance(spec, dict):
         content["model"] = {
-            "flavor": spec.get("0"), **{key: value for key, value in spec.items() if key not in ("0", "class")},
-        }  # fmt: skip
+            "flavor": spec.get("0"),
+            **{key: value for key, value in spec.items() if key not in ("0", "class")},
+        }
     container = content.pop("model_converters", None)  # Of 0.2's later main branch.
     if isinstance(container, dict):
         content.setdefault("model", {})["converters"] = container.get("converters")
@@ -288,9 +289,10 @@ def _schedule(reading: Reading) -> None:
         decay = max(1, round(steps * ratio)) if ratio is not None else max(1, steps - warmup)
         decay = min(decay, max(1, steps - warmup))
         said = {
-            "optimizer.schedule": "wsd", "optimizer.wsd_decay_steps": decay,
+            "optimizer.schedule": "wsd",
+            "optimizer.wsd_decay_steps": decay,
             "optimizer.wsd_decay": _DECAYS.get(kind, "linear"),
-        }  # fmt: skip
+        }
     reading.settings |= said
     for key in keys:
         reading.ledger.say(key, *said)

@@ -131,10 +131,12 @@ def _set(reading: Reading, place: str) -> _fine_tuning.DataSet | None:
         return None
     split, own = reading.value(f"{place}.split"), reading.value(f"{place}.column")
     said = {
-        "path": path, "template": _alpaca(reading) if "data.template" in known else None,
+        "path": path,
+        "template": _alpaca(reading) if "data.template" in known else None,
         "column": own or reading.value(f"{place}.conversation_column") or known.get("data.column"),
-        "split": None if split == "train" else split, "config": reading.value(f"{place}.name"),
-    }  # fmt: skip
+        "split": None if split == "train" else split,
+        "config": reading.value(f"{place}.name"),
+    }
     source = "text" if known["data"] == "huggingface" and path == files else known["data"]
     reading.idle("what a row holds is found by its content", f"{place}.conversation_style", f"{place}.filter_fn")
     names = ("_component_", "source", "data_files", "split", "column", "conversation_column", "train_on_input", "name")

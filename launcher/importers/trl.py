@@ -24,10 +24,12 @@ _OF_TASKS: Mapping[str, str] = {
     key: task
     for task, keys in (
         ("grpo", "num_generations max_completion_length use_vllm reward_funcs reward_model_name_or_path"),
-        ("kto", "desirable_weight undesirable_weight"), ("reward", "center_rewards_coefficient"),
+        ("kto", "desirable_weight undesirable_weight"),
+        ("reward", "center_rewards_coefficient"),
         ("dpo", "precompute_ref_log_probs ld_alpha rpo_alpha beta max_prompt_length"),
-    ) for key in keys.split()
-}  # fmt: skip
+    )
+    for key in keys.split()
+}
 """Keys that only one task has; the first that is there decides."""
 
 _CLASSES = dict(zip(("SFTConfig", "DPOConfig", "KTOConfig", "RewardConfig", "GRPOConfig"), _TASKS, strict=True))

@@ -34,10 +34,20 @@ def command(spec: RunSpec, python: str, program: Sequence[str], arguments: Seque
     """
     module = ("-m",) if program[0] == "-m" else ()
     return (
-        python, "-P", "-m", "torch.distributed.run", *_rendezvous(spec),
-        f"--nproc-per-node={spec.cluster.gpus_per_node}", "--max-restarts=0", f"--log-dir={RUN}/logs/ranks",
-        "--redirects=3", *module, "--", program[-1], *arguments,
-    )  # fmt: skip
+        python,
+        "-P",
+        "-m",
+        "torch.distributed.run",
+        *_rendezvous(spec),
+        f"--nproc-per-node={spec.cluster.gpus_per_node}",
+        "--max-restarts=0",
+        f"--log-dir={RUN}/logs/ranks",
+        "--redirects=3",
+        *module,
+        "--",
+        program[-1],
+        *arguments,
+    )
 
 
 def environment(argv: Sequence[str]) -> dict[str, str]:

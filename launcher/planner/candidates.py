@@ -125,9 +125,16 @@ def effort(spec: RunSpec) -> tuple[int, ...]:
     """The effort of a layout beside training, for sorting layouts of the same or of unknown time."""
     parallel, zero, train = spec.parallel, spec.zero, spec.train
     return (
-        (zero.offload_optimizer != "none") + (zero.offload_parameters != "none"), MODES.index(spec.checkpointing.mode),
-        spec.model_parallel * parallel.expert, zero.stage, parallel.virtual_pipeline,
-        parallel.first_stage_layers is not None, parallel.schedule not in ("1f1b", "interleaved"),
-        parallel.expert_tensor is not None, zero.hpz, train.loss == "chunked", train.allocator != "default",
+        (zero.offload_optimizer != "none") + (zero.offload_parameters != "none"),
+        MODES.index(spec.checkpointing.mode),
+        spec.model_parallel * parallel.expert,
+        zero.stage,
+        parallel.virtual_pipeline,
+        parallel.first_stage_layers is not None,
+        parallel.schedule not in ("1f1b", "interleaved"),
+        parallel.expert_tensor is not None,
+        zero.hpz,
+        train.loss == "chunked",
+        train.allocator != "default",
         -spec.micro_batch_size,
-    )  # fmt: skip
+    )

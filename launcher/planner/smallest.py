@@ -47,12 +47,24 @@ _PASSES: tuple[StepPart, ...] = ("matrix_products", "attention", "memory_bound")
 """Parts of a step that no layout takes less GPU-seconds for than one GPU with all of the batch at once."""
 
 _ALONE: dict[str, object] = {
-    "cluster.nodes": 1, "cluster.gpus_per_node": 1, "parallel.tensor": 1, "parallel.sequence": False,
-    "parallel.pipeline": 1, "parallel.virtual_pipeline": 1, "parallel.first_stage_layers": None,
-    "parallel.last_stage_layers": None, "parallel.layout": (), "parallel.schedule": "1f1b", "parallel.context": 1,
-    "parallel.ulysses": 1, "parallel.expert": 1, "parallel.expert_tensor": None, "parallel.replicate": 1, "zero.hpz": 1,
+    "cluster.nodes": 1,
+    "cluster.gpus_per_node": 1,
+    "parallel.tensor": 1,
+    "parallel.sequence": False,
+    "parallel.pipeline": 1,
+    "parallel.virtual_pipeline": 1,
+    "parallel.first_stage_layers": None,
+    "parallel.last_stage_layers": None,
+    "parallel.layout": (),
+    "parallel.schedule": "1f1b",
+    "parallel.context": 1,
+    "parallel.ulysses": 1,
+    "parallel.expert": 1,
+    "parallel.expert_tensor": None,
+    "parallel.replicate": 1,
+    "zero.hpz": 1,
     "train.gradient_accumulation": None,
-}  # fmt: skip
+}
 """A run of one GPU."""
 
 _ON_HOST = ("zero.offload_optimizer", "zero.offload_parameters")

@@ -287,12 +287,36 @@ def _more(spec: RunSpec, settings: dict[str, object]) -> Change:
 
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
-    fewer_checkpoints, fewer_readers, expandable_segments, bucket_views, fused_optimizer, sequence_parallel,
-    smaller_buffers, chunked_loss, selective_checkpointing, module_checkpointing, smaller_micro_batch, sharding,
-    no_replicas, bf16, full_checkpointing, offloaded_activations, sequence_ranks, tensor_parallel, pipeline_parallel,
-    eight_bit_optimizer, offloaded_optimizer, fewer_ranks, offloaded_parameters, last_checkpoint_only, no_checkpoint,
-    low_rank_adapter, shorter_sequences, whole_node, more_nodes,
-)  # fmt: skip
+    fewer_checkpoints,
+    fewer_readers,
+    expandable_segments,
+    bucket_views,
+    fused_optimizer,
+    sequence_parallel,
+    smaller_buffers,
+    chunked_loss,
+    selective_checkpointing,
+    module_checkpointing,
+    smaller_micro_batch,
+    sharding,
+    no_replicas,
+    bf16,
+    full_checkpointing,
+    offloaded_activations,
+    sequence_ranks,
+    tensor_parallel,
+    pipeline_parallel,
+    eight_bit_optimizer,
+    offloaded_optimizer,
+    fewer_ranks,
+    offloaded_parameters,
+    last_checkpoint_only,
+    no_checkpoint,
+    low_rank_adapter,
+    shorter_sequences,
+    whole_node,
+    more_nodes,
+)
 
 ON_DISK: tuple[Neighbour, ...] = (fewer_checkpoints, last_checkpoint_only, no_checkpoint)
 """Changes of what is kept on the disk, which are all that is tried where it alone is too small."""

@@ -35,8 +35,12 @@ def obstacles(spec: RunSpec, machine: Machine) -> list[ConfigError]:
     return [
         *_hardware(spec, machine),
         *(() if spec.script else readers_beyond(spec, machine.cpus, f"this machine has {machine.cpus} cores")),
-        *_compiler(spec), *_packages(spec), *_script(spec), *_folders(spec), *backends.of(spec).obstacles(spec),
-    ]  # fmt: skip
+        *_compiler(spec),
+        *_packages(spec),
+        *_script(spec),
+        *_folders(spec),
+        *backends.of(spec).obstacles(spec),
+    ]
 
 
 def is_meant(spec: RunSpec, machine: Machine) -> bool:

@@ -20,12 +20,27 @@ _OF_THE_SYSTEM = ("proc", "sys", "dev")
 """Trees of which Linux makes the files up (hier(7)); ``/dev/shm`` alone is memory that takes folders."""
 
 _NOT_BLANK: dict[str, str | None] = {
-    "backend.path": None, "cluster.constraint": None, "cluster.container_image": None, "cluster.interface": None,
-    "cluster.python": None, "cluster.shared_folder": None, "data.column": "text", "data.config": None,
-    "data.eval_config": None, "data.eval_path": None, "data.eval_split": None, "data.revision": None,
-    "data.split": "train", "data.template": None, "data.tokenizer": "bytes", "model.weights": None, "save.load": None,
-    "script": None, "tracking.project": None, "zero.nvme_path": None,
-}  # fmt: skip
+    "backend.path": None,
+    "cluster.constraint": None,
+    "cluster.container_image": None,
+    "cluster.interface": None,
+    "cluster.python": None,
+    "cluster.shared_folder": None,
+    "data.column": "text",
+    "data.config": None,
+    "data.eval_config": None,
+    "data.eval_path": None,
+    "data.eval_split": None,
+    "data.revision": None,
+    "data.split": "train",
+    "data.template": None,
+    "data.tokenizer": "bytes",
+    "model.weights": None,
+    "save.load": None,
+    "script": None,
+    "tracking.project": None,
+    "zero.nvme_path": None,
+}
 """Texts that name something, each with what stands for nothing, or its default (``conf/<group>/_base.yaml``)."""
 
 _TEXTS = edit.reader(_NOT_BLANK)

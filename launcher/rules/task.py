@@ -10,11 +10,19 @@ from launcher.spec import DataSpec, RunSpec, edit
 from launcher.spec.training import PRETRAIN
 
 READ: Mapping[str, tuple[str, ...]] = {
-    "beta": ("dpo", "kto", "grpo"), "loss": ("sft", "dpo", "kto", "grpo"), "label_smoothing": ("dpo",),
-    "precompute_reference": ("dpo", "kto"), "desirable_weight": ("kto",), "undesirable_weight": ("kto",),
-    "center_rewards": ("reward",), "generations": ("grpo",), "completion_length": ("grpo",), "temperature": ("grpo",),
-    "rewards": ("grpo",), "vllm": ("grpo",),
-}  # fmt: skip
+    "beta": ("dpo", "kto", "grpo"),
+    "loss": ("sft", "dpo", "kto", "grpo"),
+    "label_smoothing": ("dpo",),
+    "precompute_reference": ("dpo", "kto"),
+    "desirable_weight": ("kto",),
+    "undesirable_weight": ("kto",),
+    "center_rewards": ("reward",),
+    "generations": ("grpo",),
+    "completion_length": ("grpo",),
+    "temperature": ("grpo",),
+    "rewards": ("grpo",),
+    "vllm": ("grpo",),
+}
 """The tasks that read each key."""
 
 

@@ -33,11 +33,18 @@ type _Texts = tuple[str, ...]
 type _Cluster = Literal["local", "slurm"]
 
 _WORDS: Mapping[Any, str] = {
-    str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null",
-    Mapping: "an object {...}", Mapping[str, str]: "an object of texts", tuple[str, ...]: "a list of texts",
-    tuple[_Object, ...]: "a list of objects {...}", Process: "a process {...}",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+    Mapping: "an object {...}",
+    Mapping[str, str]: "an object of texts",
+    tuple[str, ...]: "a list of texts",
+    tuple[_Object, ...]: "a list of objects {...}",
+    Process: "a process {...}",
     Literal["local", "slurm"]: "local or slurm",
-}  # fmt: skip
+}
 """Types in the words of messages."""
 
 _TYPES: Mapping[str, Mapping[str, Any]] = {

@@ -58,11 +58,17 @@ def build(
     if estimate is not None:
         prediction |= {"static_bytes": estimate.static_bytes, "peak_allocated_bytes": estimate.peak.allocated_bytes}
     content = {
-        "schema": SCHEMA, "overrides": list(overrides), "spec_hash": spec.hash, "seed": spec.train.seed,
+        "schema": SCHEMA,
+        "overrides": list(overrides),
+        "spec_hash": spec.hash,
+        "seed": spec.train.seed,
         **(here(spec.data, with_diff=spec.run.record_diff) if made_of is None else made_of),
-        "script": provenance.script_ingredient(spec.script), "requirements": requirements, "prediction": prediction,
-        "job": dict(job), "spec": to_dict(spec),
-    }  # fmt: skip
+        "script": provenance.script_ingredient(spec.script),
+        "requirements": requirements,
+        "prediction": prediction,
+        "job": dict(job),
+        "spec": to_dict(spec),
+    }
     _require_no_secret(content)
     return content
 

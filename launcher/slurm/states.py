@@ -50,10 +50,16 @@ details behind a comma, as in ``ReqNodeNotAvail, UnavailableNodes:n7``."""
 
 _LIMIT_OF = {"QOS": "a limit of its quality of service", "Assoc": "a limit of its account or user"}
 _LIMITED = {
-    "Submit": "on jobs that are submitted", "Jobs": "on jobs at once", "Minutes": "on minutes used",
-    "Wall": "on the time limit of a job (cluster.time_limit_min)", "CPU": "on CPUs", "Mem": "on memory",
-    "Node": "on nodes", "GRES": "on GPUs", "Billing": "on billing units",
-}  # fmt: skip
+    "Submit": "on jobs that are submitted",
+    "Jobs": "on jobs at once",
+    "Minutes": "on minutes used",
+    "Wall": "on the time limit of a job (cluster.time_limit_min)",
+    "CPU": "on CPUs",
+    "Mem": "on memory",
+    "Node": "on nodes",
+    "GRES": "on GPUs",
+    "Billing": "on billing units",
+}
 """Parts of the names of limits, the more special first; their capitals differ, as in ``QOSMaxCpuPerUserLimit`` and
 ``AssocGrpCPUMinutesLimit``."""
 

@@ -32,10 +32,14 @@ _WITHOUT_REFERENCES = 2
 
 _KEY_OF_FIELD = {"asynchronous": "async", "gate": "gated"}
 _WORDS = {
-    int: "an integer", float: "a number", str: "text of one line", bool: "true or false", type(None): "null",
+    int: "an integer",
+    float: "a number",
+    str: "text of one line",
+    bool: "true or false",
+    type(None): "null",
     Mapping: "a mapping of names to values",
     ProfileSpec: "{start: 10, steps: 3, ranks: [0]}, of which the first step is needed,",
-}  # fmt: skip
+}
 _MODULES = {key: package for package, key in registry.KEYS.items()}
 
 

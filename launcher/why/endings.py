@@ -178,9 +178,15 @@ def _error(run: Subject) -> Answer:
 
 
 _ANSWERS = {
-    "rank_killed": _killed, "hang": _hang, "nan": _nan, "time_limit": _time_limit, "preempted": _preempted,
-    "disk": _disk, "out_of_memory": _host_memory, "error": _error,
-}  # fmt: skip
+    "rank_killed": _killed,
+    "hang": _hang,
+    "nan": _nan,
+    "time_limit": _time_limit,
+    "preempted": _preempted,
+    "disk": _disk,
+    "out_of_memory": _host_memory,
+    "error": _error,
+}
 
 
 def frames(run: Subject) -> Iterator[Evidence]:

@@ -64,12 +64,16 @@ class Metrics:
         seconds = (time.perf_counter() - self._since) / self._steps
         self._judge(step, loss)
         line: dict[str, float | None] = {
-            "step": step, "loss": loss, "grad_norm": norm if math.isfinite(norm) else None,
+            "step": step,
+            "loss": loss,
+            "grad_norm": norm if math.isfinite(norm) else None,
             "learning_rate": result.learning_rate,
-            "tokens_per_second": round(self._context.spec.tokens_per_step / seconds, 1), **self._predicted,
-            "step_seconds": round(seconds, 6), "time": round(time.time(), 3),
+            "tokens_per_second": round(self._context.spec.tokens_per_step / seconds, 1),
+            **self._predicted,
+            "step_seconds": round(seconds, 6),
+            "time": round(time.time(), 3),
             "memory_bytes": _memory_bytes(self._context),
-        }  # fmt: skip
+        }
         if result.loss_scale is not None:
             line["loss_scale"] = self._scaled(step, float(result.loss_scale.scale), int(result.loss_scale.skipped))
         if self._context.memory.followed:

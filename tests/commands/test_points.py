@@ -63,7 +63,7 @@ BAD = {
     b'{"id": 4, "overrides": ["run.name=\\ud800"]}': "a word is UTF-8 text without the character NUL",
     b'{"id": 5, "overrides": ["model=./a\\u0000b"]}': "a word is UTF-8 text without the character NUL",
     b'{"id": 6, "overrides": ["model=/' + LONG.encode() + b'"]}': "the system refuses it: File name too long",
-    b'{"id": 7, "overrides": ["run.directory=/' + LONG.encode() + b'"]}': "the system refuses it: File name too long",
+    b'{"id": 7, "overrides": ["run.directory=/' + LONG.encode() + b'"]}': "a folder of it has a name of 5000 bytes",
     b'{"id": 8, "overrides": ["' + b"x" * (1 << 21) + b'"]}': "it is longer than 1 MiB",
 }
 """Lines that are wrong, each with a part of the rule of its answer."""

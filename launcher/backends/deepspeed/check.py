@@ -22,8 +22,13 @@ from launcher.spec.model import OF_ENGINES
 _AXES = {"context": "cp", "expert": "ep", "replicate": "hsdp"}
 """The axes that this backend's worker does not drive yet, and the preset that has each."""
 
-_STAGE_3 = ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "param_persistence_threshold",
-            "sub_group_size")  # fmt: skip
+_STAGE_3 = (
+    "prefetch_bucket_size",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "param_persistence_threshold",
+    "sub_group_size",
+)
 """Keys of ``zero`` that DeepSpeed reads at stage 3 alone (runtime/zero/config.py)."""
 
 _NOT_IN_STAGES: dict[str, tuple[object, str]] = {

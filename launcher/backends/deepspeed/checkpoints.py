@@ -17,11 +17,17 @@ from launcher.base.files import JsonObject
 from launcher.spec import RunSpec, edit
 
 _KEYS = {
-    "precision": "precision.compute", "stage": "zero.stage", "pipeline": "parallel.pipeline",
-    "tensor": "parallel.tensor", "optimizer": "optimizer.name", "adapter": "adapter.name",
-    "lora_plus": "adapter.lora_plus", "nvme": "zero.offload_optimizer", "sub_group_size": "zero.sub_group_size",
+    "precision": "precision.compute",
+    "stage": "zero.stage",
+    "pipeline": "parallel.pipeline",
+    "tensor": "parallel.tensor",
+    "optimizer": "optimizer.name",
+    "adapter": "adapter.name",
+    "lora_plus": "adapter.lora_plus",
+    "nvme": "zero.offload_optimizer",
+    "sub_group_size": "zero.sub_group_size",
     "ranks": "cluster.gpus_per_node",
-}  # fmt: skip
+}
 """The setting behind each fact of a layout."""
 
 _PARTS = ("optimizer", "parameters")

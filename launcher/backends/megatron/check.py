@@ -236,8 +236,13 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
         rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
         yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
     own, none = "Megatron-LM has fused kernels of its own", "Megatron-LM's loss and embeddings have no argument for it"
-    without = {"compile": (False, own), "kernels": ("none", own), "label_smoothing": (0.0, none), "z_loss": (0.0, none),
-               "neftune_alpha": (0.0, none)}  # fmt: skip
+    without = {
+        "compile": (False, own),
+        "kernels": ("none", own),
+        "label_smoothing": (0.0, none),
+        "z_loss": (0.0, none),
+        "neftune_alpha": (0.0, none),
+    }
     for key, (neutral, rule) in without.items():
         if (value := getattr(train, key)) != neutral:
             yield ConfigError(f"train.{key}", value, rule, [edit.override(f"train.{key}", neutral), "parallel=fsdp"])

@@ -113,12 +113,14 @@ def _environment(spec: RunSpec) -> dict[str, str]:
     found = {"HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
     if engine_of(spec) == "fsdp":
         found |= {
-            "ACCELERATE_USE_FSDP": "true", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+            "ACCELERATE_USE_FSDP": "true",
+            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
             "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
             "FSDP_OFFLOAD_PARAMS": str(spec.zero.offload_parameters == "cpu").lower(),
             "FSDP_RESHARD_AFTER_FORWARD": str(spec.zero.stage != 2).lower(),
-            "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT", "FSDP_VERSION": "2",
-        }  # fmt: skip
+            "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+            "FSDP_VERSION": "2",
+        }
     if spec.hardware.device == "cpu" and engine_of(spec) == "deepspeed":
         found["DS_ACCELERATOR"] = "cpu"
     return found

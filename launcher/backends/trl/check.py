@@ -37,14 +37,17 @@ _NEUTRAL: dict[str, tuple[object, str]] = {
     "optimizer.warmup": ("linear", "transformers' schedules rise linearly, from 0"),
     "optimizer.warmup_lr": (0.0, "transformers' schedules rise linearly, from 0"),
     "save.async": (False, "transformers writes a checkpoint while training waits"),
-    "train.compile": (False, "this version compiles no blocks under TRL"), "train.loss": ("full", _OWN_LOSS),
+    "train.compile": (False, "this version compiles no blocks under TRL"),
+    "train.loss": ("full", _OWN_LOSS),
     "train.label_smoothing": (0.0, "TRL smooths labels by a second forward pass with all logits, which is not counted"),
     "train.z_loss": (0.0, _NO_ARGUMENT),
     "train.on_spike": ("report", "its trainer goes on: a jump is reported, and NaN ends the run"),
-    "precision.gradients": (None, _AUTOCAST), "precision.accumulate": (None, _AUTOCAST),
-    "precision.optimizer_states": (None, _AUTOCAST), "precision.reduce": (None, _AUTOCAST),
+    "precision.gradients": (None, _AUTOCAST),
+    "precision.accumulate": (None, _AUTOCAST),
+    "precision.optimizer_states": (None, _AUTOCAST),
+    "precision.reduce": (None, _AUTOCAST),
     "precision.master": (None, _AUTOCAST),
-}  # fmt: skip
+}
 """Settings that TRL would drop: the value that asks for nothing, and the reason."""
 
 _LOSSES = {

@@ -27,10 +27,17 @@ LABEL_ARGUMENT = {"sft": "loss_type", "dpo": "loss_type", "kto": "loss_type", "g
 def build(spec: RunSpec) -> JsonObject:
     """The arguments of TRL's configuration of the task, of its model and, for GRPO, of its script."""
     config = {
-        "model_name_or_path": spec.model.weights or START, "dtype": _DTYPES.get(loaded(spec)),
-        "attn_implementation": _ATTENTION[spec.model.attention], "output_dir": f"{RUN}/trl", **_batch(spec),
-        **_optimizer(spec), **_engine(spec), **_adapter(spec), **_task(spec), **_ours(),
-    }  # fmt: skip
+        "model_name_or_path": spec.model.weights or START,
+        "dtype": _DTYPES.get(loaded(spec)),
+        "attn_implementation": _ATTENTION[spec.model.attention],
+        "output_dir": f"{RUN}/trl",
+        **_batch(spec),
+        **_optimizer(spec),
+        **_engine(spec),
+        **_adapter(spec),
+        **_task(spec),
+        **_ours(),
+    }
     return {**config, **spec.backend.extra}
 
 
@@ -102,9 +109,12 @@ def schedule(spec: RunSpec) -> tuple[str, JsonObject]:
 def _engine(spec: RunSpec) -> JsonObject:
     compute, full = spec.precision.compute, spec.checkpointing.mode == "full"
     found: JsonObject = {
-        "bf16": compute == "bf16", "fp16": compute == "fp16", "use_cpu": spec.hardware.device == "cpu",
-        "gradient_checkpointing": full, "ddp_timeout": spec.train.timeout_s,
-    }  # fmt: skip
+        "bf16": compute == "bf16",
+        "fp16": compute == "fp16",
+        "use_cpu": spec.hardware.device == "cpu",
+        "gradient_checkpointing": full,
+        "ddp_timeout": spec.train.timeout_s,
+    }
     if spec.train.kernels == "liger":
         found["use_liger_kernel"] = True
     if spec.train.neftune_alpha:
@@ -124,10 +134,15 @@ def _adapter(spec: RunSpec) -> JsonObject:
     if adapter.name == "none":
         return {"use_peft": False}
     found: JsonObject = {
-        "use_peft": True, "lora_r": adapter.rank, "lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout,
-        "lora_target_modules": list(adapter.targets), "use_rslora": adapter.rslora, "use_dora": adapter.dora,
+        "use_peft": True,
+        "lora_r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": adapter.dropout,
+        "lora_target_modules": list(adapter.targets),
+        "use_rslora": adapter.rslora,
+        "use_dora": adapter.dora,
         "lora_task_type": "SEQ_CLS" if spec.task.name == "reward" else "CAUSAL_LM",
-    }  # fmt: skip
+    }
     if adapter.modules_to_save:
         found["lora_modules_to_save"] = list(adapter.modules_to_save)
     if adapter.name == "qlora":
@@ -152,9 +167,10 @@ def _task(spec: RunSpec) -> JsonObject:
         found |= {"label_smoothing": task.label_smoothing, "precompute_ref_log_probs": task.precompute_reference}
     if task.name == "kto":
         found |= {
-            "precompute_ref_log_probs": task.precompute_reference, "desirable_weight": task.desirable_weight,
+            "precompute_ref_log_probs": task.precompute_reference,
+            "desirable_weight": task.desirable_weight,
             "undesirable_weight": task.undesirable_weight,
-        }  # fmt: skip
+        }
     if task.name == "reward" and task.center_rewards is not None:
         found["center_rewards_coefficient"] = task.center_rewards
     return found

@@ -55,23 +55,30 @@ def _gathered(rank: RankModel) -> Iterator[MemoryTerm]:
     gathers the embedding. Without resharding after forward every block stays until its backward pass.
     """
     sizes: dict[str, Value] = {
-        "z": rank.engine.size, "block": rank.compute_parameters(rank.largest_block),
-        "head": rank.compute_parameters(rank.head), "embed": rank.compute_parameters(rank.embedding),
+        "z": rank.engine.size,
+        "block": rank.compute_parameters(rank.largest_block),
+        "head": rank.compute_parameters(rank.head),
+        "embed": rank.compute_parameters(rank.embedding),
         "n": min(rank.layers, 2),
-    }  # fmt: skip
+    }
     places: dict[tuple[Moment, ...], str] = {
-        ("forward",): "2 * block", ("output", "loss"): "2 * head", ("loss_backward",): "block + head",
+        ("forward",): "2 * block",
+        ("output", "loss"): "2 * head",
+        ("loss_backward",): "block + head",
         ("block_backward", "next_block_backward", "second_layer_backward"): "n * block",
         ("first_layer_backward",): "block + embed",
-    }  # fmt: skip
+    }
     if rank.spec.zero.stage == 2:
         sizes["blocks"] = rank.compute_parameters(rank.all_blocks)
         places = {
-            ("forward",): "blocks + block + embed", ("output", "loss"): "blocks + embed + 2 * head",
-            ("loss_backward",): "blocks + embed + head", ("block_backward",): "blocks + embed",
+            ("forward",): "blocks + block + embed",
+            ("output", "loss"): "blocks + embed + 2 * head",
+            ("loss_backward",): "blocks + embed + head",
+            ("block_backward",): "blocks + embed",
             ("next_block_backward",): "max(blocks - block, 0) + embed",
-            ("second_layer_backward",): "n * block + embed", ("first_layer_backward",): "block + embed",
-        }  # fmt: skip
+            ("second_layer_backward",): "n * block + embed",
+            ("first_layer_backward",): "block + embed",
+        }
     for moments, expression in places.items():
         words = re.findall(r"\w+", expression)
         used = {name: value for name, value in sizes.items() if name == "z" or name in words}

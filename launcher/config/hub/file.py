@@ -11,10 +11,12 @@ from launcher.config.hub import keys
 from launcher.config.ledger import Ledger, leaves, word_in
 
 _ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"), **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"), "relu": "relu",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
+    "relu": "relu",
     "relu2": "squared_relu",
-}  # fmt: skip
+}
 """Names of ``transformers.activations.ACT2FN`` by ours; all tanh approximations of GELU are one function."""
 
 _UNSCALED = ("default", "mrope")  # No scaling; ``mrope`` has positions of images, and those of text are ordinary ones.

@@ -52,19 +52,25 @@ SAME_CLASS: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 
 
 TEXT_MODELS: Mapping[str, str] = {
-    **dict.fromkeys(("glm4v_text", "glm_image_text"), "glm4"), "glm4v_moe_text": "glm4_moe",
-    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), "granite"), "emu3_text_model": "llama",
-    "hunyuan_vl_text": "hunyuan_v1_dense", "paddleocr_vl_text": "ernie4_5",
+    **dict.fromkeys(("glm4v_text", "glm_image_text"), "glm4"),
+    "glm4v_moe_text": "glm4_moe",
+    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), "granite"),
+    "emu3_text_model": "llama",
+    "hunyuan_vl_text": "hunyuan_v1_dense",
+    "paddleocr_vl_text": "ernie4_5",
     **dict.fromkeys(("qwen2_5_omni_text", "qwen2_5_vl_text", "qwen2_vl_text"), "qwen2"),
-    **dict.fromkeys(("qwen3_omni_moe_text", "qwen3_vl_moe_text"), "qwen3_moe"), "qwen3_vl_text": "qwen3",
-}  # fmt: skip
+    **dict.fromkeys(("qwen3_omni_moe_text", "qwen3_vl_moe_text"), "qwen3_moe"),
+    "qwen3_vl_text": "qwen3",
+}
 """Language models inside those of other media, by the type whose layers they have under defaults of their own."""
 
 WITHOUT_A_PART: Mapping[str, str] = {
     **{kind: f"{kind}_text" for kind in ("hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")},
-    **dict.fromkeys(("llava_qwen", "llava_qwen2"), "qwen2"), "llava_llama": "llama", "llava_mistral": "mistral",
+    **dict.fromkeys(("llava_qwen", "llava_qwen2"), "qwen2"),
+    "llava_llama": "llama",
+    "llava_mistral": "mistral",
     "phi3_v": "phi3",
-}  # fmt: skip
+}
 """Models of images whose files may have the keys of the language model beside those of the encoder, by its type."""
 
 

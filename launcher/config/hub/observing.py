@@ -45,10 +45,13 @@ def settings(content: Mapping[str, Any]) -> tuple[JsonObject, frozenset[str]]:
     sizes = found["sizes"]
     attention = "eager" if found.get("attention") == "eager" else "sdpa"
     made = {
-        "family": "observed", "model_type": content["model_type"], **sizes, "position_embedding": "none",
+        "family": "observed",
+        "model_type": content["model_type"],
+        **sizes,
+        "position_embedding": "none",
         "attention": attention,
         "extra": {"config": {key: value for key, value in config.items() if key != "model_type"}, "observed": seen},
-    }  # fmt: skip
+    }
     return made, frozenset(found["reads"])
 
 

@@ -86,9 +86,10 @@ ACTS: Mapping[str, tuple[str, _Test]] = {
 """Keys that act, what each does, and with which of its values; of an open node all keys below it."""
 
 CHOICES: Mapping[str, tuple[str, _Test]] = {
-    "tracking": ACTS["tracking.kind"], "data": ACTS["data.source"],
+    "tracking": ACTS["tracking.kind"],
+    "data": ACTS["data.source"],
     "model": ("reads this model, and fetches it where it is one of the Hub", lambda value: is_own_model(str(value))),
-}  # fmt: skip
+}
 """Groups of which the choice of an option acts."""
 
 _RUN = ("script", "cluster.setup", "cluster.environment", "cluster.container_image", "cluster.python", "cluster.extra",

@@ -40,8 +40,12 @@ LEGAL: Mapping[str, tuple[object, ...]] = {
 """Values that every model type here allows."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    **LEGAL, "kv_lora_rank": (0,), "num_experts": (0,), "num_shared_experts": (0,), "first_dense_layers": (0,),
-}  # fmt: skip
+    **LEGAL,
+    "kv_lora_rank": (0,),
+    "num_experts": (0,),
+    "num_shared_experts": (0,),
+    "first_dense_layers": (0,),
+}
 """LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values alone), Qwen3ForCausalLM (qk_norm)."""
 
 _SAME = (
@@ -178,17 +182,27 @@ def read_config(config: ConfigFile) -> JsonObject:
     heads = config.size("num_attention_heads")
     activation = config.activation("hidden_act")
     model = {
-        "family": "llama", "num_hidden_layers": config.size("num_hidden_layers"),
-        "hidden_size": config.size("hidden_size"), "intermediate_size": config.size("intermediate_size"),
-        "num_attention_heads": heads, "num_key_value_heads": _key_value_heads(config, heads),
+        "family": "llama",
+        "num_hidden_layers": config.size("num_hidden_layers"),
+        "hidden_size": config.size("hidden_size"),
+        "intermediate_size": config.size("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _key_value_heads(config, heads),
         "head_dim": None if config.get("head_dim") is None else config.size("head_dim"),
-        "vocab_size": config.size("vocab_size"), "tie_word_embeddings": config.flag("tie_word_embeddings", False),
-        "hidden_act": activation, "normalization": "rmsnorm", "position_embedding": "rope", **config.rotary(),
-        "norm_epsilon": config.number("rms_norm_eps", 1e-6), **_attention_biases(config),
-        "mlp_bias": _has(config, "mlp_bias"), "qk_norm": config.model_type in ("qwen3", "qwen3_moe"),
-        "max_position_embeddings": config.size("max_position_embeddings"), "dropout": 0.0,
+        "vocab_size": config.size("vocab_size"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", False),
+        "hidden_act": activation,
+        "normalization": "rmsnorm",
+        "position_embedding": "rope",
+        **config.rotary(),
+        "norm_epsilon": config.number("rms_norm_eps", 1e-6),
+        **_attention_biases(config),
+        "mlp_bias": _has(config, "mlp_bias"),
+        "qk_norm": config.model_type in ("qwen3", "qwen3_moe"),
+        "max_position_embeddings": config.size("max_position_embeddings"),
+        "dropout": 0.0,
         "initializer_range": config.number("initializer_range", 0.02),
-    }  # fmt: skip
+    }
     model |= _window(config, model["num_hidden_layers"], model["max_position_embeddings"])
     config.default("head_dim")
     if activation != "silu":

@@ -42,10 +42,17 @@ traits = FamilyTraits(
 )
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    "hidden_act": ("gelu_new", "gelu", "relu", "squared_relu"), "normalization": ("layernorm",),
-    "position_embedding": ("learned",), "attention_bias": (True,), "mlp_bias": (True,), "qk_norm": (False,),
-    "num_experts": (0,), "gated": (False,), "attention_output_bias": (None, True), "sliding_window": (None,),
-}  # fmt: skip
+    "hidden_act": ("gelu_new", "gelu", "relu", "squared_relu"),
+    "normalization": ("layernorm",),
+    "position_embedding": ("learned",),
+    "attention_bias": (True,),
+    "mlp_bias": (True,),
+    "qk_norm": (False,),
+    "num_experts": (0,),
+    "gated": (False,),
+    "attention_output_bias": (None, True),
+    "sliding_window": (None,),
+}
 """GPT2LMHeadModel."""
 
 
@@ -108,13 +115,22 @@ def backward_extra(model: ModelSpec, layer: int, engine: EngineTraits) -> list[S
 def transformers_config(model: ModelSpec) -> TransformersConfig:
     """GPT-2."""
     settings = {
-        "vocab_size": model.vocab_size, "n_positions": model.max_position_embeddings, "n_embd": model.hidden_size,
-        "n_layer": model.num_hidden_layers, "n_head": model.num_attention_heads, "n_inner": model.intermediate_size,
+        "vocab_size": model.vocab_size,
+        "n_positions": model.max_position_embeddings,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_hidden_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.intermediate_size,
         "activation_function": _hugging_face.ACTIVATIONS.get(model.hidden_act, model.hidden_act),
-        "resid_pdrop": model.dropout, "embd_pdrop": model.dropout, "attn_pdrop": model.dropout,
-        "layer_norm_epsilon": model.norm_epsilon, "initializer_range": model.initializer_range,
-        "tie_word_embeddings": model.tie_word_embeddings, "bos_token_id": None, "eos_token_id": None,
-    }  # fmt: skip
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.dropout,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "initializer_range": model.initializer_range,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     return TransformersConfig(name="GPT2Config", settings=settings)
 
 

@@ -34,9 +34,14 @@ first_norm_backward = llama.first_norm_backward
 saves_input = llama.saves_input
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
-    **_hugging_face.LEGAL, "mlp_bias": (False,), "kv_lora_rank": (0,), "num_shared_experts": (0,),
-    "routed_scaling_factor": (1.0,), "n_group": (0,), "topk_group": (0,),
-}  # fmt: skip
+    **_hugging_face.LEGAL,
+    "mlp_bias": (False,),
+    "kv_lora_rank": (0,),
+    "num_shared_experts": (0,),
+    "routed_scaling_factor": (1.0,),
+    "n_group": (0,),
+    "topk_group": (0,),
+}
 """MixtralForCausalLM and Qwen3MoeForCausalLM."""
 
 _MIXTRAL: Mapping[str, tuple[object, ...]] = {

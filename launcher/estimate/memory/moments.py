@@ -42,11 +42,21 @@ type Moments = frozenset[Moment]
 PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "optimizer", "checkpoint_save")
 
 MOMENTS: dict[Moment, Phase] = {
-    "load": "load", "forward": "forward", "output": "forward", "loss": "forward", "loss_backward": "backward",
-    "block_backward": "backward", "next_block_backward": "backward", "second_layer_backward": "backward",
-    "first_layer_backward": "backward", "root_backward": "backward", "clip": "optimizer", "step": "optimizer",
-    "idle": "optimizer", "checkpoint_save": "checkpoint_save",
-}  # fmt: skip
+    "load": "load",
+    "forward": "forward",
+    "output": "forward",
+    "loss": "forward",
+    "loss_backward": "backward",
+    "block_backward": "backward",
+    "next_block_backward": "backward",
+    "second_layer_backward": "backward",
+    "first_layer_backward": "backward",
+    "root_backward": "backward",
+    "clip": "optimizer",
+    "step": "optimizer",
+    "idle": "optimizer",
+    "checkpoint_save": "checkpoint_save",
+}
 """The candidates for the peak, in the order of a step, and the phase that each belongs to."""
 
 ALWAYS: Moments = frozenset(MOMENTS)

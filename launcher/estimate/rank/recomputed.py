@@ -20,9 +20,14 @@ from launcher.spec import CheckpointingSpec, ModelSpec, RunSpec
 MODULES: tuple[Module, ...] = get_args(Module.__value__)
 
 _PARTS = {
-    "core_attn": ("core_attention",), "moe_act": ("activation",), "layernorm": ("norm",),
-    "mla_up_proj": ("up_projection",), "mlp": ("mlp", "activation"), "moe": ("moe", "activation"), "shared_experts": (),
-}  # fmt: skip
+    "core_attn": ("core_attention",),
+    "moe_act": ("activation",),
+    "layernorm": ("norm",),
+    "mla_up_proj": ("up_projection",),
+    "mlp": ("mlp", "activation"),
+    "moe": ("moe", "activation"),
+    "shared_experts": (),
+}
 """Megatron-core's ``--recompute-modules`` as parts of a block."""
 
 _SHARES: dict[Module, Share] = {"norm": "residual"}

@@ -28,9 +28,13 @@ from launcher.spec.values import Dtype, beside_products
 CONSTANTS = Path(__file__).with_name("gemm.json")
 
 _GENERATIONS = (
-    (12.0, "RTX-PRO-6000"), (10.3, "B300-SXM"), (10.0, "B200-SXM"), (9.0, "H100-SXM-80GB"), (8.6, "L40S"),
+    (12.0, "RTX-PRO-6000"),
+    (10.3, "B300-SXM"),
+    (10.0, "B200-SXM"),
+    (9.0, "H100-SXM-80GB"),
+    (8.6, "L40S"),
     (0.0, "A100-SXM-80GB"),
-)  # fmt: skip
+)
 """The measured card of a compute capability and above: whose kernels stand in for those of a card without a table."""
 
 _SPLIT_TILE = 128

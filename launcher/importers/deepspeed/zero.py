@@ -22,8 +22,10 @@ _USUAL: Mapping[str, object] = {
 }  # fmt: skip
 _USUAL_OF_STAGE_3: Mapping[str, object] = {
     **dict.fromkeys(("stage3_model_persistence_threshold", "model_persistence_threshold"), None),
-    "override_module_apply": True, "log_trace_cache_warnings": False, "enable_sanity_checks": False,
-}  # fmt: skip
+    "override_module_apply": True,
+    "log_trace_cache_warnings": False,
+    "enable_sanity_checks": False,
+}
 """Keys on which DeepSpeed alone acts, with its defaults, which the translation has too."""
 
 _BUCKETS = "gradients are reduced by whole buckets here, whose memory is counted"
@@ -31,22 +33,25 @@ _FETCHED = "parameters are gathered in buckets here, whose memory is counted"
 _MODULES = "modules are gathered one by one here, whose memory is counted"
 
 _UNCOUNTED: Mapping[str, tuple[object, str]] = {
-    "contiguous_gradients": (True, _BUCKETS), "reduce_scatter": (True, _BUCKETS),
-}  # fmt: skip
+    "contiguous_gradients": (True, _BUCKETS),
+    "reduce_scatter": (True, _BUCKETS),
+}
 _UNCOUNTED_OF_STAGE_3: Mapping[str, tuple[object, str]] = {
     "memory_efficient_linear": (True, "linear layers keep no gathered weights here"),
     **dict.fromkeys(("stage3_module_granularity_threshold", "module_granularity_threshold"), (0, _MODULES)),
-    "stage3_use_all_reduce_for_fetch_params": (False, _FETCHED), "stage3_allgather_sequential": (False, _FETCHED),
+    "stage3_use_all_reduce_for_fetch_params": (False, _FETCHED),
+    "stage3_allgather_sequential": (False, _FETCHED),
     "zero_quantized_nontrainable_weights": (False, "frozen weights are kept as they are here, or in 4 bits: qlora"),
-}  # fmt: skip
+}
 """Options whose memory is not counted, so that runs here have DeepSpeed's default: it, and what a run does by it."""
 
 _QUANTIZED = {f"zero_{key}": f"zero.{key}" for key in ("quantized_weights", "quantized_gradients")}
 
 _GATHERED = (
-    "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
+    "stage3_gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
     "gather_16bit_weights_on_model_save",
-)  # fmt: skip
+)
 """The switch for whole weights of 16 bits in what is saved: an export here."""
 
 _OF_FILES = ("load_from_fp32_weights", "elastic_checkpoint", "legacy_stage1", "pipeline_loading_checkpoint",

@@ -57,9 +57,14 @@ def _run(reader: Reader) -> tuple[dict[str, str], Settings]:
     )
     tracking, project = data_and_saves.tracker(reader)
     choose = {
-        "parallel": layout.preset(degrees), "zero": layout.zero(reader), "precision": compute,
-        "checkpointing": recompute, **source, **stepped, **tracking,
-    }  # fmt: skip
+        "parallel": layout.preset(degrees),
+        "zero": layout.zero(reader),
+        "precision": compute,
+        "checkpointing": recompute,
+        **source,
+        **stepped,
+        **tracking,
+    }
     settings = {**sizes, **multiple(reader), **degrees, **formats, **details, **batches, **layout.graphs(reader)}
     settings |= steps_and_optimizer.steps(reader, batches) | optimizer | data | data_and_saves.saves(reader) | project
     return choose, settings | data_and_saves.nodes(reader) | data_and_saves.others(reader)

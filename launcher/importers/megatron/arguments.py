@@ -148,9 +148,11 @@ def by_value(name: str, values: Mapping[str, object]) -> Meaning | None:
     value, capacity = values[name], values.get("moe-expert-capacity-factor")
     even = isinstance(capacity, int | float) and capacity <= 1
     kept = {
-        "transformer-impl": value == "local", "moe-router-dtype": True, "moe-expert-capacity-factor": even,
+        "transformer-impl": value == "local",
+        "moe-router-dtype": True,
+        "moe-expert-capacity-factor": even,
         "moe-pad-expert-input-to-capacity": even,
-    }  # fmt: skip
+    }
     return Meaning() if kept.get(name) else None
 
 

@@ -33,17 +33,23 @@ _MODES = (
 """Programs that train nothing, and what ``MODE`` of a functional test says, by a part of their names."""
 
 _PROGRAMS = (
-    (r"vlm|multimodal|llava|mimo|clip", _VISION_LANGUAGE), (r"vision|vit\b|dino|imagenet", "an image model"),
-    (r"retro", "Retro, which retrieves neighbours of its text"), (r"(^|_)ict|biencoder|realm|retriev", _RETRIEVAL),
-    (r"t5", "T5, an encoder and a decoder"), (r"bert", "BERT"), (r"mamba|hybrid", _HYBRID),
+    (r"vlm|multimodal|llava|mimo|clip", _VISION_LANGUAGE),
+    (r"vision|vit\b|dino|imagenet", "an image model"),
+    (r"retro", "Retro, which retrieves neighbours of its text"),
+    (r"(^|_)ict|biencoder|realm|retriev", _RETRIEVAL),
+    (r"t5", "T5, an encoder and a decoder"),
+    (r"bert", "BERT"),
+    (r"mamba|hybrid", _HYBRID),
     (r"(^|_)(rl|grpo|ppo|dpo)(_|$)", _REINFORCED),
-)  # fmt: skip
+)
 """Programs by a part of their names: ``pretrain_t5.py``, ``pretrain_vision_classify.py``."""
 
 _VALUES = (
-    ("tokenizer-type", r"\ABertWordPiece", "BERT"), ("tokenizer-type", r"Multimodal", _VISION_LANGUAGE),
-    ("position-embedding-type", r"\Amrope\Z", _VISION_LANGUAGE), ("spec", r"mamba|hybrid", _HYBRID),
-)  # fmt: skip
+    ("tokenizer-type", r"\ABertWordPiece", "BERT"),
+    ("tokenizer-type", r"Multimodal", _VISION_LANGUAGE),
+    ("position-embedding-type", r"\Amrope\Z", _VISION_LANGUAGE),
+    ("spec", r"mamba|hybrid", _HYBRID),
+)
 """Arguments whose value says the model."""
 
 _TRAINING = re.compile(r"(pre|post)?train|fine_?tun|sft")

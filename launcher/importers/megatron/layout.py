@@ -32,16 +32,19 @@ def parallel(reader: Reader, sizes: Mapping[str, Any], letters: Pattern | None =
     if free and (chunks := _chunks(free)) % pipeline == 0:
         virtual = chunks // pipeline
     found = {
-        "tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "virtual_pipeline": virtual,
         "first_stage_layers": reader.count("decoder-first-pipeline-num-layers", "parallel.first_stage_layers"),
         "last_stage_layers": reader.count("decoder-last-pipeline-num-layers", "parallel.last_stage_layers"),
-        "layout": free.split("|") if free and "(" not in free else [free] if free else [], "context": _context(reader),
+        "layout": free.split("|") if free and "(" not in free else [free] if free else [],
+        "context": _context(reader),
         "expert": reader.count("expert-model-parallel-size", "parallel.expert", default=1),
         "expert_tensor": _expert_tensor(reader, has_experts="model.num_experts" in sizes),
         "sequence": _sequence(reader, tensor),
         "replicate": reader.count("num-distributed-optimizer-instances", "parallel.replicate", default=1),
         "schedule": "interleaved" if virtual > 1 else None,
-    }  # fmt: skip
+    }
     return {f"parallel.{key}": value for key, value in found.items()}
 
 

@@ -74,11 +74,12 @@ def hybrid_model(reader: Reader, found: Pattern, settings: Settings) -> Settings
     shared = reader.count("moe-shared-expert-intermediate-size", f"{_SAYS}.shared_width")
     repeated = reader.switch("mtp-use-repeated-layer", f"{_SAYS}.mtp_shared")
     extra: dict[str, Any] = {
-        "pattern": found.layers, **{key: value for key, value in counts.items() if value is not None},
+        "pattern": found.layers,
+        **{key: value for key, value in counts.items() if value is not None},
         **({"shared_width": shared} if shared else {}),
         **({"latent": latent} if (latent := reader.count("moe-latent-size", f"{_SAYS}.latent")) else {}),
         **({"mtp": found.further[0], "mtp_shared": repeated} if found.further else {}),
-    }  # fmt: skip
+    }
     reader.switch("is-hybrid-model", f"{_SAYS}.pattern")
     reader.idle("the pattern says which layers they are", "hybrid-attention-ratio", "hybrid-mlp-ratio")
     return {
@@ -108,21 +109,28 @@ def model(reader: Reader, letters: Pattern | None = None) -> Settings:
     latent = reader.switch("multi-latent-attention", "model.family")
     ffn = _ffn(reader, hidden, gated)
     settings = {
-        "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": ffn, "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_attention_heads": heads,
         "num_key_value_heads": _key_value_heads(reader, latent),
-        "head_dim": reader.count("kv-channels", "model.head_dim"), "vocab_size": vocabulary(reader),
+        "head_dim": reader.count("kv-channels", "model.head_dim"),
+        "vocab_size": vocabulary(reader),
         "tie_word_embeddings": not reader.switch("untie-embeddings-and-output-weights", "model.tie_word_embeddings"),
         "hidden_act": _activation(reader, gated),
         "normalization": reader.choice("normalization", _NORMS, "model.normalization", default="layernorm"),
         "position_embedding": _positions(reader),
         "rope_theta": float(reader.number("rotary-base", "model.rope_theta", default=10000)),
         "norm_epsilon": _epsilon(reader),
-        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased, "mlp_bias": biased,
+        "attention_bias": reader.switch("add-qkv-bias", "model.attention_bias") or biased,
+        "mlp_bias": biased,
         "qk_norm": not latent and reader.switch("qk-layernorm", "model.qk_norm"),
-        "max_position_embeddings": _longest(reader), "dropout": _dropout(reader),
+        "max_position_embeddings": _longest(reader),
+        "dropout": _dropout(reader),
         "initializer_range": reader.number("init-method-std", "model.initializer_range", default=0.02),
-        "attention": _attention(reader), "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
-    }  # fmt: skip
+        "attention": _attention(reader),
+        "mtp_layers": reader.count("mtp-num-layers", "model.mtp_layers", default=0),
+    }
     experts = _experts(reader, layers, ffn, hybrid=letters is not None)
     if not latent:
         reader.idle("without --multi-latent-attention nothing reads it", *_OF_LATENT)

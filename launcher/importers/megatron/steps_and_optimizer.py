@@ -106,11 +106,13 @@ def optimizer(reader: Reader, sizes: Settings) -> tuple[dict[str, str], Settings
     weight_decay = reader.number("weight-decay", "optimizer.weight_decay", default=0.01)
     found = {
         "optimizer.lr": reader.number("lr", "optimizer.lr"),
-        "optimizer.min_lr": reader.number("min-lr", "optimizer.min_lr"), "optimizer.weight_decay": weight_decay,
-        **_momenta(reader, name), "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
+        "optimizer.min_lr": reader.number("min-lr", "optimizer.min_lr"),
+        "optimizer.weight_decay": weight_decay,
+        **_momenta(reader, name),
+        "optimizer.clip": reader.number("clip-grad", "optimizer.clip", default=1.0),
         "optimizer.warmup_lr": reader.number("lr-warmup-init", "optimizer.warmup_lr") or None,
         **_schedule(reader, sizes),
-    }  # fmt: skip
+    }
     return {"optimizer": _OPTIMIZERS.get(name, "adamw")}, found | _offload(reader)
 
 

@@ -94,11 +94,15 @@ def _tables(found: Comparison, names: Sequence[str]) -> Iterator[Html | str]:
 def _runs(found: Comparison, names: Sequence[str], paths: Sequence[str]) -> tuple[list[Column], list[Row]]:
     unit, unit_name = _unit(found.sides)
     columns = [
-        Column(key="state", title="state"), *(Column(key=path, title=path) for path in paths),
-        Column(key="steps", title="steps", form=","), Column(key="tokens", title="tokens", form=","),
-        loss_column(found.by, held_out=found.held_out), *SPEED_COLUMNS, Column(key="gpus", title="GPUs", form=","),
+        Column(key="state", title="state"),
+        *(Column(key=path, title=path) for path in paths),
+        Column(key="steps", title="steps", form=","),
+        Column(key="tokens", title="tokens", form=","),
+        loss_column(found.by, held_out=found.held_out),
+        *SPEED_COLUMNS,
+        Column(key="gpus", title="GPUs", form=","),
         *memory_columns(unit_name),
-    ]  # fmt: skip
+    ]
     rows = []
     for place, (side, called) in enumerate(zip(found.sides, names, strict=True)):
         settings = [_setting(found.differences[path][place]) for path in paths]

@@ -25,10 +25,14 @@ GATHERED: Pile = "gather_buffers"
 """Pile of storages resized from nothing: FSDP2's gathered parameters, whose storages it keeps."""
 
 _COLLECTIVES: dict[str, Pile] = {
-    "all_gather": "gather_buffers", "allgather": "gather_buffers", "broadcast": "gather_buffers",
-    "reduce_scatter": "reduce_buffers", "chunk_cat": "reduce_buffers", "all_reduce": "reduce_buffers",
+    "all_gather": "gather_buffers",
+    "allgather": "gather_buffers",
+    "broadcast": "gather_buffers",
+    "reduce_scatter": "reduce_buffers",
+    "chunk_cat": "reduce_buffers",
+    "all_reduce": "reduce_buffers",
     "allreduce": "reduce_buffers",
-}  # fmt: skip
+}
 
 
 def pile_of_operation(operation: str) -> Pile | None:

@@ -92,10 +92,15 @@ class LanguageModel(nn.Module):
         head = self.network.get_output_embeddings()
         states = hidden.flatten(0, 1) if self._factor == 1.0 else hidden.flatten(0, 1) * self._factor
         loss: torch.Tensor = liger_fused_linear_cross_entropy(
-            states, head.weight, labels.flatten(), bias=head.bias, reduction="sum", softcap=self._cap,
+            states,
+            head.weight,
+            labels.flatten(),
+            bias=head.bias,
+            reduction="sum",
+            softcap=self._cap,
             label_smoothing=self._smoothing if self.training else 0.0,
             lse_square_scale=self._z_loss if self.training else 0.0,
-        )  # fmt: skip
+        )
         return loss
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -61,9 +61,13 @@ def _device(spec: RunSpec) -> torch.device:
 def _place(spec: RunSpec, rank: int) -> dict[str, str]:
     """Variables as torchrun sets them, but for the number on the node: frameworks take that one's GPU."""
     numbers = {
-        "RANK": rank, "WORLD_SIZE": spec.gpus, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": spec.cluster.gpus_per_node,
-        "LOCAL_SIZE": spec.cluster.gpus_per_node, "GROUP_RANK": rank // spec.cluster.gpus_per_node,
-    }  # fmt: skip
+        "RANK": rank,
+        "WORLD_SIZE": spec.gpus,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": spec.cluster.gpus_per_node,
+        "LOCAL_SIZE": spec.cluster.gpus_per_node,
+        "GROUP_RANK": rank // spec.cluster.gpus_per_node,
+    }
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     return {**address, **{name: str(number) for name, number in numbers.items()}}
 

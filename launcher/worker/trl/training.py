@@ -42,8 +42,10 @@ def _trainer(context: Context, own: samples.Samples, arguments: Sequence[str]) -
         _shard_on_cpus()
     kind = getattr(trl, f"{name}Trainer")
     settings.model_init_kwargs = {
-        "attn_implementation": model.attn_implementation, "dtype": model.dtype, **(settings.model_init_kwargs or {}),
-    }  # fmt: skip
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(settings.model_init_kwargs or {}),
+    }
     training, held_out = own.first
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of what the launcher has checked, or chosen.

@@ -52,13 +52,19 @@ from tests.support.helpers import make_spec
             ("parallel=zero2", "precision.optimizer_states=bf16"),
             "precision.optimizer_states",
             "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
-            ("precision.master=null", "precision.optimizer_states=null"),
+            (
+                *("precision.master=null", "precision.optimizer_states=null"),
+                "precision.master=bf16 precision.optimizer_states=bf16",
+            ),
         ),
         (
             ("parallel=zero2", "precision.master=none"),
             "precision.master",
             "master weights and optimizer states are both fp32, or both bf16 beside bf16 parameters",
-            ("precision.master=null", "precision.optimizer_states=null"),
+            (
+                *("precision.master=null", "precision.optimizer_states=null"),
+                "precision.master=bf16 precision.optimizer_states=bf16",
+            ),
         ),
         (
             ("parallel=zero0", "precision.master=bf16", "precision.optimizer_states=bf16"),

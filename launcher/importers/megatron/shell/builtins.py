@@ -182,12 +182,18 @@ def _added(item: Assignment, before: Value | None, text: str) -> Value:
 
 _BUILTINS: Mapping[str, Callable[[Builtins, Simple, list[str]], Truth]] = {
     **dict.fromkeys((":", "true"), lambda _self, _node, _fields: YES),
-    **dict.fromkeys(("false", "getopts"), lambda _self, _node, _fields: NO), "exit": Builtins._exit,
-    **dict.fromkeys(("return", "break", "continue"), Builtins._leave), "set": Builtins._set, "shift": Builtins._shift,
-    "unset": Builtins._unset, "eval": Builtins._eval, **dict.fromkeys(("source", "."), Builtins._source),
-    "let": Builtins._let, **dict.fromkeys(("[", "test"), Builtins._test_command),
+    **dict.fromkeys(("false", "getopts"), lambda _self, _node, _fields: NO),
+    "exit": Builtins._exit,
+    **dict.fromkeys(("return", "break", "continue"), Builtins._leave),
+    "set": Builtins._set,
+    "shift": Builtins._shift,
+    "unset": Builtins._unset,
+    "eval": Builtins._eval,
+    **dict.fromkeys(("source", "."), Builtins._source),
+    "let": Builtins._let,
+    **dict.fromkeys(("[", "test"), Builtins._test_command),
     **dict.fromkeys(("read", "mapfile", "readarray"), Builtins._read),
-}  # fmt: skip
+}
 
 
 # Programs.

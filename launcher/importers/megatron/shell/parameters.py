@@ -114,9 +114,11 @@ _CUT = re.compile(r"(##|#|%%|%)(.*)\Z", re.DOTALL)
 _REPLACE = re.compile(r"/([/#%]?)((?:[^/\\]|\\.)*)(?:/(.*))?\Z", re.DOTALL)
 _SLICE = re.compile(r":(?![-=+?])(.*)\Z", re.DOTALL)
 _CASES: dict[str, Callable[[str], str]] = {
-    "^^": str.upper, ",,": str.lower, "^": lambda text: text[:1].upper() + text[1:],
+    "^^": str.upper,
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
     ",": lambda text: text[:1].lower() + text[1:],
-}  # fmt: skip
+}
 _LISTS = {"@", "*"}
 
 
