@@ -42,7 +42,7 @@ VERBS = {
     "cancel": "stop runs; each saves a checkpoint first",
     "resume": "go on with runs from their newest checkpoint",
     "doctor": "what this machine and its Slurm offer and lack, and a profile",
-    "import": "a Megatron-LM, DeepSpeed or Hugging Face file as overrides",
+    "import": "a file of another program (axolotl, Megatron-LM, ...) as overrides",
     "recipe": "list, show, save, lock, verify, diff and fetch recipes",
     "completion": "a script for bash, zsh or fish that completes words",
 }

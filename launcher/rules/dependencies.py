@@ -54,12 +54,13 @@ class OfAnEngine:
     @property
     def needs(self) -> str:
         """The words that choose an engine that reads it."""
-        return _settings(_reader(self.path))[self.path]
+        return _settings(_readers(self.path)[0])[self.path]
 
     @property
     def because(self) -> str:
         """The end of the sentence "it is read only ..."."""
-        return f"by backend={_reader(self.path)}"
+        *others, last = (f"backend={name}" for name in _readers(self.path))
+        return f"by {', '.join(others)} and {last}" if others else f"by {last}"
 
 
 type Row = Dependent | OfAnEngine
@@ -71,8 +72,8 @@ def _settings(backend: str) -> Mapping[str, str]:
 
 
 @cache
-def _reader(path: str) -> str:
-    return next(name for name in registry.shipped("backends") if path in _settings(name))
+def _readers(path: str) -> tuple[str, ...]:
+    return tuple(name for name in registry.shipped("backends") if path in _settings(name))
 
 
 _SLURM: dict[str, object] = {

@@ -274,7 +274,7 @@ def test_no_way_out_chooses_another_backend_than_the_one_that_was_chosen(
     assert "Megatron-LM has no adapters try adapter=none or parallel=fsdp" in said
     status, said = answer("check backend=megatron parallel=fsdp adapter=lora model=7b", capsys)
     assert status == 2
-    assert "it is read only by backend=fsdp try parallel.shard=false error" in said
+    assert "it is read only by backend=fsdp and backend=trl try parallel.shard=false error" in said
     assert "Megatron-LM has no adapters try adapter=none" in said
     assert "parallel=fsdp" not in said
 
