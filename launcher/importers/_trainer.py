@@ -45,9 +45,10 @@ def finish(reading: Reading, defaults: Mapping[str, Any]) -> None:
 
 
 def _one_row(reading: Reading) -> None:
-    """Packed rows one at a time where the kernel finds documents in one row alone: the same batch by accumulation."""
+    """Packed rows one at a time where documents are found in one row alone: the same batch by accumulation."""
     settings, size = reading.settings, reading.settings.get("train.micro_batch_size", 1)
-    packed = settings.get("data.packing") == "documents" and settings.get("model.attention") == "flash"
+    packed = settings.get("data.packing") == "documents"
+    packed = packed and (settings.get("model.attention") == "flash" or "task" in reading.choose)
     if not packed or not isinstance(size, int) or size < 2:
         return
     steps = settings.get("train.gradient_accumulation") or 1

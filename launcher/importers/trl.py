@@ -217,10 +217,9 @@ def _packs(reading: Reading, key: str) -> None:
     if not reading.flag(key):
         reading.ledger.default(key)
         return
-    for name in ("packing", "packing_strategy"):
-        if reading.value(name) is not None:
-            reading.settings[f"backend.extra.{name}"] = reading.value(name)
-            reading.ledger.keep(name)
+    how = "concat" if reading.value("packing_strategy") == "wrapped" else "documents"
+    reading.say(key, {"data.packing": how})
+    reading.say("packing_strategy", {"data.packing": how})
 
 
 def _loss(reading: Reading, key: str) -> None:

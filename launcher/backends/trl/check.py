@@ -7,15 +7,18 @@ would have it; what is here is TRL's: presets, losses and schedules that it has,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from launcher.backends.trl import config
 from launcher.backends.trl.traits import as_engine, backend_of, engine_of
+from launcher.base import files
 from launcher.base.errors import ConfigError
 from launcher.base.units import DTYPE_BYTES
 from launcher.estimate import families
 from launcher.estimate.rank.counts import parameter_counts
 from launcher.spec import RunSpec, edit
 from launcher.spec.model import OF_ENGINES
+from launcher.spec.parse import closest
 
 PRESETS = ("parallel=fsdp", "parallel=ddp", "parallel=zero1", "parallel=zero2", "parallel=zero3")
 """The layouts that accelerate drives here."""
@@ -222,16 +225,31 @@ def _generation(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _packing(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.data.packed == "documents":
-        rule = "TRL packs by itself (backend.extra.packing); samples from here are a document each, or one row, cut"
-        yield ConfigError("data.packing", "documents", rule, ["data.packing=null"])
+    if spec.data.packed == "documents" and spec.micro_batch_size > 1:
+        rule = "TRL's collator would make one long row of the samples of a micro-batch, which is not counted"
+        ways = ["train.micro_batch_size=1", "data.packing=null"]
+        yield ConfigError("train.micro_batch_size", spec.micro_batch_size, rule, ways)
 
 
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:
-    if not spec.backend.extra:
-        return
-    for name in sorted(spec.backend.extra.keys() & config.build(edit.changed(spec, "backend.extra", {})).keys()):
-        rule = f"a setting of this launcher gives TRL's {name}; `launch show` prints which value it has"
-        yield ConfigError(
-            f"backend.extra.{name}", spec.backend.extra[name], rule, [f"launch show task={spec.task.name}"]
-        )
+    """Arguments of TRL's that a setting of the launcher's gives, or that are none which a run may be given."""
+    task, extra = spec.task.name, spec.backend.extra
+    ours = config.build(edit.changed(spec, "backend.extra", {})).keys() if extra else ()
+    table = files.load_own(Path(__file__).with_name("arguments.yaml")) if extra else {}
+    for name, value in sorted(extra.items()):
+        path = f"backend.extra.{name}"
+        setting = next((key for key, names in table["settings"].items() if name in names.split()), None)
+        given = f"{table['given']['all']} {table['given'][task]}".split()
+        if setting is not None:
+            rule, group = f"{setting} gives TRL's {name}", setting.partition(".")[0]
+            yield ConfigError(path, value, rule, [f"launch show {group}"])
+        elif name in ours:
+            rule = f"a setting of this launcher gives TRL's {name}; `launch show` prints which value it has"
+            yield ConfigError(path, value, rule, [f"launch show task={task}"])
+        elif name not in given:
+            rule = (
+                f"it is none of the arguments of TRL 1.16 that a run of {task} may be given: those hold no memory that "
+                "is not counted, and leave data, evaluation and checkpoints to the launcher"
+            )
+            near = [f"+backend.extra.{each}{edit.override('', value)}" for each in closest(name, given)[:2]]
+            yield ConfigError(path, value, rule, near)

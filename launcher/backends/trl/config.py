@@ -159,6 +159,8 @@ def _task(spec: RunSpec) -> JsonObject:
     if task.loss is not None:
         found["loss_type"] = [task.loss] if task.name == "dpo" else task.loss
     if task.name == "sft":
+        if spec.data.packed == "documents":  # Samples come packed; TRL's collator keeps their documents apart.
+            found |= {"packing": True, "packing_strategy": "bfd"}
         return found | {"dataset_kwargs": {"skip_prepare_dataset": True}}
     if task.name == "grpo":
         return found | _generation(spec)

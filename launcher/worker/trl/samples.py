@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import datasets
@@ -60,13 +61,13 @@ class Tokens:
     def first(self) -> tuple[Any, Any]:
         """One sample each: the trainer reads their columns."""
         corpus, order = self._batches.training_stream()
-        one = datasets.Dataset.from_list([Labelled(corpus)[order.sample(0)]])
+        one = datasets.Dataset.from_list([self._labelled(corpus)[order.sample(0)]])
         return one, one if self._batches.held_out_stream() else None
 
     def stream(self, prepared: Any, start: Position) -> Dataset[Sample]:
         """The corpus, read as it is trained on."""
         corpus, order = self._batches.training_stream()
-        return Stream(Labelled(corpus), order, start.samples, _left(self._spec, start))
+        return Stream(self._labelled(corpus), order, start.samples, _left(self._spec, start))
 
     def held_out(self, prepared: Any) -> Dataset[Sample] | None:
         """The samples that are held out, as many global batches as one evaluation has."""
@@ -74,22 +75,33 @@ class Tokens:
         if found is None:
             return None
         corpus, order = found
-        return Stream(Labelled(corpus), order, 0, self._spec.train.eval_steps * self._spec.global_batch_size)
+        size = self._spec.train.eval_steps * self._spec.global_batch_size
+        return Stream(self._labelled(corpus), order, 0, size)
+
+    def _labelled(self, corpus: Corpus) -> Labelled:
+        return Labelled(corpus, apart=self._spec.data.packed == "documents")
 
 
 class Labelled:
-    """A corpus as rows of ``input_ids`` and ``labels``; what follows the last label is left out."""
+    """A corpus as rows of ``input_ids`` and ``labels``; what follows the last label is left out.
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
+    Rows that keep documents apart have ``seq_lengths``, too, from which TRL's collator makes their positions.
+    """
+
+    def __init__(self, corpus: Corpus, *, apart: bool) -> None:
+        self._corpus, self._apart = corpus, apart
 
     def __getitem__(self, index: int) -> Sample:
         row = self._corpus.sample(index)
         trained = row >= 0
         end = len(row) - int(trained[::-1].argmax()) if trained.any() else min(2, len(row))
-        ids = [int(token) if token >= 0 else ~int(token) for token in row[:end]]
+        ids = [(int(token) if token >= 0 else ~int(token)) % marks.BEGINS for token in row[:end]]
         labels = [int(token) if token >= 0 else marks.IGNORED for token in row[:end]]
-        return {"input_ids": ids, "labels": labels}
+        found: Sample = {"input_ids": ids, "labels": labels}
+        if self._apart:
+            begins = [place for place in range(1, end) if row[place] < -marks.BEGINS]
+            found["seq_lengths"] = [last - first for first, last in pairwise((0, *begins, end))]
+        return found
 
 
 class Rows:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
+from launcher.base import files
 from launcher.preflight import findings, plan
 from launcher.spec import RunSpec
-from tests.support.helpers import ask, assert_golden, composed_once
+from tests.support.helpers import ROOT, ask, assert_golden, composed_once
 
 NODE = ("model=llama3_8b", "hardware=h100_80g", "cluster.gpus_per_node=8", "precision=bf16")
 ROWS = ("data=rows", "data.path=rows/*.jsonl")
@@ -72,6 +75,9 @@ REFUSED = {
     "group": (("task=grpo", "task.rewards=[a.b]", "task.generations=3", *ROWS), "task.generations"),
     "kto alone": (("task=kto", *ROWS), "train.micro_batch_size"),
     "own argument": (("task=sft", "+backend.extra.learning_rate=1"), "backend.extra.learning_rate"),
+    "other name": (("task=sft", "+backend.extra.packing=true"), "backend.extra.packing"),
+    "other task": (("task=sft", "+backend.extra.epsilon=0.2"), "backend.extra.epsilon"),
+    "long row": (("task=sft", "data.packing=documents", "train.micro_batch_size=2"), "train.micro_batch_size"),
     "spike": (("task=sft", "train.on_spike=stop"), "train.on_spike"),
     "muon": (("task=sft", "optimizer=muon"), "optimizer.name"),
 }
@@ -86,3 +92,23 @@ def test_what_trl_cannot_run_is_refused_with_what_it_can() -> None:
             f"{' '.join(words)}\n  {error.path}: {error.rule}\n  {' | '.join(error.way_out)}\n" for error in found
         ]
     assert_golden("trl_refused.txt", "\n".join(lines))
+
+
+def test_every_argument_that_a_run_may_be_given_is_one_of_trls() -> None:
+    trl = pytest.importorskip("trl", reason="its arguments are read from the extra 'trl'")
+    table = files.load_own(ROOT / "launcher/backends/trl/arguments.yaml")
+    every: set[str] = {field.name for field in fields(trl.ModelConfig)} | {
+        field.name for field in fields(trl.ScriptArguments)
+    }
+    for task, name in {"sft": "SFT", "dpo": "DPO", "kto": "KTO", "reward": "Reward", "grpo": "GRPO"}.items():
+        known = {field.name for field in fields(getattr(trl, f"{name}Config"))}
+        assert {*table["given"]["all"].split(), *table["given"][task].split()} <= known, task
+        every |= known
+    assert {name for names in table["settings"].values() for name in names.split()} <= every
+
+
+def test_a_misspelt_argument_is_refused_with_the_one_that_is_meant() -> None:
+    words = ("task=grpo", "task.rewards=[a.b]", "task.generations=4", "+backend.extra.epsilom=0.2", *ROWS, *NODE)
+    [error] = findings.errors(composed_once(*words))
+    assert error.path == "backend.extra.epsilom"
+    assert error.way_out[0] == "+backend.extra.epsilon=0.2"

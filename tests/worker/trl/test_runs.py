@@ -23,6 +23,7 @@ COMMON = ("train.steps=4", "save.every=2", "save.last=true", "train.micro_batch_
 SMALL_BUCKETS = ("zero.reduce_bucket_size=1000000", "zero.allgather_bucket_size=1000000")
 ROWS = [{"prompt": f"{n} + {n}?", "chosen": f" {2 * n}", "rejected": f" {2 * n + 1}, or so"} for n in range(24)]
 TRL = (*COMMON, f"train.sequence_length={LENGTH + 1}")
+PACKED = ("data=text", "data.column=text", "data.packing=documents", "train.micro_batch_size=1")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +34,21 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> tuple[Path, dict[str, list[float]]]:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"word{n} " * (1 + n % 4)}) + "\n" for n in range(400)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, rows: Path, texts: Path) -> tuple[Path, dict[str, list[float]]]:
     """Runs of TRL on FSDP2; the last one goes on from the half of the first."""
     folder = tmp_path_factory.mktemp("trl")
     runs = {
         "sft": ("task=sft", *TRL, "train.eval_every=2", "save.export=safetensors"),
         "dpo": ("task=dpo", "data=rows", f"data.path={rows}", *TRL),
         "adapter": ("task=dpo", "adapter=lora", "data=rows", f"data.path={rows}", *TRL),
+        "packed": ("task=sft", *TRL, *PACKED, f"data.path={texts}"),
         "resumed": ("task=sft", *TRL, "train.eval_every=2", f"save.load={folder}/sft@2"),
     }
     return folder, training.train_all(folder, runs, ranks=2)
@@ -51,6 +60,15 @@ def test_sft_with_everything_unmasked_has_the_losses_of_our_own_worker(
     own = {"own": ("parallel=ddp", *COMMON, f"train.sequence_length={LENGTH}", "train.eval_every=2")}
     [expected] = training.train_all(tmp_path, own, ranks=1).values()
     assert trained[1]["sft"] == pytest.approx(expected, rel=SAME)
+
+
+def test_packed_documents_have_the_losses_of_our_own_worker_and_are_kept_apart(
+    trained: tuple[Path, dict[str, list[float]]], tmp_path: Path, texts: Path
+) -> None:
+    common = ("parallel=ddp", *COMMON, *PACKED, f"train.sequence_length={LENGTH}", f"data.path={texts}")
+    own = training.train_all(tmp_path, {"apart": common, "one row": (*common, "data.packing=concat")}, ranks=2)
+    assert trained[1]["packed"] == pytest.approx(own["apart"], rel=SAME)
+    assert trained[1]["packed"] != pytest.approx(own["one row"], rel=SAME)
 
 
 def test_parameters_are_sharded_on_cpu_ranks_too(trained: tuple[Path, dict[str, list[float]]]) -> None:
