@@ -159,7 +159,7 @@ def memory_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> I
 
 
 def limited_groups(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> Iterator[tuple[int, Path, bool]]:
-    """Those of them with a limit, each with this in front."""
+    """The groups that limit this process's memory: bytes, folder, and True for a group of version 1."""
     for folder, is_first in memory_groups(cgroups, membership):
         text = _read(folder / ("memory.limit_in_bytes" if is_first else "memory.max")).strip()
         if text.isdecimal():  # Version 2 says "max" where there is none.

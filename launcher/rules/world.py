@@ -60,7 +60,7 @@ def _larger_worlds(spec: RunSpec) -> Iterator[str]:
 
 
 def _layout(spec: RunSpec) -> Iterator[ConfigError]:
-    """What Megatron-core demands of a free layout (``PipelineParallelLayerLayout.validate_layer_layout``)."""
+    """Errors of a free layout that Megatron-core refuses (``PipelineParallelLayerLayout.validate_layer_layout``)."""
     parts, parallel = spec.parallel.layout, spec.parallel
     if not parts or parallel.pipeline == 1:
         return

@@ -124,6 +124,11 @@ def override(path: str, value: object) -> str:
     return f"{path}={typed(value)}"
 
 
+def addition(path: str, value: object) -> str:
+    """A key of an open mapping as it is typed: ``+backend.extra.tf32=true``."""
+    return f"+{override(path, value)}"
+
+
 def typed(value: object) -> str:
     """A value as it is typed behind the key of an override."""
     if value is None:

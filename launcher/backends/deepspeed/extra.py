@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def _extra(path: str, value: Any) -> str:
-    return f"+backend.extra.{path}{edit.override('', value)}"
+    return edit.addition(f"backend.extra.{path}", value)
 
 
 def _near(key: str, value: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 FSDP2 gathers a block's parameters ahead of its pass and reduces its gradients behind it: ``gathered``,
 ``block_reduction`` and ``root_reduction`` follow both through the moments of a step. DDP keeps whole parameters and
-reduces buckets; under autocast it keeps copies of weights (``weight_cache``). Inside the backward pass of a block
+reduces buckets; under autocast it keeps copies of weights (``autocast``). Inside the backward pass of a block
 ``block_instants`` names the instants that are fuller than the one of its MLP may be.
 """
 
@@ -12,6 +12,14 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 
 from launcher.backends.fsdp import experts, float8, ring, split
+from launcher.backends.fsdp.autocast import (
+    DDP_TRACE,
+    TRACE_OF_STAGES,
+    copies_in_flight,
+    output_elements,
+    tied_table,
+    weight_cache,
+)
 from launcher.backends.fsdp.traits import is_ddp, reduces_each, reshards, splits
 from launcher.base.formula import Value
 from launcher.estimate.memory import optimizer, states
@@ -37,10 +45,7 @@ from launcher.estimate.memory.moments import (
 from launcher.estimate.memory.terms import MemoryTerm, Pile, term
 from launcher.estimate.rank.model import BlockKind, RankModel
 
-_TRACE_OF_STAGES = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
-
 _TRACE = "trace of the live tensors of torch.distributed.fsdp.fully_shard, torch 2.15"
-_DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
 
 
 def overheads(rank: RankModel) -> Iterable[MemoryTerm]:
@@ -232,7 +237,7 @@ def _ddp_gradient(rank: RankModel, moments: Moments, inside: Value) -> MemoryTer
     else:
         expression, values = f"{half} + z * w + 4 * w_next", {"z": z, "w": block.last_trained}
         values["w_next"] = block.largest_trained
-    return term("temporary", moments, what, expression, _DDP_TRACE, **common, **values).at("weight gradient")
+    return term("temporary", moments, what, expression, DDP_TRACE, **common, **values).at("weight gradient")
 
 
 def tied_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -240,7 +245,7 @@ def tied_gradient(rank: RankModel) -> Iterator[MemoryTerm]:
     if rank.root.trained and rank.spec.model.tie_word_embeddings and rank.blocks:
         z_acc, head = rank.dtypes.size("accumulate"), output_elements(rank)
         what = "gradient of the tied output projection"
-        yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", _DDP_TRACE, z_acc=z_acc, head=head)
+        yield term("temporary", BLOCK_BACKWARD, what, "z_acc * head", DDP_TRACE, z_acc=z_acc, head=head)
 
 
 def exchanged(rank: RankModel) -> Iterator[MemoryTerm]:
@@ -287,65 +292,6 @@ def restoring(rank: RankModel) -> Iterator[MemoryTerm]:
         yield each._replace(moments=LOAD).at("restoring")
 
 
-def output_elements(rank: RankModel) -> int:
-    """Elements of the last norm and the output projection, once where a copy of that is trained."""
-    copied = rank.head.trained if rank.spec.adapter.name != "none" else 0
-    return rank.head.whole - copied + tied_table(rank)
-
-
-def tied_table(rank: RankModel) -> int:
-    """Elements of the token table that is the output projection, too; none in a model whose tables are apart."""
-    return rank.embedding.largest if rank.tied else 0
-
-
-def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Autocast's copy of every linear's weight in the compute format, saved for backward: ``z P`` of the matrices.
-
-    Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
-    the output projection's first. Embeddings are looked up in fp32, and the grouped
-    products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
-    block's are gone after its forward pass; weights in 4 bits are not cast.
-    """
-    if not rank.engine.autocast:
-        return
-    times = _times_cast(rank)
-    block = times * rank.largest_block.unpacked
-    blocks = times * rank.all_blocks.unpacked
-    head, kept = output_elements(rank), times * _kept_copies(rank)
-    again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
-    inside = blocks if rank.spec.adapter.name == "none" else kept + again
-    cast: list[tuple[tuple[Moment, ...], int]] = [
-        (("forward",), inside),
-        (("output", "loss"), head + inside),
-        (("loss_backward",), head + kept),
-        (("block_backward",), kept + again),
-        (("second_layer_backward", "first_layer_backward"), block),
-    ]
-    if rank.layers > 1:
-        cast.append((("next_block_backward",), max(kept + again - (block - again), again)))
-    for moments, w in cast:
-        yield term(
-            "gather_buffers", moments, "autocast's copies of weights", "z * P", _DDP_TRACE, z=rank.engine.size, P=w
-        )
-
-
-def _kept_copies(rank: RankModel) -> int:
-    """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
-    counts = ((kind, kind.elements.unpacked) for kind in rank.blocks)
-    return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
-
-
-def _times_cast(rank: RankModel) -> int:
-    """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again.
-
-    None in fp8: torchao casts a weight for each product and saves it as it is.
-    """
-    if rank.dtypes.compute == "fp8":
-        return 0
-    adapter = rank.spec.adapter
-    return 2 if adapter.dora and adapter.dropout else 1
-
-
 def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
     """DDP's buckets where gradients are not views of them: fp32, permanent, ``4 P`` beside the gradients.
 
@@ -356,7 +302,7 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         return
     z_acc, elements = rank.dtypes.size("accumulate"), rank.elements.trained
     if not rank.spec.backend.bucket_view:
-        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * trained", _DDP_TRACE, z_acc=z_acc, trained=elements)
+        yield term("reduce_buffers", ALWAYS, "buckets", "z_acc * trained", DDP_TRACE, z_acc=z_acc, trained=elements)
     elif rank.spec.gradient_accumulation > 1:
         block, table = rank.largest_block.trained, rank.embedding.trained
         rest = max(rank.all_blocks.trained - block, 0)
@@ -367,14 +313,14 @@ def buckets(rank: RankModel) -> Iterator[MemoryTerm]:
         }
         for moments, w in left.items():
             what = "gradients of earlier micro-batches"
-            yield term("gradients", moments, what, "z_acc * trained", _DDP_TRACE, z_acc=z_acc, trained=w)
+            yield term("gradients", moments, what, "z_acc * trained", DDP_TRACE, z_acc=z_acc, trained=w)
 
 
 def stage_overheads(rank: RankModel, *, ddp: bool) -> Iterator[MemoryTerm]:
     """All of them; ``ddp``: whether DistributedDataParallel wraps the stage."""
     if rank.view.stages > 1:
         yield from waiting_losses(rank)
-        yield from copies(rank)
+        yield from copies_in_flight(rank)
         if ddp:
             yield from outputs(rank)
 
@@ -391,18 +337,6 @@ def waiting_losses(rank: RankModel) -> Iterator[MemoryTerm]:
     yield _in_passes("logits", what, "(m - 1) * (k + 4 * V) * tok", m=m, k=k, V=entries, tok=rank.tokens)
 
 
-def copies(rank: RankModel) -> Iterator[MemoryTerm]:
-    """Autocast's copies of weights that the other micro-batches in flight have saved: ``z blocks (f - 1)``.
-
-    A micro-batch casts on its own, since autocast must not reach backward, and checkpointed blocks save no copies.
-    """
-    blocks = min(_times_cast(rank), 1) * _kept_copies(rank)
-    if not rank.engine.autocast or not blocks:
-        return
-    what, z, f = "autocast's copies of other micro-batches in flight", rank.engine.size, rank.view.in_flight
-    yield _in_passes("gather_buffers", what, "z * ceil((f - 1) * blocks)", z=z, f=f, blocks=blocks)
-
-
 def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
     """Outputs that a stage in DDP has sent on, kept until backward, whose hooks start from them (``stage.py``)."""
     if rank.view.head:
@@ -414,4 +348,4 @@ def outputs(rank: RankModel) -> Iterator[MemoryTerm]:
 
 
 def _in_passes(pile: Pile, what: str, expression: str, **values: Value) -> MemoryTerm:
-    return term(pile, PASSES, what, expression, _TRACE_OF_STAGES, **values)
+    return term(pile, PASSES, what, expression, TRACE_OF_STAGES, **values)

@@ -234,15 +234,18 @@ def _packing(spec: RunSpec) -> Iterator[ConfigError]:
 def _extra(spec: RunSpec) -> Iterator[ConfigError]:
     """Arguments of TRL's that a setting of the launcher's gives, or that are none which a run may be given."""
     task, extra = spec.task.name, spec.backend.extra
-    ours = config.build(edit.changed(spec, "backend.extra", {})).keys() if extra else ()
-    table = files.load_own(Path(__file__).with_name("arguments.yaml")) if extra else {}
+    if not extra:
+        return
+    table = files.load_own(Path(__file__).with_name("arguments.yaml"))
+    by_setting = {name: key for key, names in table["settings"].items() for name in names.split()}
+    given = f"{table['given']['all']} {table['given'][task]}".split()
+    ours = config.build(edit.changed(spec, "backend.extra", {})).keys()
     for name, value in sorted(extra.items()):
         path = f"backend.extra.{name}"
-        setting = next((key for key, names in table["settings"].items() if name in names.split()), None)
-        given = f"{table['given']['all']} {table['given'][task]}".split()
-        if setting is not None:
-            rule, group = f"{setting} gives TRL's {name}", setting.partition(".")[0]
-            yield ConfigError(path, value, rule, [f"launch show {group}"])
+        if name in by_setting:
+            setting = by_setting[name]
+            ways = [f"launch show {setting.partition('.')[0]}"]
+            yield ConfigError(path, value, f"{setting} gives TRL's {name}", ways)
         elif name in ours:
             rule = f"a setting of this launcher gives TRL's {name}; `launch show` prints which value it has"
             yield ConfigError(path, value, rule, [f"launch show task={task}"])
@@ -251,5 +254,5 @@ def _extra(spec: RunSpec) -> Iterator[ConfigError]:
                 f"it is none of the arguments of TRL 1.16 that a run of {task} may be given: those hold no memory that "
                 "is not counted, and leave data, evaluation and checkpoints to the launcher"
             )
-            near = [f"+backend.extra.{each}{edit.override('', value)}" for each in closest(name, given)[:2]]
+            near = [edit.addition(f"backend.extra.{each}", value) for each in closest(name, given)[:2]]
             yield ConfigError(path, value, rule, near)

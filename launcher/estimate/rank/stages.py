@@ -34,7 +34,7 @@ _MOST_LETTERS = 100_000  # Letters of a layout: more layers than any model has.
 
 
 class Layout(NamedTuple):
-    """What each model chunk holds, in the order of the model, read as ``--pipeline-model-parallel-layout``.
+    """The layers of each model chunk, in the order of the model, as ``--pipeline-model-parallel-layout`` says them.
 
     ``E`` is the embedding, ``t`` a layer, ``m`` a layer of multi-token prediction, ``L`` the loss; ``|`` ends a model
     chunk, ``t*3`` is ``ttt`` and ``(tt|)*2`` is ``tt|tt|`` (``core/transformer/pipeline_parallel_layer_layout.py``).

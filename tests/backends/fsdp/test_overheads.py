@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from launcher.backends.fsdp import ring
+from launcher.backends.fsdp.autocast import weight_cache
 from launcher.backends.fsdp.overheads import (
     block_instants,
     block_reduction,
@@ -19,7 +20,6 @@ from launcher.backends.fsdp.overheads import (
     unreduced,
     untied,
     waiting_losses,
-    weight_cache,
 )
 from launcher.estimate.memory import states
 from launcher.estimate.memory.activations import running_blocks

@@ -145,7 +145,7 @@ def _scan(one: Sizes, engine: EngineTraits) -> int:
 
 
 def _named(one: Sizes, engine: EngineTraits) -> int:
-    """What ``mamba2_chunk_scan`` holds at its end where nothing is saved: the tensors that it has names for, in fp32.
+    """Bytes of a token that the scan holds at its end where nothing is saved: the fp32 tensors that it has names for.
 
     ``L``, ``G`` and ``M``; ``B``, ``C`` and ``B_decay``; the inputs with and without time steps, four products, and the
     output before and behind the skip; states and those of each chunk.

@@ -1,0 +1,85 @@
+"""Autocast's copies of weights under DDP: those of one micro-batch, and of others in flight over pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from launcher.estimate.memory.moments import PASSES, Moment
+from launcher.estimate.memory.terms import MemoryTerm, term
+from launcher.estimate.rank.model import RankModel
+
+TRACE_OF_STAGES = "trace of the live tensors of torch.distributed.pipelining, torch 2.15"
+DDP_TRACE = "trace of the live tensors of DistributedDataParallel, torch 2.15"
+
+
+def weight_cache(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Autocast's copy of every linear's weight in the compute format, saved for backward: ``z P`` of the matrices.
+
+    Checkpointed blocks cast again in backward, one block at a time; a copy goes with the backward pass of its product,
+    the output projection's first. Embeddings are looked up in fp32, and the grouped
+    products of routed experts run in fp32. Of a frozen weight autocast itself keeps no copy, so that a checkpointed
+    block's are gone after its forward pass; weights in 4 bits are not cast.
+    """
+    if not rank.engine.autocast:
+        return
+    times = _times_cast(rank)
+    block = times * rank.largest_block.unpacked
+    blocks = times * rank.all_blocks.unpacked
+    head, kept = output_elements(rank), times * _kept_copies(rank)
+    again = ceil(block * rank.last_block.recomputed_share) if rank.blocks else 0
+    inside = blocks if rank.spec.adapter.name == "none" else kept + again
+    cast: list[tuple[tuple[Moment, ...], int]] = [
+        (("forward",), inside),
+        (("output", "loss"), head + inside),
+        (("loss_backward",), head + kept),
+        (("block_backward",), kept + again),
+        (("second_layer_backward", "first_layer_backward"), block),
+    ]
+    if rank.layers > 1:
+        cast.append((("next_block_backward",), max(kept + again - (block - again), again)))
+    for moments, w in cast:
+        yield term(
+            "gather_buffers", moments, "autocast's copies of weights", "z * P", DDP_TRACE, z=rank.engine.size, P=w
+        )
+
+
+def copies_in_flight(rank: RankModel) -> Iterator[MemoryTerm]:
+    """Autocast's copies of weights that the other micro-batches in flight have saved: ``z blocks (f - 1)``.
+
+    A micro-batch casts on its own, since autocast must not reach backward, and checkpointed blocks save no copies.
+    """
+    blocks = min(_times_cast(rank), 1) * _kept_copies(rank)
+    if not rank.engine.autocast or not blocks:
+        return
+    what, z, f = "autocast's copies of other micro-batches in flight", rank.engine.size, rank.view.in_flight
+    expression = "z * ceil((f - 1) * blocks)"
+    yield term("gather_buffers", PASSES, what, expression, TRACE_OF_STAGES, z=z, f=f, blocks=blocks)
+
+
+def output_elements(rank: RankModel) -> int:
+    """Elements of the last norm and the output projection, once where a copy of that is trained."""
+    copied = rank.head.trained if rank.spec.adapter.name != "none" else 0
+    return rank.head.whole - copied + tied_table(rank)
+
+
+def tied_table(rank: RankModel) -> int:
+    """Elements of the token table that is the output projection, too; none in a model whose tables are apart."""
+    return rank.embedding.largest if rank.tied else 0
+
+
+def _kept_copies(rank: RankModel) -> int:
+    """Elements of the copies that forward saves for backward: of the weights in what is not recomputed."""
+    counts = ((kind, kind.elements.unpacked) for kind in rank.blocks)
+    return sum(ceil(kind.count * count * (1 - kind.recomputed_share)) for kind, count in counts)
+
+
+def _times_cast(rank: RankModel) -> int:
+    """Two where DoRA multiplies its input after dropout by the weight once more, which casts it again.
+
+    None in fp8: torchao casts a weight for each product and saves it as it is.
+    """
+    if rank.dtypes.compute == "fp8":
+        return 0
+    adapter = rank.spec.adapter
+    return 2 if adapter.dora and adapter.dropout else 1
