@@ -7,8 +7,6 @@ verdict ``invalid``; the others raise the exceptions of ``launcher.errors``. Mes
 signal handlers, and all of it may be called many times and from any thread.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Judge a run without starting it, or translate it into what would be started: ``launch check``, ``launch show``."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Mapping, Sequence

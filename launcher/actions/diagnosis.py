@@ -1,7 +1,5 @@
 """The end of a run as data: its errors, the last lines that it printed, and the reason of its end."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

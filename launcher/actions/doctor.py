@@ -1,7 +1,5 @@
 """Look at this machine and its Slurm, and write the cluster profile that follows, as ``launch doctor`` does."""
 
-from __future__ import annotations
-
 import os
 import re
 from datetime import date

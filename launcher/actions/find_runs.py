@@ -1,7 +1,5 @@
 """The runs that a command line names: of several that answer to a word a person at a terminal chooses, else none is."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

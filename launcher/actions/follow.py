@@ -4,8 +4,6 @@ The run is a process of its own, seen through ``metrics.jsonl`` and ``state.json
 request to save and end, a second one the signal that kills; a closed terminal (SIGHUP) leaves the run alone.
 """
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Searches of layouts with their progress on stderr, where that is a terminal; and the layout of ``plan=best``."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """``launch plan --measure N`` and ``--results ID``: the best layouts as short runs, and the fastest as a recipe."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """``launch plan --measurements`` and ``--forget RUN``: the measured runs that estimates take their constants from."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections.abc import Iterator, Sequence

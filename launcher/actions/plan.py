@@ -1,7 +1,5 @@
 """Search the layouts that a run's words leave open, as ``launch plan`` and ``launcher.plan`` do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace

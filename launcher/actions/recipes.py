@@ -3,8 +3,6 @@
 Whether a file is the user's own or from elsewhere is recorded before it appears, and where that fails it does not.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

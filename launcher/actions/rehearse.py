@@ -4,8 +4,6 @@ The job has the profile of the run's cluster, on one node with one GPU, its shar
 and a time limit of minutes. It shows in ``launch status`` like any run.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -4,8 +4,6 @@
 norms bit by bit; the schedule is that of the whole run, so its first steps are the same.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys

@@ -1,7 +1,5 @@
 """From the options of a verb to a judged run: composed by :func:`compose_run`, judged by :func:`judge_run`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace

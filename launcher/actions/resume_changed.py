@@ -4,8 +4,6 @@ What is not typed stays, and so does the global batch where the ranks change: it
 the change is refused. Every difference is reported and kept (``launcher.rundir.changes``) before it is submitted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The request is a file in the run's folder, which the run's own node finds, so a 
 sees the folder. Only torchrun of a run that is to be killed, or has no keeper, is signalled from here.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from pathlib import Path

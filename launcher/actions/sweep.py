@@ -6,8 +6,6 @@ Slurm, where ``launch resume`` draws the next. Starting and resuming are one fun
 away.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Records and files of settings from elsewhere, shown with all that they would start before they are trusted."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -6,8 +6,6 @@ installed package may as well be an object of a class that inherits from :class:
 engine of which there is nothing to say.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Changes worth trying that several engines share; each backend says which of them are its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -5,8 +5,6 @@ has biases. A specification is more general, so each family's classes are listed
 any other is refused rather than trained as something else. :func:`computed` asks the same for other readers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base import registry

@@ -4,8 +4,6 @@ torch has AdamW, SGD, Adafactor and Muon, torchao an 8-bit AdamW that knows FSDP
 8-bit AdamW of its own, paged or not (``launcher/worker/model/optimizers.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from launcher.base import package

@@ -1,7 +1,5 @@
 """Rules that several engines share: sharded model states, settings of our worker, and documents that share a sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import lcm
 from typing import Any

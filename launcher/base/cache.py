@@ -1,7 +1,5 @@
 """Answers kept between commands in the user's cache folder: those that were dear, by the hash of their question."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

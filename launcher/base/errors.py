@@ -3,8 +3,6 @@
 A fault of ours stays an ordinary exception: it ends as exit status 1 and a report, never as one of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Files written whole or not at all, and files of anyone's read within limits, which stand here for all readers."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import errno

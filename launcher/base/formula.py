@@ -4,8 +4,6 @@ The printed formula is the formula. Expressions are compiled once each; their la
 ``+ - * // /``, ``max``, ``min`` and ``ceil``.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from fractions import Fraction

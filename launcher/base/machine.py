@@ -3,8 +3,6 @@
 Nothing is read on import; a machine without a GPU or without a driver is an answer, never an error.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

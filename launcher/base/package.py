@@ -4,8 +4,6 @@
 that is to import the same ``launcher`` as this one.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

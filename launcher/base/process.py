@@ -4,8 +4,6 @@ A pid alone is given to another process later. So every record that names a proc
 alive, or signalled, by all of that; where it cannot be seen from here nothing is claimed of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ Files that are written to be kept or shared are refused where :func:`held` finds
 :func:`hidden` and :func:`shown` hide, which is more: what is only named like a secret may be one.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ The commands run under :func:`guarded`, so that whatever they print passes here;
 to :func:`raw`. Messages go to stderr (:func:`say`), or to the program that uses the Python API.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -5,8 +5,6 @@ whole numbers, numbers and texts are the caller's (:class:`Scalars`), all the re
 stay with the caller, too.
 """
 
-from __future__ import annotations
-
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping

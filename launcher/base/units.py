@@ -1,7 +1,5 @@
 """Numbers as text. Bytes are integers inside the program; GiB (2^30) appear in text only."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Horizontal bars made of pieces: piles of memory, parts of a step, passes of a pipeline, the life of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 

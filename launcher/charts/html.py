@@ -4,8 +4,6 @@ Names of models, paths and messages are a user's, a recipe's or a job's: :func:`
 so that nothing of them can become markup by being forgotten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from launcher.base.frozen import dataclass

@@ -5,8 +5,6 @@ runs it. Categories are told apart by lightness and dashes as well as by hue: th
 without yellow, which is too light for a line, and with grey for black, so that it is seen on a dark page.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Curves and stacked areas over an axis that is zoomed, and their points thinned to what a screen can show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

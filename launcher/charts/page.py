@@ -5,8 +5,6 @@ scripts by their hashes and allows no other, so that no text of a run could act 
 any connection. Vega evaluates its expressions by its interpreter (``ast``), which needs no ``eval``.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -5,8 +5,6 @@ a specification of Vega itself: Vega-Lite has no brush of its own for each of se
 table (``launcher.charts.table``), whose filter does the same from the keyboard.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

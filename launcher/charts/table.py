@@ -4,8 +4,6 @@ It is plain HTML, so that it prints. Other parts of a page may restrict the rows
 (``table.js``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Literal

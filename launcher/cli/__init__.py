@@ -6,8 +6,6 @@ Only its module is imported: ``launch status`` should not wait for Hydra. Errors
 With ``--json`` an error of the configuration is a document on stdout, too, and stderr always has the text.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

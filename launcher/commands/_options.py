@@ -1,7 +1,5 @@
 """Options that several verbs share, refused in combinations that mean nothing before anything is printed."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import fields

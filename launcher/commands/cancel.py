@@ -3,8 +3,6 @@
 The request is a file in the run's folder, so a run can be cancelled from any host that sees the folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 from pathlib import Path

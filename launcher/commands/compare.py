@@ -3,8 +3,6 @@
 A sweep's name stands for its runs. Runs of any kind and state are compared by what they have.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

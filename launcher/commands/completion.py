@@ -5,8 +5,6 @@ launch completion zsh      in ~/.zshrc:  eval "$(launch completion zsh)"
 launch completion fish     > ~/.config/fish/completions/launch.fish
 """
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.base.package import FOLDER

@@ -5,8 +5,6 @@ can write to the shared folder and which Python, packages and GPUs a job finds t
 there but does not answer.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.actions.doctor import DoctorRequest, examine

@@ -10,8 +10,6 @@ and names what is left out with its effect. Where that changes the maths, the me
 (exit status 2) unless you say --partial.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 What torchrun and submitit print around it, and earlier attempts, is one line that counts it; --all shows it.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import time

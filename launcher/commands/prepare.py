@@ -5,8 +5,6 @@ does it before the ranks start where nobody has. They lie in the user's cache fo
 cluster.shared_folder, and in the folder that LAUNCH_CACHE names where that is set.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from typing import Any

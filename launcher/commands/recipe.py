@@ -17,8 +17,6 @@ launch recipe trust FILE                  show what of a recipe, lock or conf/
                                           --origin trusts its repository
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ Exit status: 0 it was measured, and fits or nothing was decided, 2 the words are
 submission failed, 5 the rehearsal itself failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -4,8 +4,6 @@ One file that holds all that it shows, for any browser, and loads nothing. A run
 Several runs are laid over each other and side by side; a sweep is its points, over the settings that vary.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

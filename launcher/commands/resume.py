@@ -5,8 +5,6 @@ is extended. On another number of ranks (cluster.gpus_per_node=2) the training s
 cannot follow is refused with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ cluster=local (the default) runs it on this machine and shows its progress; clus
 run directory, and returns. Ctrl-C stops a local run after it has saved a checkpoint; a second one ends it at once.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

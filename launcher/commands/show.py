@@ -4,8 +4,6 @@ With the name of a group in place of overrides (`launch show parallel`): its key
 Exit status: 0, 2 the configuration is wrong, 3 it does not fit (the job is printed all the same).
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 

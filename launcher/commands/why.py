@@ -4,8 +4,6 @@ Of a sweep the runs that failed, a line each; SWEEP/POINT has one point's whole 
 answer, also where nothing went wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Each point is later composed on its own, so that a plain override applies to the
 would compose the default option first (``-m parallel=fsdp,ddp parallel.tensor=2`` is checked against neither).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 A user's own ``conf/`` and ``recipes/`` in the working folder come before the shipped ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

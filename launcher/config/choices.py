@@ -6,8 +6,6 @@ What a preset chooses is weaker than every word that is typed. What stands in a 
 nobody has said, also where an option inherits it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

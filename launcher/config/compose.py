@@ -7,8 +7,6 @@ grammar (quotes, interpolations), or a configuration that interpolates, is compo
 that all ways give the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

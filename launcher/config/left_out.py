@@ -4,8 +4,6 @@ A key is answered, and no error, where the user sets what its effect asks for ("
 "+backend.extra.KEY=VALUE hands it on").
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Values that composition leaves open: this machine's hardware, the ranks of a node, the precision, and the length."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache

@@ -3,8 +3,6 @@
 Hydra's own advice for an unknown key, ``+precison=fp8``, would hide the misspelling; so the keys are checked here.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence

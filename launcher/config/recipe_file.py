@@ -1,7 +1,5 @@
 """A command line written down as a recipe: the file of ``launch recipe save`` and ``launch import``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

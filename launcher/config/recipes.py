@@ -6,8 +6,6 @@ for another option. A recipe may come from anywhere: it is read as plain YAML wi
 checked here before anything reads them as overrides, and nothing in it is looked up.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

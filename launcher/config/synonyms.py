@@ -7,8 +7,6 @@ command line before anything composes it, and refused where nobody does. So is `
 the least recomputation with which the run fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path

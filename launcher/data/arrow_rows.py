@@ -1,7 +1,5 @@
 """Rows of Parquet and Arrow files, by pyarrow, batch by batch."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice

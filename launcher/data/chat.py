@@ -6,8 +6,6 @@ follows from its columns, or from ``data.column``. A row that has nothing to lea
 is understood wrongly or not at all is an error.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Local files are read here (``launcher.data.formats``), whatever the source; only
 of the package ``datasets``. A file of plain text is one document, and so is the text in ``data.column`` of each row.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

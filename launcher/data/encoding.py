@@ -6,8 +6,6 @@ assistant says. Behind the last special token there (the end of a turn) white sp
 own, and nobody has to generate it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The number of samples that one pass over a run's data has, before the run where the data are here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from launcher.base.errors import DataError

@@ -5,8 +5,6 @@ Of these ``PREFIX.bin`` holds token ids end to end, and ``PREFIX.idx`` says of w
 of documents, which lie behind it, are not read: ids are one long row here.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

@@ -4,8 +4,6 @@ The first bytes tell Parquet and Arrow, and the first value JSON. Text is told f
 the suffix alone (``.csv``, ``.tsv``, ``.json``, ``.jsonl``, ``.ndjson``, each also with ``.gz`` or ``.zst`` behind it).
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -6,8 +6,6 @@ commit, ``snapshots/COMMIT/`` its files) and of ``datasets`` (``builder.py``, ``
 Fetching is :func:`fetch_tokenizer`'s, and of data sets that of ``launcher.data.documents``, never of planning.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

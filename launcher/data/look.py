@@ -1,7 +1,5 @@
 """A look at a run's data before it starts, which takes no time where the same files were looked at before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

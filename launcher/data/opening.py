@@ -1,7 +1,5 @@
 """Files as streams of bytes, decompressed on the way where they are gzip or Zstandard by their first bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Iterator

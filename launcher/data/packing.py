@@ -5,8 +5,6 @@ optimal bin packing algorithms, MIT, 1973), as TRL and Megatron Bridge pack. A s
 token, the last label. The order of samples is that of the first piece in each.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence

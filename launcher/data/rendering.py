@@ -5,8 +5,6 @@ hours, ``'x' * 10**11`` all memory, at times before the first row, when constant
 shipped is compiled and rendered by ``python -m launcher.data.rendering``, which the kernel ends beyond its limits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

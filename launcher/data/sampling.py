@@ -5,8 +5,6 @@ whole. Of large JSON lines, texts, Parquet and Arrow blocks are read in the midd
 compressed only the start of some files, since nothing else tells where a row begins.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import math

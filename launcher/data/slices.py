@@ -1,7 +1,5 @@
 """Slices of a split as ``datasets`` writes them: ``train[:5%]``, ``train[1000:2000]``, ``train[-10%:]``."""
 
-from __future__ import annotations
-
 import re
 
 _SLICE = re.compile(r"(?P<name>[\w.-]+)\[(?:(-?\d{1,15})(%?))?:(?:(-?\d{1,15})(%?))?\]\Z")

@@ -5,8 +5,6 @@ Its error is two standard errors of that ratio, from how the blocks of the sampl
 3rd ed., 1977, section 6.4); where the start of a file stands for all of it, nothing can tell how the rest differs.
 """
 
-from __future__ import annotations
-
 import array
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Conversations of a sample as the tokens that they are trained on: their lengths, and whether anything is trained."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ A row holds the columns that its task names (``launcher.spec.task.ROWS``), each 
 roles of chat templates; a label is a boolean. Other columns are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ resumed run trains on the same tokens although its files have changed since; it 
 for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

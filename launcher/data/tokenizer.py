@@ -4,8 +4,6 @@ Planning takes :func:`quick_tokenizer`, which encodes alike and reads a ``tokeni
 alone, since ``transformers`` takes seconds to be imported.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache

@@ -7,8 +7,6 @@ Before an importer reads a file, :func:`refuse_other` looks at the names at its 
 whole, so that axolotl's YAML is not called broken JSON: such files hold tags, references and templates of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Data sets, LoRA and the chat template in files of fine-tuning programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Python is read as text: keyword arguments of calls whose name says what they con
 What is no literal, nor the name of one above it, is left open (``???``).
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import re

@@ -1,7 +1,5 @@
 """Another program's file of keys and values while it is read: the settings so far, and where each of its keys ends."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ blanks. A row acts on keys that no row before it entered. ``differs`` is what a 
 stands beside the key in docs/coming-from.md. ``effect`` and ``why`` are the reasons in the list of what is left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 An evaluation, a save or a warm-up that is a share of the run is one here where the length of the run says so.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 It says ranks, number format and what shards the model; model, data and batch are those of the script that it starts.
 """
 
-from __future__ import annotations
-
 from launcher.config.ledger import Ledger
 from launcher.importers import Imported, _foreign, _trainer
 from launcher.importers._reading import Reading

@@ -4,8 +4,6 @@ Without a DeepSpeed file or FSDP it trains by DDP. The model is loaded in the fo
 without ZeRO parameters, gradients and optimizer states are in 16 bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hugging Face ``config.json``, whose model types and keys ``launcher.config.hub.reading`` knows."""
 
-from __future__ import annotations
-
 from launcher.config.hub import reading
 from launcher.importers import Imported
 

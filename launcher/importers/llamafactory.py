@@ -4,8 +4,6 @@ Parameters that are trained whole are in fp32 (``pure_bf16`` apart), those that 
     and blocks are recomputed unless the file says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

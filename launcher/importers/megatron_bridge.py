@@ -4,8 +4,6 @@ Its sections hold Megatron-core's dataclasses, so that a key without a setting h
 Megatron-LM of the same name does (``launcher.importers.megatron.arguments``). What ``_pretrain_common`` sets is known.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Its ranks are laid out like Megatron-LM's: tensor and pipeline parallel ranks, a
 is said by all of its three numbers, since ``parallelism.dp`` is what the ranks make of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Its models train from fresh weights in fp32 with bf16 computation, sharded by FS
 leave. Sections that were renamed between releases are read under both names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Weights, gradients and optimizer states are in ``dtype``. A model's folder (``/t
 by which ``tune download`` fetched it, so that it is that model of the Hub.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ Of a script the calls of ``SFTConfig``, ``LoraConfig``,
 the task: its keys do, else it is fine-tuning, and ``--set task=dpo`` says another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ such variable (``run --debug``, a script of the user's own) writes none. Times a
 clock for all processes of a machine.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -5,8 +5,6 @@ write each, so processes do not mix theirs. What a line says holds until one of 
 ``over``. The :data:`MILESTONES` are the way of every run: they tell when it was what, and are no news of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ and 2) does not tell is null. A rehearsed rank (``python -m launcher.worker.rehe
 directory; its exit status is 0 with a :class:`Rehearsed`, also one that ran out of memory, else 2 with an ``error``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

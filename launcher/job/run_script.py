@@ -5,8 +5,6 @@ launcher. What the script sees is what it would see at its own place: the folder
 ``__file__``, its arguments. Only its code is the copy's, so that an edit after the submission does not reach the job.
 """
 
-from __future__ import annotations
-
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):

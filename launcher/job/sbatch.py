@@ -1,7 +1,5 @@
 """The options of sbatch that a job's script says itself, each with its key: ``cluster.extra`` takes none of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

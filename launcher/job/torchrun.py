@@ -1,7 +1,5 @@
 """The torchrun command line of a job, the same for every backend."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

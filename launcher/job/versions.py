@@ -5,8 +5,6 @@ The ranges are those of ``pyproject.toml`` (a test compares them). Workers ask t
 setting imports is :class:`Borrowed` in it, so that both are said before the job starts.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

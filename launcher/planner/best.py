@@ -1,7 +1,5 @@
 """The layout in place of the word ``plan=best``: each question is searched once, however many points ask it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The answer as the document of ``launch plan --json`` (docs/contract/documents.md)."""
 
-from __future__ import annotations
-
 import shlex
 
 from launcher.base.files import JsonObject

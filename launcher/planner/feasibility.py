@@ -6,8 +6,6 @@ chunk, 1F1B, the strongest savings, and either one sequence or all of a rank's a
 at all does. What is typed stays as it is typed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.frozen import dataclass

@@ -1,7 +1,5 @@
 """The fastest layouts for less memory than there is: a search for each fifth of the card."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

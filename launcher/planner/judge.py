@@ -1,7 +1,5 @@
 """The search's questions about one run: is it valid, does it fit, how long does a step take."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Protocol

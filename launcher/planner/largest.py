@@ -6,8 +6,6 @@ word that gives it more. Models are the options of ``model``. What is typed stay
 candidate anew, so that a longer sequence leaves the tokens of a step as they are where nobody has said the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple

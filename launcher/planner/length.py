@@ -1,7 +1,5 @@
 """The length of the training that is planned: tokens, days and money, as options and as figures of a layout."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

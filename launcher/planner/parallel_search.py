@@ -4,8 +4,6 @@ Of the degrees every other one belongs to the second process. Each finds the bes
 best of both are the answer. The parts are the same on every machine, so that the counts are, too.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import threading

@@ -1,7 +1,5 @@
 """The plan: a question searched, the layouts as they are typed, and words that no layout is valid with refused."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ then the ones that are tried. What nobody has said and an answer needs is assume
 and the sequences of a step.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ the fastest by the model of speed is chosen, and of equally fast ones that which
 not known it is the one that computes the smallest share of the matrix products again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 from math import inf

@@ -9,8 +9,6 @@ taken is the best of its kind, since all that is left is worse, and its kind is 
 that is shown. What is unlikely to fit comes last. The fastest that may not fit is kept apart.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

@@ -5,8 +5,6 @@ and no rank waits for a disk; no checkpoint, no evaluation, no tracker. What the
 told; the recipe of the winner has it again. Runs have one time limit, so that they are one array.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

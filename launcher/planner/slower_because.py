@@ -7,8 +7,6 @@ does what is known of them by measurement: the parts are compared with the first
 changes stands by itself. Waiting for stragglers is in proportion to all the rest, and shared out over it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -15,8 +15,6 @@ All that a layout may do was tried there already, so what they change is more th
 precision, the sequence, the training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A layout in the field's words: ``Megatron · ZeRO-1 · tp 4 · pp 4 x 20 chunks · dp 4 · micro-batch 1``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher import backends

@@ -3,8 +3,6 @@
 A single run and every point of a sweep are judged here, so that what is said of one is said of the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 

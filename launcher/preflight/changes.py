@@ -9,8 +9,6 @@ another training: where the number of data ranks changes, :func:`launcher.spec.c
 ``train.global_batch_size`` too. The cost is said in words, with the traffic that a layout adds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ What this machine does not have is an error of a run that is for this machine, a
 before it builds its model. Where a package lacks, nothing was looked at, which is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 

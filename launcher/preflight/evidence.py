@@ -6,8 +6,6 @@ answer to a run of theirs, and ``run --rehearsed`` takes its verdict in place of
 memory and disk stay the estimate's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -5,8 +5,6 @@ the pile that ``check`` prints; the others show what the pile is at other moment
 verdict: the measured runs that its ends are taken from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 

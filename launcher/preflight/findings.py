@@ -3,8 +3,6 @@
 Each error's ways out are tried on the specification, and those that lead into another error are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain

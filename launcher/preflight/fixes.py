@@ -9,8 +9,6 @@ stands behind all that does not, the fewest first. Where the disk alone is too s
 are tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations

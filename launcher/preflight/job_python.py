@@ -5,8 +5,6 @@ sizes of the interpreter and of the folders of its packages. One that only the n
 known where ``launch doctor`` has asked a node, which is kept as well. A run is never submitted to find out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 The dry run is the run minus its last call.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Of a run that does not fit the speed is that of the same run on a card with memo
 compared. One estimate is made for the run and one for each way out that was found, at most a handful.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple

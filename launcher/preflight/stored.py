@@ -4,8 +4,6 @@ Only headers are read (``launcher.saved.headers``). The names that a family's te
 those that its worker reads; a family that names none is not compared here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ Packages are looked for without being imported. A Slurm job runs elsewhere, so f
 (:func:`not_seen_here`), never errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec

@@ -6,8 +6,6 @@ Allocations that fake tensors do not see stay the formulas': libraries' workspac
 disk; so does the width of the error band, moved to the trace's numbers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

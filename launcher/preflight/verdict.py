@@ -6,8 +6,6 @@ unknown refuses nothing that some device could hold. For the search for ways out
 each moment of a step: a change that helps at any such moment may be half of an answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Literal
 

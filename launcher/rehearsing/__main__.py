@@ -4,8 +4,6 @@ The run directory holds the question (``rehearse.json``); the answer goes beside
 answer: status 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -6,8 +6,6 @@ model with experts, the layers that ``checkpointing.layers`` names. So two depth
 layers of the kind that the model has most of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

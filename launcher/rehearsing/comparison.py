@@ -1,7 +1,5 @@
 """A rank measured beside the estimate of the same, and the whole model by the line through two depths."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

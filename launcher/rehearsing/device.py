@@ -5,8 +5,6 @@ kernels, against the estimate for these: nothing of reserved memory, context, fl
 no verdict.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The worker as one rank of a run, alone: a process in a folder like a run directory, with its log there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

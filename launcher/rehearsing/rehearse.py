@@ -1,7 +1,5 @@
 """One rehearsal from its question to its answer: the ranks in turn, each at the depths that the device can hold."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil

@@ -1,7 +1,5 @@
 """The answer of a rehearsal as data, and as the part ``rehearse`` of the document of ``launch rehearse --json``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Batches, of whole micro-batches on every data rank, and their number: the run's length is said once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Rules about the cluster that the job runs on and its devices: container, margin of time, cores, card, bandwidths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

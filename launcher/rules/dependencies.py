@@ -6,8 +6,6 @@ was set on purpose: without its companion it is refused. A key that always has a
 sweep over the companion may pass through states in which it is idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import compress

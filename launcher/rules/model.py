@@ -4,8 +4,6 @@ Only rules that hold for every engine are here. Limits of one engine are in its 
 splitting the model in its strategy, so that each way out names a key that the user meant to decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import chain
 

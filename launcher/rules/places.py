@@ -1,7 +1,5 @@
 """Names and places: of the run's folder, and of the server that its metrics go to."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

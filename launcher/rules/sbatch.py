@@ -1,7 +1,5 @@
 """Rules about what Slurm reads: words that sbatch would refuse, options that are said twice, a job without CPUs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Settings are recorded, shared and shown, so that no secret may stand there; jobs inherit them by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache

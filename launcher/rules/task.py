@@ -1,7 +1,5 @@
 """The task: the backend that trains it, the data sets that it reads, and keys that are another task's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base import registry

@@ -1,7 +1,5 @@
 """Adapter, optimizer, schedule, evaluation and checkpoints, and the length of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError

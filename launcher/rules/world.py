@@ -1,7 +1,5 @@
 """The world and the degrees that are laid out in it; a free layout has each layer once, in order, and all chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from math import gcd

@@ -1,7 +1,5 @@
 """Attempts of a job, with and without progress, so that a crash loop ends, and the failures of each node."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The run's files are those of the newest settings. What they were before lies in 
 says from which step on which keys had which values.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

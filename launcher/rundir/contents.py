@@ -4,8 +4,6 @@ A file that is not there is None. One that cannot be read, or does not hold what
 :class:`BadRecord`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -6,8 +6,6 @@ of signals that of the root cause in torchrun's report. A failure of the surroun
 ``transient``: on Slurm the job goes back into the queue.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

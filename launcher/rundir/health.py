@@ -4,8 +4,6 @@ A hang and a slow rank are said beside the state of a run that trains until they
 checkpoint and rows of its data that were left out stay there.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

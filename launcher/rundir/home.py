@@ -5,8 +5,6 @@ original's processes. Records keep ``{run}`` where the run directory belongs; wh
 :func:`settle`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

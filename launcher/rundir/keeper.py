@@ -5,8 +5,6 @@ a file in the run's folder that the first node renews; its age is told by the cl
 file that the reader writes beside it, since the clocks of two hosts may differ.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -3,8 +3,6 @@
 All of it comes from the ends of the run's files, so that a look costs the same after a million steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence

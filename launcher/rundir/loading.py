@@ -4,8 +4,6 @@ The run that is recorded holds the folder that was found. A place that this mach
 job's nodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

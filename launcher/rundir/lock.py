@@ -5,8 +5,6 @@ its ingredients: versions, a requirements list, git commit, names of changed fil
 machine, data with hashes, environment, prediction; the run's first losses are added when it has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import textwrap

@@ -3,8 +3,6 @@
 What was predicted is what its plan says; what was measured are its metrics and the peaks of ``memory.json``.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

@@ -4,8 +4,6 @@ Every attempt has a folder of ranks' output, ``<rendezvous id>_<random>`` with o
 is what a reader asks about; the others are of interest where the ranks themselves say nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -5,8 +5,6 @@ environment is taken by an allow-list of prefixes less all that looks like a sec
 a hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ All of it is written into ``.<name>.<pid>.partial`` beside its place and renamed
 submission that fails leaves a run that ``launch resume`` submits. Only then is it noted in the user's own list of runs.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -5,8 +5,6 @@ drivers of differences, commands of remotes. So git is asked for its index and i
 is told here: by size and time as the index has them, else by the bytes as they lie in the folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -5,8 +5,6 @@ A folder below ``runs/`` that is neither a run nor a sweep is a group (``run.nam
 (:class:`Ambiguous`): a guess might cancel another run than was meant.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ Noted is a hash of all files that decide what is started, and where, when a run 
 user's state folder, never in the record, which could bring it along.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

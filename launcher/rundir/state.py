@@ -1,7 +1,5 @@
 """The state of a run on disk. Files, since a job outlives its launcher."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Literal

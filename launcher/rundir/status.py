@@ -7,8 +7,6 @@ copy is ``prepared``, whatever its original does. A file that cannot be read mak
 would have told it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@ The worker's are folders ``step-00000100`` with a ``state.json``; Megatron-LM's 
 the order of samples and the samples, which ``state.json`` has, so that a run that would go on with others is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -4,8 +4,6 @@
 only the few classes that describe tensors are known, each as an empty stand-in.
 """
 
-from __future__ import annotations
-
 import pickle
 import struct
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ returned by job, not raised. Slurm 22.05 takes ``ExcNodeList`` only of a job tha
 between ``scontrol requeue`` and its next start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -4,8 +4,6 @@ Slurm takes many a job over a partition's limits and never starts it, so the pro
 first. Then ``sbatch --test-only`` judges the script itself, and its refusal is translated to the key that it is about.
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 import shutil

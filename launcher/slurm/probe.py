@@ -1,7 +1,5 @@
 """The view from one compute node: ``python -m launcher.slurm.probe FOLDER``, run there by ``launch doctor``."""
 
-from __future__ import annotations
-
 import platform
 import socket
 import sys

@@ -5,8 +5,6 @@ the job copies one in case the launcher was killed before; and the script itself
 start.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

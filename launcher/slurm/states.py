@@ -1,7 +1,5 @@
 """Slurm's words for a job's state in ours, with the reason in one line."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from launcher.job.events import EndCause

@@ -5,8 +5,6 @@ without ``from __future__ import annotations``: ``parse`` reads their types, whi
 ``None`` means "not set": the property or the backend that needs a value says what it takes instead.
 """
 
-from __future__ import annotations
-
 from launcher.spec.hardware import ClusterSpec, HardwareSpec
 from launcher.spec.model import AdapterSpec, BackendSpec, ModelSpec, ParallelSpec, ZeroSpec
 from launcher.spec.run import RunSpec

@@ -6,8 +6,6 @@ never refuse a real run. A key without a line here is bounded by 64 bits alone; 
 the line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from launcher.base.frozen import dataclass

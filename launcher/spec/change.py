@@ -1,7 +1,5 @@
 """One change of a run: the overrides, the run that they make, and the cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal

@@ -3,8 +3,6 @@
 The types of the dataclasses in ``spec`` are the schema: this module reads them and holds no list of keys.
 """
 
-from __future__ import annotations
-
 import marshal
 import math
 import types

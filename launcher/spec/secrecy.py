@@ -1,7 +1,5 @@
 """Refuse secrets in data that is to be written, by their places and never by their text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from launcher.base.errors import ConfigError, ConfigErrors

@@ -4,8 +4,6 @@ A job is put back into the queue unless too many attempts in a row left no new c
 failed twice or whose GPU is broken.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

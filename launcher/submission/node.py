@@ -7,8 +7,6 @@ them. A node that finds that Slurm has started the job again elsewhere ends its 
 no longer its own.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

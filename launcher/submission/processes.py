@@ -4,8 +4,6 @@ Ranks that the kernel has killed for want of host memory cannot say so: the node
 Of the node's memory and its largest processes the newest reading before the end is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

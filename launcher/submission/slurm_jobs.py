@@ -9,8 +9,6 @@ that run beside each other: the widths of the lanes add up to the limit, and the
 other (``--dependency=afterany``). Wider lanes go to those with more jobs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -4,8 +4,6 @@ Stacks come from ``py-spy`` where it is installed and may look, since it needs n
 rank's own signal handler; a rank that is stopped, or in the kernel, gives none, which is told in place of one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

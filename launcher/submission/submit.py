@@ -5,8 +5,6 @@ controller on this machine, and the controller our task, with the working folder
 command line cannot be chosen, gets a variable, and the task ``-P`` in its place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A point of a sweep, as it was judged and as ``sweep.json`` has it; and what differs between points unasked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields

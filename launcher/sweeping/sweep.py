@@ -4,8 +4,6 @@ A point is the words that all share plus its own overrides, composed anew. ``swe
 that ``launch resume`` reads the same axes again, and every point with its verdict, also those left out and why.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Whatever a run has not, or not yet, is None. Losses are compared at the same ste
 else at the newest line before a step or a number of tokens.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A comparison for a terminal: what stands out in a sentence each, then a table with a column a run."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

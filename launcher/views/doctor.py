@@ -1,7 +1,5 @@
 """The text of ``launch doctor``: this machine, its Slurm, what they lack, and the cluster profile."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

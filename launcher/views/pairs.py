@@ -1,7 +1,5 @@
 """Predicted figures beside measured ones: the rows of a table, and the table at the end of a run."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

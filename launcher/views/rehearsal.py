@@ -1,7 +1,5 @@
 """A rehearsal as the Python API gives it, and as text: the verdict, how it was measured, phases, piles and time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

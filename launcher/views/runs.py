@@ -1,7 +1,5 @@
 """Runs and sweeps on a terminal: the tables of ``launch status``, and the frame of ``launch watch`` in 80 columns."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence

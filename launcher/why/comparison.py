@@ -5,8 +5,6 @@ deviates most from the prediction explains the end: a pile that grew, other proc
 reserved and could not use; where the prediction itself was above the capacity, the pile is the one that was asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil

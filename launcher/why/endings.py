@@ -3,8 +3,6 @@
 Each function takes the run and gives the answer, or None where it was something else.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``launch why``: the question put to a run, whatever its state, and to the runs of a sweep."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace

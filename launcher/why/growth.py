@@ -4,8 +4,6 @@ The first two steps are left out, since optimizer states appear in them. Where t
 what is alive between two steps and should not be tells the same (:func:`kept`).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

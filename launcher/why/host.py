@@ -1,7 +1,5 @@
 """Host memory that ran out on a node, and full disks: their predicted need, and ways out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

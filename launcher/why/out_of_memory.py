@@ -1,7 +1,5 @@
 """Memory that ran out on a device: who asked for how much, which pile grew, why, and what would fit."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Which pile grew and why, in sentences: what can be told of the reason, and where nothing grew, what else it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.units import gib

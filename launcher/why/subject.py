@@ -1,7 +1,5 @@
 """The run that is asked about: where it lies, how it stands, and what its files say, read once."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -9,8 +9,6 @@ Each way out is words to paste behind ``launch resume RUN``; a preset is put int
 does not take is left out, and named.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

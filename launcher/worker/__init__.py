@@ -1,7 +1,5 @@
 """The job from inside: errors that the user can act on, each one message, and the signals that ask it to end."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ which needs no lock of Python's, so they come also from a rank that waits inside
 torch's flight recorder by a thread of its own.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import faulthandler

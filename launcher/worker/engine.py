@@ -1,7 +1,5 @@
 """The protocol between the training loop, which owns data, steps, checkpoints, metrics and signals, and an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and folders that appear whole or not at all, also when the process or the machine ends meanwhile."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ in the first checkpoint and evaluation, and in every ``train.log_memory_every``-
 on the CPU is slow.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import signal

@@ -5,8 +5,6 @@ trained labels of the global batch: every rank divides its sums by :func:`share`
 ranks, which all engines take, are the mean over labels, however these are spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ of them must stop where it is no number. A resumed run first cuts the lines of s
 all ranks' memory summaries become ``memory.json``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

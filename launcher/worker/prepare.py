@@ -4,8 +4,6 @@ It has no time limit but the job's. Its progress goes to the node's log, its res
 run directory, for which the job's other nodes wait.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -5,8 +5,6 @@ wait for ranks that no longer answer. Every other rank looks for such files in a
 rank whose torchrun is gone, and a rank that has finished skips destructors, which may hang or abort.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """Torch's profiler over the steps of ``train.profile``: a Chrome trace of each chosen rank, and on a GPU its memory."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -9,8 +9,6 @@ with an agreement to go on, to pause saving while the disk is full, or to fail. 
 succeed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -5,8 +5,6 @@ rule of OLMo 2's spike score (arXiv:2501.00656), over fewer lines, since runs ar
 each way back with the samples that were read until then: whoever goes on from the checkpoint goes on behind that place.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import deque

@@ -5,8 +5,6 @@ important, where it goes on with something else: each such rule names the file o
 of the user's own is held to what DeepSpeed itself demands, not to what our worker lacks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import log2
 

@@ -7,8 +7,6 @@ supplied a shard of 64 elements, but the map describes 0"). A pipeline stage is 
 moves whole layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

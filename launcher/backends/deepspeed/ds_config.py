@@ -6,8 +6,6 @@ after ``launcher.backends.deepspeed.extra`` has refused keys that a setting give
 golden file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import log2
 from typing import Any

@@ -7,8 +7,6 @@ wrong. What would change memory that nothing counts is refused, but for its defa
 training program's help are refused for our worker and left to a script.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters that stage 3 of ZeRO gathers ahead of use, keeps whole, or shares a second time in a node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from math import ceil
 

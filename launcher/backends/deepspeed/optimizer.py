@@ -1,7 +1,5 @@
 """The optimizer that DeepSpeed runs: its own kernels, which it compiles at first use, or torch's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

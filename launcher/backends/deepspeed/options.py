@@ -10,8 +10,6 @@ Options of ZeRO stand here without the prefix ``stage3_``, which DeepSpeed takes
 ``runtime/config_utils.py``). An entry for a block is one for all of its options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

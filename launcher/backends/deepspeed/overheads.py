@@ -5,8 +5,6 @@ Each stage of ZeRO holds gradients in its own way: whole below stage 2, in a buf
 of a block's backward pass at which a gradient waits or a bucket is copied; ``start`` those of loading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Literal
 

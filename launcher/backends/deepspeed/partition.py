@@ -1,7 +1,5 @@
 """Buffers of ZeRO 1 and 2 for gradients of a rank's partition, of pipeline stages for messages, and of NVMe offload."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends.deepspeed import options

@@ -1,7 +1,5 @@
 """The implementation that runs under DeepSpeed, as far as memory depends on it."""
 
-from __future__ import annotations
-
 from launcher.backends._shared import key_heads, masks_documents
 from launcher.backends.deepspeed.partition import swapping
 from launcher.base.units import DTYPE_BYTES

@@ -3,8 +3,6 @@
 The members are those that ``launcher.backends`` asks of a backend.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends import Profile, _optimizers, _shared

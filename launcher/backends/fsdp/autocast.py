@@ -1,7 +1,5 @@
 """Autocast's copies of weights under DDP: those of one micro-batch, and of others in flight over pipeline stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 

@@ -6,8 +6,6 @@ where it has them (schedules, formats, the layout of 4-bit weights). A script of
 it likes and is held to almost none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends import _models, _optimizers, _shared

@@ -1,7 +1,5 @@
 """Rules of expert parallelism under FSDP2: ranks share the experts of a layer and send each other their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError

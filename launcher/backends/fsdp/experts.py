@@ -6,8 +6,6 @@ the traces: of the copies of tokens that the ranks of an exchange send, each get
 all, ``e`` times as many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple

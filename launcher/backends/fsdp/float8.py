@@ -1,7 +1,5 @@
 """fp8 by ``torchao.float8``: its recipes, what it cannot do, and the memory of its casts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends import _models

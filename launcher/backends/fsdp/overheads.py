@@ -6,8 +6,6 @@ reduces buckets; under autocast it keeps copies of weights (``autocast``). Insid
 ``block_instants`` names the instants that are fuller than the one of its MLP may be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from math import ceil
 

@@ -5,8 +5,6 @@ Read in torch 2.15, ``torch/distributed/tensor/experimental/_context_parallel/_a
 all keys of each neighbour, the last with all of them to half of the keys, which is less but for a few per cent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from launcher.estimate.memory.activations import content, running_blocks

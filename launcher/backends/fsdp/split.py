@@ -6,8 +6,6 @@ of the model has no inputs' part, so that its weights' part is a whole backward 
 are gathered for all passes of a step, and their gradients stay whole until the last (``schedules.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The implementation that runs under FSDP2 and DDP, as far as memory depends on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal

@@ -4,8 +4,6 @@ The members are those that ``launcher.backends`` asks of a backend. Which packag
 ``installed`` says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends import Profile

@@ -5,8 +5,6 @@ say the same without it, in terms of our settings and with ways out, and refuse 
 Files named below without a folder are those of ``megatron/training`` and ``megatron/core``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.backends import _optimizers, _shared

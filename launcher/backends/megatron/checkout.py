@@ -1,7 +1,5 @@
 """Checkpoints of Megatron-LM, and the program of a checkout (``backend.path``), which trains without our worker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends import _models

@@ -6,8 +6,6 @@ depends are handed on, and the others are refused (``options``). Names are compa
 dashes; whether an argument exists is the business of its own validator (``launcher.backends.megatron.validator``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ so the choice is computed here once, by the rules of Megatron-core and Transform
 read by the overheads, the traits of the engine and the argument list.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The megatron-core that is installed here, and other lacks of this machine for a valid job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path

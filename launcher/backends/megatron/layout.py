@@ -1,7 +1,5 @@
 """Degrees, sharding, number formats and recomputation as Megatron-LM arguments."""
 
-from __future__ import annotations
-
 from launcher.backends.megatron.implementation import dtypes, fsdp, precision_aware, recipe
 from launcher.backends.megatron.network import Arguments
 from launcher.estimate import families

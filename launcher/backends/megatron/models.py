@@ -3,8 +3,6 @@
 The files named are those of megatron-core 0.19.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ arguments have no key of ours and follow from the model: the router's scores fro
 positions from latent attention, the kernel of GELU from which GELU the model has.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 from launcher.backends.megatron.implementation import implementation

@@ -6,8 +6,6 @@ is refused, by the reason. A test reads Megatron's own parser and asks for the c
 which has none, is named in a warning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 What Megatron-FSDP's shards bring is in ``sharded``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache

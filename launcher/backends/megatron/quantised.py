@@ -7,8 +7,6 @@ columns for the gradient of its input. Where a card multiplies fp8 in any layout
 rows serve both, if the whole tensor has one scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 

@@ -3,8 +3,6 @@
 Files named below without a folder are those of ``megatron/core``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.backends.megatron import network

@@ -5,8 +5,6 @@ choice of checkpoint itself, and ``pretrain_gpt.py`` of a checkout (``backend.pa
 for it the list names its own data set and tracker. ``{run}`` stands for the run directory until that is known.
 """
 
-from __future__ import annotations
-
 from launcher.backends.megatron.implementation import fsdp
 from launcher.backends.megatron.network import Arguments
 from launcher.job.job import RUN

@@ -1,7 +1,5 @@
 """The implementation that runs under Megatron-LM, as far as memory depends on it."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import ceil
 

@@ -1,7 +1,5 @@
 """A run as a Megatron-LM job: torchrun, the worker or a checkout's ``pretrain_gpt.py``, and the argument list."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath

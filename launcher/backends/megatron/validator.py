@@ -4,8 +4,6 @@ Asked where a supported megatron-core is installed, for the GPU of the run and n
 (``launcher.worker.megatron.validate``). Elsewhere the rules of ``check`` answer alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

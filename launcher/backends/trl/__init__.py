@@ -3,8 +3,6 @@
 The members are those that ``launcher.backends`` asks of a backend.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ The engine's own limits (formats, offload, 4-bit weights, ZeRO) are asked of its
 would have it; what is here is TRL's: presets, losses and schedules that it has, and settings with no argument there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

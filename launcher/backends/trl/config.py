@@ -5,8 +5,6 @@ launcher's, so their arguments are off here. Keys of ``backend.extra`` come last
 gives them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from launcher.backends.trl.traits import engine_of

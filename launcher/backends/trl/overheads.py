@@ -6,8 +6,6 @@ with the output projection another, which stays gathered until its backward pass
 DPO and KTO is one group as a whole (``prepare_fsdp`` of ``trl/models/utils.py``), so that its forward pass gathers it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

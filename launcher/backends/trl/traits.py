@@ -5,8 +5,6 @@ and ``deepspeed``, since it is the same torch and the same DeepSpeed; :func:`as_
 about.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal

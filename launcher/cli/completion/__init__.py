@@ -8,8 +8,6 @@ zsh and fish hand over the words behind ``launch``, the one at the cursor last. 
 cursor, because it splits words at ``=``, and the part of the last word that it will replace.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

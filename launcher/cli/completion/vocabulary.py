@@ -4,8 +4,6 @@ They take half a second to gather and are kept in the user's cache folder. What 
 changed that it comes from: the launcher's own, the keys' documentation, and the folders of installed packages.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """One ``config.json`` while it is read: its values, their errors, and the list that each key ends in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

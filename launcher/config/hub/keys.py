@@ -5,8 +5,6 @@ classes of one version of ``transformers``: the value that each takes for a key 
 that it reads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The refusal of a ``config.json`` of a model type that no family reads: one true sentence about the model."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ That needs torch and ``transformers``, in a process of its own and once for a fi
 kept in the user's cache. The values that a model has beside it are those of the class.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

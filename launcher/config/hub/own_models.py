@@ -5,8 +5,6 @@ read again. A folder stands for the model with its weights: where it has some, t
 and ``model.weights=null`` takes fresh ones. A file stands for the sizes alone.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence

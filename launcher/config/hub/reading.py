@@ -3,8 +3,6 @@
 The family says which keys it reads and what they are here; this module finds it, and enters what nobody has read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ so that what was ever fetched needs no network and no time. Of weights only the 
 ``hf download`` fetches them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

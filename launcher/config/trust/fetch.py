@@ -4,8 +4,6 @@ The answer is data from someone else: only https is followed, also after a redir
 public, at most a mebibyte, and within a time limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

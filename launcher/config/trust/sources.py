@@ -11,8 +11,6 @@ imported, or saved from what is foreign: these are known by their hash, by the p
 was edited there since, and by the code that they name, wherever it was copied to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ It is one file of lines in the user's state folder, never beside what it is abou
 only added, each in one write, so that launchers do not mix theirs and none overwrites what another has noted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

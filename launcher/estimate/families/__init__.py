@@ -3,8 +3,6 @@
 ``launcher.estimate.rank.family`` says what is asked of it, and ``docs/architecture.md`` shows a whole one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The names and the defaults of keys that a ``config.json`` leaves out are those o
 transformers 5.23.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

@@ -4,8 +4,6 @@ arXiv:2205.05198 section 4 with the kernels of today: fused attention keeps a lo
 activations are one kernel each. Compared with the peaks that Megatron-LM's own functional tests record.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 from launcher.estimate.rank.engine import EngineTraits

@@ -4,8 +4,6 @@ Counted by reading autograd's saved tensors of the modules of transformers 5.23 
 bf16, fp32 and under autocast; a test repeats it. Parameters, rotary tables and token ids are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal

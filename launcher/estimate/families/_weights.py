@@ -1,7 +1,5 @@
 """Weights of the parts that the families are made of."""
 
-from __future__ import annotations
-
 from launcher.estimate.rank.tensors import Split, Weight
 from launcher.spec import ModelSpec
 

@@ -1,7 +1,5 @@
 """DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, routed and shared experts (arXiv:2412.19437)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

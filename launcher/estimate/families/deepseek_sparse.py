@@ -4,8 +4,6 @@
 weights are not trained (``DeepseekV32Indexer.forward`` of ``modeling_deepseek_v32.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

@@ -1,7 +1,5 @@
 """DeepSeek-V2: latent attention, and experts that a softmax over all of them scores (arXiv:2405.04434)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

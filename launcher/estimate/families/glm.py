@@ -1,7 +1,5 @@
 """GLM-4.5: grouped-query attention that rotates a part of each head, and DeepSeek-V3's experts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

@@ -4,8 +4,6 @@ A block has two norms, ``c_attn`` for queries, keys and values at once, and an M
 the output projection too. The module of ``transformers`` is GPT-2's, whose checkpoints hold projections transposed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

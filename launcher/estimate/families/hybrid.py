@@ -5,8 +5,6 @@ experts. ``model.extra.mtp`` has the letters of one depth of multi-token predict
 Transformer Engine has in one module with the linear behind it, but for experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple

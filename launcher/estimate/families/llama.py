@@ -1,7 +1,5 @@
 """Llama and models of its shape (Mistral, Qwen): RMSNorm, rotary positions, grouped queries, gated MLP."""
 
-from __future__ import annotations
-
 from launcher.estimate.families import _hugging_face, _megatron, _transformers, _weights
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import FamilyTraits

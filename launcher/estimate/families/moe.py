@@ -1,7 +1,5 @@
 """Mixture of experts on Llama's attention (Mixtral, Qwen-MoE): routed experts, shared experts, first dense layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction

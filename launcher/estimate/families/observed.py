@@ -6,8 +6,6 @@ of each kind saves. All that a class computes by code of Python is counted as th
 where it is installed saves less.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ What differs from type to type is a description (``families._decoders``). The si
 all else of a class's configuration is in ``model.extra``, by the class's own names, or the class's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError

@@ -6,8 +6,6 @@ instant inside its MLP is ``mlp_backward``; a backend adds those at which its ow
 ``content`` and what it knows, and the fullest of them all counts (``memory.terms.fullest``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Neither grows with the number of layers: one linear layer has them at a time, so that the largest one counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.formula import Value, evaluated

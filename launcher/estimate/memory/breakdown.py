@@ -1,7 +1,5 @@
 """The piles of every phase and of every pipeline stage, from the same terms as the estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 

@@ -5,8 +5,6 @@ come from torch's allocator and count in its peak; context and communicators lie
 loss is a share of the peak, from replays of traces.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fractions import Fraction

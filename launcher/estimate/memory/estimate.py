@@ -7,8 +7,6 @@ peak, and the stage with the largest peak has the worst rank. The allocator's lo
 error band are added to that one.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property

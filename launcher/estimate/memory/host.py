@@ -1,7 +1,5 @@
 """Resources of a run beside its devices: host memory of a node, and checkpoints on disk."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A token's logits take some bytes for each entry of the vocabulary. The loss deci
 they are in memory at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 

@@ -8,8 +8,6 @@ optimizer, recomputation and loss among all of the engine's. Model, sizes and ke
 how right they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path

@@ -28,8 +28,6 @@ Within the backward pass of one block, and while the model is loaded, memory is 
 each other: see ``instant`` of ``memory.terms.MemoryTerm``.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 type Phase = Literal["load", "forward", "backward", "optimizer", "checkpoint_save"]

@@ -4,8 +4,6 @@ An optimizer steps some parameters by its own rule and the rest by AdamW, as ``l
 says: Muon the matrices of the blocks, the 8-bit ones all matrices but embeddings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """Attention that stores its scores, while it computes them: the fullest instant of a block where sequences are long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Each is bytes of an element times elements of this rank's shard; which moments they live at is what differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.estimate.memory.activations import places

@@ -5,8 +5,6 @@ output projection are frozen, so tensors that only their weights' gradients need
 the rows of a block that is trained as a whole and leave those that are still needed, then add the adapter's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

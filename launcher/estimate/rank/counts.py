@@ -5,8 +5,6 @@ rank's :class:`ShardRule` alone, which many runs of a sweep and all neighbours i
 kept in caches by these arguments, and that is why models, families and rules are hashable.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

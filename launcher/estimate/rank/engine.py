@@ -4,8 +4,6 @@ The models of memory and speed know no framework by name: what makes one leaner 
 feature by feature, by the backend, with the framework's own documents as the source.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache

@@ -5,8 +5,6 @@ It has the weights of a model's parts and the tensors that its blocks save (for 
 facts that hold for all of its models (:class:`FamilyTraits`), so that nobody else has to ask which family it is.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field

@@ -1,7 +1,5 @@
 """The meaning of ``precision`` for a chosen backend, and the bytes that an optimizer keeps of each parameter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

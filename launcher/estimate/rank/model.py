@@ -5,8 +5,6 @@ backend's number formats and traits, and an adapter. ``memory`` and the backends
 looks up a family or a strategy again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -4,8 +4,6 @@
 that is recomputed keeps the tensor that it reads, in the place of all that it saves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache

@@ -11,8 +11,6 @@ Most stages of a long pipeline are equal, and most layouts of a search share the
 :class:`Cut` or a :class:`Flow` is kept in caches by these, and :func:`alike` says which stages have to be counted.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache

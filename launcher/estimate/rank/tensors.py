@@ -1,7 +1,5 @@
 """The tensors of a model: its weights and those that its blocks save, each with its split among ranks."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Literal, NamedTuple
 

@@ -7,8 +7,6 @@ and how far the form is off; ``python -m benchmarks.speed.fits.attention --data 
 takes those of the nearest generation, times how its best matrix product compares with that card's (``stand_in``).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache

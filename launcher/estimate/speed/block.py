@@ -4,8 +4,6 @@ Products and attention come from measured tables (``gemm``, ``attention``, ``gro
 memory moves: each kernel that an engine has not fused reads and writes its tensors once more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain

@@ -4,8 +4,6 @@ The figures are ``calibration.json`` beside this file, written by ``python -m be
 --write-calibration``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The figures of one device that the model of speed rests on."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from launcher.base.frozen import dataclass

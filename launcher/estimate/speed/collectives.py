@@ -9,8 +9,6 @@ A100, H100 and B200, are interpolated in the logarithms of size and time; below 
 scaled by the bandwidth of its links. The file is written by ``python -m benchmarks.speed.fits.collectives --data DIR``.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache, lru_cache
 from itertools import pairwise

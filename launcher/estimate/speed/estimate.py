@@ -1,7 +1,5 @@
 """The time of a step, put together: every stage's passes, the schedule, the traffic of the states, the optimizer."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

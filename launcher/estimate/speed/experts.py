@@ -6,8 +6,6 @@ handed on (deepseek-ai/DeepEP README, "forwarding data from the RDMA domain to t
 group of ranks that has ``e`` of the experts is met by ``1 - C(E - e, k) / C(E, k)`` of the tokens.
 """
 
-from __future__ import annotations
-
 from math import comb
 
 from launcher.estimate.rank.engine import Execution

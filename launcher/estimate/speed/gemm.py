@@ -12,8 +12,6 @@ micro-batches.
 Left out: clocks that fall in a long run under full power, and layouts (transposed operands run like plain ones).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache, lru_cache

@@ -8,8 +8,6 @@ benchmarks.speed.fits.grouped --data DIR`` writes it. Other cards take the same 
 Left out: tokens that are not spread evenly over the experts, of which the busiest rank makes the others wait.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache, lru_cache
 from pathlib import Path

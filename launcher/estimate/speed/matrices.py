@@ -6,8 +6,6 @@ over: its result is summed over the ranks for each of its two uses, and multipli
 matrix each rank makes its rows of every product, for which both of the wider factors and the narrow one are gathered.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Ranks are laid out tensor first, then context, expert and data, then pipeline (M
 that the ranks of a group lie a stride apart: 1 for tensor parallelism, ``tensor`` for the next axis, and so on.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Time that offloading takes: weights and gradients over PCIe (a Grace's C2C), and the optimizer's step on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.estimate.rank.engine import Execution

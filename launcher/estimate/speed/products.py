@@ -3,8 +3,6 @@
 There is a product for each matrix; the products of one input are joined where engines do so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple

@@ -6,8 +6,6 @@ step, also for uneven stages and for messages that are waited for, where ``speed
 The simulation takes about two microseconds a pass, and belongs where a pipeline is looked at closely.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """One rank's part of one micro-batch, as far as its time depends on it; caches of blocks are keyed by it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from launcher.estimate.rank.engine import EngineTraits, Execution

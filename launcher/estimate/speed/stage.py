@@ -3,8 +3,6 @@
 A stage is its blocks and, at the ends of the model, the embedding, the output projection and the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache

@@ -5,8 +5,6 @@ gradients, with sharded optimizer states a reduce-scatter of these and an all-ga
 parameters an all-gather for each pass (arXiv:1910.02054, section 7).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple

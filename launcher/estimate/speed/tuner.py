@@ -6,8 +6,6 @@ repeat its 190 values within 1% (``python -m benchmarks.speed.fits.collectives``
 :func:`reached`, of the same source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log2

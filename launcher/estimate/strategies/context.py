@@ -1,7 +1,5 @@
 """Context parallelism: the tokens of one sequence are split over ranks in every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

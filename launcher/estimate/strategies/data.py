@@ -1,7 +1,5 @@
 """Data parallelism: every data rank sees its own part of the global batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError

@@ -1,7 +1,5 @@
 """Expert parallelism: the routed experts of a layer are shared out among ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

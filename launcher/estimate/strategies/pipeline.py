@@ -3,8 +3,6 @@
 Which layers a stage has and how many micro-batches it holds at once is told by ``launcher.estimate.rank.stages``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain, islice
 

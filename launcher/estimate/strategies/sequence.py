@@ -1,7 +1,5 @@
 """Megatron sequence parallelism: norms and residuals split by token over the TP ranks (arXiv:2205.05198)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """ZeRO, FSDP and Megatron's distributed optimizer: model states shared out among the data ranks (arXiv:1910.02054)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Tensor parallelism: the weights of a layer are split by output or input features (arXiv:1909.08053)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.errors import ConfigError

@@ -3,8 +3,6 @@
 Inside attention a rank holds all tokens of its share of the heads: as many bytes as all heads of its share of tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

@@ -6,8 +6,6 @@ that its value is not there, and the setting of the same meaning decides. ``grad
 absent, as it is here.
 """
 
-from __future__ import annotations
-
 from launcher.config.ledger import OPEN, leaves
 from launcher.importers import Imported, Ledger
 from launcher.importers.deepspeed import optimizer, others, zero

@@ -3,8 +3,6 @@
 The sources are ``_configure_basic_optimizer`` and ``runtime/lr_schedules.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from launcher.importers._table import table

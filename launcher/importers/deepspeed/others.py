@@ -1,7 +1,5 @@
 """Number formats, trackers, and the blocks of ``ds_config.json`` that a launcher has other words or no words for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from launcher.config.ledger import word_in

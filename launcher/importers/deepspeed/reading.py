@@ -4,8 +4,6 @@ DeepSpeed reads HJSON: JSON in which comments, trailing commas and bare words ma
 one block is an error there and here.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

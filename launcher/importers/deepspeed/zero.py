@@ -1,7 +1,5 @@
 """The block ``zero_optimization``: keys and defaults of DeepSpeed 0.19.8 (``runtime/zero``), and older spellings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from launcher.importers.deepspeed.reading import Reading

@@ -4,8 +4,6 @@ Every flag ends in one list of the ledger. Arguments without a setting of their 
 in ``backend.extra``; those that raise memory or change the model beyond what is counted are left out, and matter.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@
 does not count, is never kept in silence: it is left out and matters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field

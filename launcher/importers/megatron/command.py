@@ -4,8 +4,6 @@ Of ``srun ... torchrun --nnodes 2 pretrain_gpt.py --num-layers 32`` the words be
 those of torchrun and of Slurm that say how many processes there are the launcher's, and the others nobody's here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Data, checkpoints, trackers, nodes and variables of a Megatron-LM argument list."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

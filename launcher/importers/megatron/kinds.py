@@ -3,8 +3,6 @@
 Their sizes are spelt as a GPT's are, so that an estimate would be given, and be of another model or of no run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Where ``validate_args`` itself repairs a setting, so does this, and says so in a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

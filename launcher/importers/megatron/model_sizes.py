@@ -3,8 +3,6 @@
 Each function reads the arguments of one group through a :class:`Reader`, which enters them in the ledger.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

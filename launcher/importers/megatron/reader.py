@@ -5,8 +5,6 @@ it. Wrong values are collected, so that all come at once, and a value that only 
 is left open rather than guessed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

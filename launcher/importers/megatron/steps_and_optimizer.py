@@ -3,8 +3,6 @@
 Megatron-LM counts in steps or in samples, and Megatron-DeepSpeed in tokens as well: here all are optimizer steps.
 """
 
-from __future__ import annotations
-
 from launcher.config.ledger import Settings
 from launcher.importers.megatron.reader import Reader, first
 

@@ -1,7 +1,5 @@
 """The vocabulary of a Megatron-LM argument list: as given, or of a tokenizer whose size is known without it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

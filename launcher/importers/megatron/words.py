@@ -1,7 +1,5 @@
 """The words of a command as arguments: pairs of flags and values, and what of them is not known."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any

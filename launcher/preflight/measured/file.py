@@ -7,8 +7,6 @@ a line is read strictly: every value has its type and its bounds, and texts hold
 A line that is no row is skipped and counted, and stays where it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ Parts are those of the slowest stage. What is exposed is not hidden by anything 
 parts are the step. Formulas give the seconds before the measured constant, with which all of them are divided.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

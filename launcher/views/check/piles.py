@@ -1,7 +1,5 @@
 """Piles of memory as bars: their colours, the unit of the axis, and what the pointer shows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.units import GIB, MIB, gib

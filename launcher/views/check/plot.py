@@ -1,7 +1,5 @@
 """``launch check --plot FILE``: the piles of a run by phase and stage, the time of a step, and tables of both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

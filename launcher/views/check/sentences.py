@@ -4,8 +4,6 @@ The verdict names the fullest place; one that is not the device comes first wher
 step's time are those that nothing hides, so that they add up to the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher import backends

@@ -4,8 +4,6 @@ It is filled to the width, overrides excepted: these are to be pasted. What torc
 before it runs out is drawn apart from what is needed: a run that fits may hold more than the capacity on paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcher import backends

@@ -4,8 +4,6 @@ Only what the step waits for has a length. The passes of a pipeline are those of
 is drawn behind the last one. Of many micro-batches the first and the last are drawn, with a break between.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of one run: its settings, the prediction and the measurement, its events, and how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

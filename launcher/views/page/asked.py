@@ -1,7 +1,5 @@
 """The settings of a run and its machine, and how both differ from the defaults and from here."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Curves of runs by step, of one run or of several over each other, thinned where they are long."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``launch report RUN RUN...``: several runs on one page, overlaid and side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory in the page of a run: predicted against measured by phase and pile, over time, and of the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.base import typed

@@ -1,7 +1,5 @@
 """All that a run's folder tells, read once for its page; a sentence stands in the place of what cannot be read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Speed in the page of a run: tokens and seconds predicted and measured, and the parts that a step was predicted of."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 

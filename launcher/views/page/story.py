@@ -1,7 +1,5 @@
 """The life of a run: its attempts as bars, what befell it as points, slow ranks, and the same in a table."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Sequence

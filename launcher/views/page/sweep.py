@@ -1,7 +1,5 @@
 """``launch report SWEEP``: every point of a sweep with its verdict, what came out, and how that hangs on the axes."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

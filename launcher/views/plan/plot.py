@@ -1,7 +1,5 @@
 """``launch plan --plot FILE``: speed against memory of the layouts that were found, with the frontier named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

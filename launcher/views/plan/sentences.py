@@ -1,7 +1,5 @@
 """The answers to the questions beside the layouts, as sentences: time, money, the smallest, the largest, what helps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from launcher.base.units import count, duration, gib, rounded

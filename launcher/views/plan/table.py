@@ -4,8 +4,6 @@ A layout has its figures on one line, itself in the field's words on the next, a
 Nothing depends on colour. What is filled to the terminal's width is prose; the line to paste is cut at its words.
 """
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ names the folder. Where ranks are started without a launcher rank 0 makes it; th
 which rank 0 sends the path or the error, so that all of them end alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -7,8 +7,6 @@ at. Otherwise a document or a conversation is a sample, or as many as fit into o
 are compared with the vocabulary as a sample is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol

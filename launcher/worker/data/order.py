@@ -1,7 +1,5 @@
 """The order of samples: pure functions of the seed, the same for every number of ranks."""
 
-from __future__ import annotations
-
 from launcher.base.frozen import dataclass
 
 _ROUNDS = 4  # Of the Feistel network: four are a strong permutation (Luby, Rackoff, SIAM J. Comput. 17(2), 1988).

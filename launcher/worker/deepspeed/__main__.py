@@ -1,7 +1,5 @@
 """``python -m launcher.worker.deepspeed --run DIR``: one rank of DeepSpeed, started by torchrun."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from launcher.base import package

@@ -6,8 +6,6 @@ ranks' files as they are. Another one has rank 0 convert them to DeepSpeed's uni
 at all are refused first by :func:`readable`, and states that its loading mixes up are put right by :func:`_repair`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ classes cut the network before its weights have memory; their notes on a paramet
 and tell the place of a rank's part in the whole for first values, loading and export.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

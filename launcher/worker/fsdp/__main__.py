@@ -1,7 +1,5 @@
 """``python -m launcher.worker.fsdp --run DIR``: one rank of PyTorch FSDP2 or DDP, started by torchrun."""
 
-from __future__ import annotations
-
 from launcher.worker import loop
 from launcher.worker.fsdp.engine import build
 from launcher.worker.process import main

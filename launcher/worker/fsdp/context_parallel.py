@@ -4,8 +4,6 @@
 rank, one from each end, so that the causal mask loads all alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, cast
 

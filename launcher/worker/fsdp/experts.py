@@ -5,8 +5,6 @@ token to the rank of its expert, another one the result back. Each rank holds wh
 their tensors; FSDP2 shards them over the ranks that hold the same ones, and all else over all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -8,8 +8,6 @@ the hooks of FSDP2 know no pass for the weights alone. A tied token table is on 
 gradients of the two copies are added after the passes, and the norm counts the first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -6,8 +6,6 @@ from elsewhere, so here the description may name the classes that describe tenso
 numbers and their containers. Tensors torch itself reads by ``weights_only=True``.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

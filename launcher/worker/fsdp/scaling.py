@@ -4,8 +4,6 @@ The loss is multiplied before the backward pass, so that gradients of fp16 do no
 they are clipped. A step whose gradients are not finite on any rank is skipped by all, and the scale falls to half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

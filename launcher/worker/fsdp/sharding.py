@@ -1,7 +1,5 @@
 """Sharding of the model over the ranks: FSDP2, HSDP, tensor parallel ranks inside of them, or DDP."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -5,8 +5,6 @@ megatron-core 0.19 calls it deprecated in favour of ``HybridModel``, but ``pretr
 checkpoints go both ways.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ where Megatron's writers find it full, all ranks get its error; where rank 0 alo
 is found full before Megatron begins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The run's samples as Megatron-core asks for them, in the order in which every other worker sees them."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Follows Megatron's training loop from outside: the run's metrics, memory and checkpoints as of every run."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@
 subclassed, asked for an attribute or compared runs the module, and its packages before it as an import would.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterable, Sequence

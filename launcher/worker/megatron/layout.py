@@ -6,8 +6,6 @@ place in it, so that all engines and layouts start alike. On export each whole t
 send the pieces in one order known to all.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -10,8 +10,6 @@ Layers, kernels, checkpoints and schedules are imported only where the code that
 it (``--whole``).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -4,8 +4,6 @@ In 0.19 the model is a configuration (``GPTModelConfig``) and ``pretrain`` takes
 function that builds a chunk of the model; in 0.17 that function alone.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import signal

@@ -5,8 +5,6 @@ between any two blocks; what the engine keeps is known by identity, what autogra
 temporary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import time

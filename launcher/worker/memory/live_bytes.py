@@ -7,8 +7,6 @@ limit it is an allocator's budget, too: an operation whose new storages exceed i
 allocator on a GPU.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

@@ -5,8 +5,6 @@ activations, those of a collective are its buffers, and the caller labels what t
 moment are asked for after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache

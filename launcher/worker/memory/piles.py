@@ -4,8 +4,6 @@ Hooks of saved tensors tell of each; weak references to their storages tell when
 output and of its input tell when its forward and backward passes begin and end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import warnings

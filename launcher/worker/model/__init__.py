@@ -1,7 +1,5 @@
 """From tokens to the mean loss, in one module: so that FSDP's root also gathers the output head for the loss."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Sequence

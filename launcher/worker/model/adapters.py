@@ -1,7 +1,5 @@
 """LoRA by ``peft``: low-rank matrices beside frozen linear layers (arXiv:2106.09685), which QLoRA quantises."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ order. Each owner writes one file, and rank 0 the index and ``config.json``. Eac
 out among its own ranks. An adapter is small: rank 0 writes all of it, as ``peft`` has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections import ChainMap

@@ -5,8 +5,6 @@ such module, whose small tensors are real and hold no number: what is one afterw
 those of any other class, except those that the module around them draws.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """The network of a model specification, from ``transformers`` classes on the meta device, with no hub and no memory."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Optimizers of torch, torchao and bitsandbytes, the learning rate of a step, and clipping."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any

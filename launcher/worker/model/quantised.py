@@ -6,8 +6,6 @@ rank has all of them. The experts of a layer, one tensor of three dimensions, ar
 parametrization of torch's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ of one rank (:class:`_OfShards`), and checkpoints hold its states under the para
 the sums of whole rows and columns, so each matrix is gathered for its step (:class:`_Gathering`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from math import prod

@@ -1,7 +1,5 @@
 """DeepSpeed-Ulysses (arXiv:2309.14509): a rank has some tokens of every sequence, and inside attention some heads."""
 
-from __future__ import annotations
-
 from math import lcm
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``python -m launcher.worker.observe < config.json``: the layers of a model of ``transformers``, what they save."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """The parts of a model of a ``transformers`` class on the meta device: parameters by place, and layers by kind."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -3,8 +3,6 @@
 An engine that needs more than itself has a module of its backend's name here with a function ``rehearse(rehearsal)``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time

@@ -3,8 +3,6 @@
 Where the run cannot be rehearsed the document holds an ``error``, and the exit status is 2.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """A rank of Megatron-LM, alone: its own ``pretrain``, its own loop, its own arguments, followed as in a run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """The steps of a rehearsed rank of Megatron-LM: the follower of a run without its files, and the exchange of tokens."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

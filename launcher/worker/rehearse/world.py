@@ -5,8 +5,6 @@ A tensor that only another rank has is drawn, since constants would send all tok
 "fake" group will not do: its reduce-scatters hold not-a-number, and on its empty futures DDP waits for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ No GPU and no peers: the process group answers at once (torch's "fake" backend).
 resizes and drops is followed, and played back through a model of torch's caching allocator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

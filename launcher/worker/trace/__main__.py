@@ -1,7 +1,5 @@
 """``python -m launcher.worker.trace --spec FILE --out FILE``: trace the run of a ``spec.json``."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -4,8 +4,6 @@ DDP agrees on its buckets by values; DeepSpeed compares numbers among ranks; rou
 ``Module._apply`` swaps parameters. Each is replaced only inside a context manager and put back after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

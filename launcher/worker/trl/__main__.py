@@ -4,8 +4,6 @@ It does what ``trl.scripts.<task>.main`` does with that file (``launcher.worker.
 samples, checkpoints and lines (``launcher.worker.trl.follow``).
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -5,8 +5,6 @@ line of ``metrics.jsonl`` as it logs them, its own checkpoint (``checkpoint-<ste
 appears whole, and a request to stop ends it after a step.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ TRL's trainers load their model, and for DPO and KTO the reference model, from a
 null rank 0 writes one, with the values that every other engine of the launcher starts from.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

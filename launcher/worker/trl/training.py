@@ -4,8 +4,6 @@
 TRL's own parser from ``trl.yaml``, and the trainer is made with it as there.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

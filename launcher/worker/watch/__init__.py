@@ -9,8 +9,6 @@ pipelines. Communication inside of a block counts with it: then the partners are
 not measured. A rank is slow that took 20% more than the median of its pipeline stage over 50 steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

@@ -7,8 +7,6 @@ place's size above that of the first. Eighteen values without a trend come in su
 of a node only growth that fills it before the run's end is reported.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@
 of each layer; ``weights``, ``saved``, ``checks`` and ``reading`` follow.
 """
 
-from __future__ import annotations
-
 from launcher.estimate.families._decoders import hybrids, layer_norms, rms_norms
 from launcher.estimate.families._decoders.description import Decoder
 

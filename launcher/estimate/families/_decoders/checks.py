@@ -1,7 +1,5 @@
 """Settings of a decoder that its class does not have, and ways of splitting it that nobody has tried."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from launcher.base.errors import ConfigError

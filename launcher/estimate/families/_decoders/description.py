@@ -1,7 +1,5 @@
 """The description of a decoder of ``transformers``: names, norms, biases, gates, and peculiarities of its class."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Literal

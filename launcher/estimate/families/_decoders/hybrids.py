@@ -1,7 +1,5 @@
 """Descriptions of decoders whose layers are of several kinds, of ``modeling_<model_type>.py`` in transformers 5.23."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The layers of a model: the word of each, the steps that it is made of, and what each kind of step says of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

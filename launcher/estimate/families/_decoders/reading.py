@@ -1,7 +1,5 @@
 """A ``config.json`` of a decoder as keys of ``model``: its sizes, and the rest of its class's keys as they are."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

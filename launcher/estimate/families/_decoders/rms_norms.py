@@ -1,7 +1,5 @@
 """Descriptions of decoders with RMSNorm, of ``modeling_<model_type>.py`` in transformers 5.23."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

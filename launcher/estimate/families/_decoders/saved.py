@@ -4,8 +4,6 @@ Counted as in ``families._transformers``, by reading autograd's saved tensors of
 test repeats it. Parameters, rotary tables, masks and token ids are left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families import _transformers

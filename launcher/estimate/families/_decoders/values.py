@@ -1,7 +1,5 @@
 """A model's values by its class's own keys: its sizes, ``model.extra``, and the class's defaults for the rest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

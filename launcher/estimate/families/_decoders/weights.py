@@ -1,7 +1,5 @@
 """The parameters of a decoder, by its description."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families._decoders import layers, values

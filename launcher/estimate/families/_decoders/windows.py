@@ -1,7 +1,5 @@
 """The layers whose attention sees the last tokens alone, and the masks that this takes."""
 
-from __future__ import annotations
-
 from launcher.estimate.families import _transformers
 from launcher.estimate.families._decoders import layers, values
 from launcher.estimate.rank.engine import EngineTraits

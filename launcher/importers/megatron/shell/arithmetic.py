@@ -1,7 +1,5 @@
 """Arithmetic of the shell: 64-bit integers, names with and without ``$``, and assignments."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Simple commands of a script: those of the shell itself, functions, text that is run, and programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

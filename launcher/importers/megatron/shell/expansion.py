@@ -1,7 +1,5 @@
 """Words of a script with the values put in, as bash does it: quotes, parameters, arrays, splitting."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A script while it is followed: its state, the commands that it would start, and what decides between them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ marked with the decision. A branch that ends the script before it has trained an
 Each round of a loop is followed, as far as it is known whether there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ The names of a mark are variables that have no value (``TP``), variables whose v
 sets them (``~TP``, as by a command substitution), and decisions between branches (``?3``).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

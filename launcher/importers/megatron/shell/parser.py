@@ -1,7 +1,5 @@
 """Shell text as statements: words, operators and redirections one after the other, and what they make together."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Patterns of the shell (``*``, ``?``, ``[...]``) and the few regular expressions that cannot take long."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from functools import lru_cache

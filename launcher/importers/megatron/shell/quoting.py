@@ -1,7 +1,5 @@
 """The ends of quotes, braces, parentheses and words in shell text."""
 
-from __future__ import annotations
-
 import re
 
 from launcher.importers.megatron.shell.marks import MARK

@@ -4,8 +4,6 @@ A description of a model type names them (``description.Step``); :class:`Kind` s
 file of this folder and no list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module

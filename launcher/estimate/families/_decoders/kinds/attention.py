@@ -1,7 +1,5 @@
 """Grouped-query attention over all tokens before one, or over a window of them, with its variants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families import _transformers

@@ -1,7 +1,5 @@
 """Routed experts in place of the MLP, with the MLP that every token meets beside them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families import _transformers

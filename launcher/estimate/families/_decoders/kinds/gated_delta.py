@@ -4,8 +4,6 @@ In torch it is ``torch_chunk_gated_delta_rule`` of transformers' classes, which 
 token five times; as Triton's kernels ``chunk_gated_delta_rule`` of ``fla``, which keeps one of them and the inputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil

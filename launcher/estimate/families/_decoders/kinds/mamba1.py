@@ -4,8 +4,6 @@ In torch it is a loop over tokens, which names the decays, the inputs and the st
 ``selective_scan_fn`` of ``mamba_ssm`` and ``causal_conv1d_fn``, which keep no state but one of 2,048 tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil

@@ -5,8 +5,6 @@ times; as Triton's kernels ``mamba_split_conv1d_scan_combined`` of ``mamba_ssm``
 scan's output and computes the rest again.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil

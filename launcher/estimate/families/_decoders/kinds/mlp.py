@@ -1,7 +1,5 @@
 """The MLP: up and down, with a gate or without, and the activation between."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families import _transformers

@@ -3,8 +3,6 @@
 An expert that a token is not sent to has the score 0 (``Llama4TextMoe.forward`` in transformers 5.23).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from launcher.estimate.families._decoders.kinds import Part, experts, no_scans
