@@ -66,9 +66,8 @@ def _built(spec: RunSpec) -> list[str]:
 
 
 def _folders(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.model.trust_remote_code:
-        rule = "this version runs no code that comes with weights or a tokenizer"
-        yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
+    rule = "this version runs no code that comes with weights or a tokenizer"
+    yield from edit.refused(spec, "model.trust_remote_code", rule)
 
 
 def tensor_degrees(spec: RunSpec) -> Iterator[str]:
@@ -143,18 +142,14 @@ def _dora(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name == "qlora" and spec.adapter.dropout:
         rule = "with dropout DoRA multiplies by unpacked weights once more, and keeps all of them until backward"
         yield ConfigError("adapter.dropout", spec.adapter.dropout, rule, ["adapter.dropout=0.0", back])
-    if spec.train.compile:
-        rule = "this version compiles no blocks with DoRA"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", back])
+    yield from edit.refused(spec, "train.compile", "this version compiles no blocks with DoRA", back)
 
 
 def _quantised(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.model.num_experts and spec.checkpointing.mode != "full":
         rule = "autograd would keep the experts of all layers unpacked, more than they take in 16 bits"
         yield ConfigError("checkpointing.mode", spec.checkpointing.mode, rule, ["checkpointing=full", "adapter=lora"])
-    if spec.train.compile:
-        rule = "this version compiles no blocks with 4-bit weights"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", "adapter=lora"])
+    yield from edit.refused(spec, "train.compile", "this version compiles no blocks with 4-bit weights", "adapter=lora")
     if spec.hardware.device == "cpu":
         yield from _unpacked_on_the_cpu(spec)
 

@@ -14,16 +14,16 @@ from launcher.spec import RunSpec, edit
 
 OF_BITSANDBYTES = ("lion", "paged_adamw_8bit")
 _KERNELS = ("adamw", "sgd")  # Those of which torch has several kernels.
-_DEFAULTS: dict[str, object] = {"optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "optimizer.epsilon": 1e-8}
-"""Of keys that not every optimizer reads, as in conf/optimizer/_base.yaml."""
-
-_IDLE: dict[str, tuple[tuple[str, ...], str]] = {
+_IDLE = {
     "sgd": (
-        ("optimizer.beta2", "optimizer.epsilon"),
+        "optimizer.beta2 optimizer.epsilon",
         "sgd has no second moment; it reads optimizer.beta1 as its momentum",
     ),
-    "lion": (("optimizer.epsilon",), "lion steps by signs and divides by nothing"),
-    "adafactor": (tuple(_DEFAULTS), "adafactor has no first moment, and its second one follows the number of the step"),
+    "lion": ("optimizer.epsilon", "lion steps by signs and divides by nothing"),
+    "adafactor": (
+        "optimizer.beta1 optimizer.beta2 optimizer.epsilon",
+        "adafactor has no first moment, and its second one follows the number of the step",
+    ),
 }
 """Keys that an optimizer does not read, and why."""
 
@@ -90,10 +90,7 @@ def check(spec: RunSpec, names: Sequence[str]) -> Iterator[ConfigError]:
 
 def idle_keys(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings of a moment that the optimizer does not have, and a paged one with nothing to page from."""
-    paths, rule = _IDLE.get(spec.optimizer.name, ((), ""))
-    for path in paths:
-        if (value := edit.value_at(spec, path)) != (neutral := _DEFAULTS[path]):
-            yield ConfigError(path, value, rule, ["optimizer=adamw", edit.override(path, neutral)])
+    yield from edit.refused(spec, *_IDLE.get(spec.optimizer.name, ("", "")), first=["optimizer=adamw"])
     if spec.optimizer.name == "paged_adamw_8bit" and spec.hardware.device == "cpu":
         rule = "on the CPU nothing is paged: bitsandbytes keeps the same 8-bit states in plain memory"
         yield ConfigError("optimizer.name", "paged_adamw_8bit", rule, ["optimizer=adamw_8bit", "hardware=h100_80g"])

@@ -253,6 +253,4 @@ def _risky_formats(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.compute", "fp16", rule, ["precision=bf16"])
     if precision.optimizer_states in ("fp16", "fp8"):
         rule = "the second moment underflows in fp16 and fp8: squared gradients are far below their smallest numbers"
-        yield ConfigError(
-            "precision.optimizer_states", precision.optimizer_states, rule, ["precision.optimizer_states=null"]
-        )
+        yield from edit.refused(spec, "precision.optimizer_states", rule)

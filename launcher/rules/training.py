@@ -144,9 +144,8 @@ def _adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if not adapter.targets:
         rule = f"{adapter.name} needs at least one module to adapt"
         yield ConfigError("adapter.targets", [], rule, ["adapter.targets=[all-linear]"])
-    if spec.parallel.expert > 1:
-        rule = "this version trains no adapter beside experts on ranks of their own"
-        yield ConfigError("parallel.expert", spec.parallel.expert, rule, ["parallel.expert=1", "adapter=none"])
+    rule = "this version trains no adapter beside experts on ranks of their own"
+    yield from edit.refused(spec, "parallel.expert", rule, "adapter=none")
 
 
 def _fresh_base(spec: RunSpec) -> Iterator[ConfigError]:

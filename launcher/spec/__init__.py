@@ -1,7 +1,6 @@
 """One run as frozen data. Every key of docs/contract/commands.md once; numbers that follow from keys are properties.
 
-Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here has one. The modules of the keys go
-without ``from __future__ import annotations``: ``parse`` reads their types, which it would have to compile again.
+Defaults live in ``conf/<group>/_base.yaml`` and nowhere else, so no field here has one.
 ``None`` means "not set": the property or the backend that needs a value says what it takes instead.
 """
 

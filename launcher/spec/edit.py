@@ -1,15 +1,21 @@
-"""Settings of a RunSpec: changed, read, written as they are typed, and the nearest values with which a rule holds."""
+"""Settings of a RunSpec: changed, read, refused, written as typed, and the nearest values with which a rule holds."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base import cache as answers
+from launcher.base.errors import ConfigError
+from launcher.base.files import JsonObject
+from launcher.base.package import __version__, shipped
 from launcher.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -117,6 +123,43 @@ def reader(paths: Iterable[str]) -> Callable[[RunSpec], tuple[object, ...]]:
 def _attribute(path: str) -> str:
     group, dot, key = path.partition(".")
     return group + dot + _FIELD_OF_KEY.get(key, key)
+
+
+def default(path: str) -> object:
+    """The value of a key in ``conf/<group>/_base.yaml``, at which it asks for nothing."""
+    value = _defaults()[path]
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def _defaults() -> JsonObject:
+    bases = [f"{shipped('conf')}/{field.name}/_base.yaml" for field in fields(RunSpec) if is_dataclass(field.type)]
+    stamps = [os.stat(base).st_mtime_ns for base in bases]  # noqa: PTH116
+    found: JsonObject = answers.answer("defaults", [__version__, bases, stamps], lambda: _read_defaults(bases))
+    return found
+
+
+def _read_defaults(bases: Iterable[str]) -> JsonObject:
+    import yaml  # Late, because the answer is kept.
+
+    contents = {base.split("/")[-2]: yaml.safe_load(Path(base).read_text()) for base in bases}
+    return {f"{group}.{key}": value for group, content in contents.items() for key, value in content.items()}
+
+
+def refused(spec: RunSpec, paths: str, rule: str, *ways: str, first: Iterable[str] = ()) -> Iterator[ConfigError]:
+    """An error for each key away from its default, of some with spaces between them; to go back is a way out.
+
+    Ways ``first`` stand before that one, the others behind it.
+    """
+    for path, read, neutral in _with_defaults(paths):
+        if (value := read(spec)) != neutral:
+            found = list(value) if isinstance(value, tuple) else value
+            yield ConfigError(path, found, rule, [*first, override(path, neutral), *ways])
+
+
+@cache
+def _with_defaults(paths: str) -> tuple[tuple[str, Callable[[RunSpec], object], object], ...]:
+    return tuple((path, _getter(path), default(path)) for path in paths.split())
 
 
 def override(path: str, value: object) -> str:

@@ -188,28 +188,11 @@ class ZeroSpec:
     gather_16bit_weights_on_save: bool
 
 
-OF_ENGINES: dict[str, object] = {
-    "parallel.shard": False,
-    "parallel.async_tensor": False,
-    "backend.reshard_after_forward": None,
-    "backend.micro_step_sync": True,
-    "backend.bucket_view": True,
-    "backend.bucket_cap_mb": 25.0,
-    "zero.reduce_bucket_size": 500_000_000,
-    "zero.allgather_bucket_size": 500_000_000,
-    "zero.overlap_comm": None,
-    "zero.prefetch_bucket_size": 50_000_000,
-    "zero.max_live_parameters": 1_000_000_000,
-    "zero.max_reuse_distance": 1_000_000_000,
-    "zero.param_persistence_threshold": 100_000,
-    "zero.sub_group_size": 1_000_000_000,
-    "zero.hpz": 1,
-    "zero.quantized_weights": False,
-    "zero.quantized_gradients": False,
-    "zero.gather_16bit_weights_on_save": False,
-    "backend.path": None,
-    "model.mtp_layers": 0,
-    "parallel.layout": (),
-    "train.cuda_graphs": "none",
-}
-"""Keys that not every engine reads, or not in all of its ways, with the values at which they ask for nothing."""
+OF_ENGINES = (
+    "parallel.shard parallel.async_tensor parallel.layout backend.reshard_after_forward backend.micro_step_sync "
+    "backend.bucket_view backend.bucket_cap_mb backend.path model.mtp_layers train.cuda_graphs "
+    "zero.reduce_bucket_size zero.allgather_bucket_size zero.overlap_comm zero.prefetch_bucket_size "
+    "zero.max_live_parameters zero.max_reuse_distance zero.param_persistence_threshold zero.sub_group_size zero.hpz "
+    "zero.quantized_weights zero.quantized_gradients zero.gather_16bit_weights_on_save"
+)
+"""Keys that not every engine reads, or not in all of its ways."""

@@ -15,30 +15,26 @@ from launcher.backends.deepspeed.traits import dtypes
 from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
-from launcher.spec.model import OF_ENGINES
 
 _AXES = {"context": "cp", "expert": "ep", "replicate": "hsdp"}
 """The axes that this backend's worker does not drive yet, and the preset that has each."""
 
 _STAGE_3 = (
-    "prefetch_bucket_size",
-    "max_live_parameters",
-    "max_reuse_distance",
-    "param_persistence_threshold",
-    "sub_group_size",
+    "zero.prefetch_bucket_size zero.max_live_parameters zero.max_reuse_distance zero.param_persistence_threshold"
+    " zero.sub_group_size"
 )
-"""Keys of ``zero`` that DeepSpeed reads at stage 3 alone (runtime/zero/config.py)."""
+"""Keys that DeepSpeed reads at stage 3 alone (runtime/zero/config.py)."""
 
-_NOT_IN_STAGES: dict[str, tuple[object, str]] = {
-    "parallel.tensor": (1, "its grid of ranks has no axis for AutoTP's"),
-    "parallel.ulysses": (1, "its grid of ranks has no axis for those that share a sequence"),
-    "parallel.virtual_pipeline": (1, "a stage is one run of layers"),
-    "parallel.schedule": ("1f1b", "it has one schedule, 1F1B (runtime/pipe/schedule.py)"),
-    "zero.overlap_comm": (None, "it reduces gradients once, after the last backward pass"),
-    "zero.offload_optimizer": ("none", "offloaded optimizer states beside stages are not tested in this version"),
-    "adapter.name": ("none", "an adapter's frozen layers beside stages are not tested in this version"),
+_NOT_IN_STAGES = {
+    "parallel.tensor": "its grid of ranks has no axis for AutoTP's",
+    "parallel.ulysses": "its grid of ranks has no axis for those that share a sequence",
+    "parallel.virtual_pipeline": "a stage is one run of layers",
+    "parallel.schedule": "it has one schedule, 1F1B (runtime/pipe/schedule.py)",
+    "zero.overlap_comm": "it reduces gradients once, after the last backward pass",
+    "zero.offload_optimizer": "offloaded optimizer states beside stages are not tested in this version",
+    "adapter.name": "an adapter's frozen layers beside stages are not tested in this version",
 }
-"""Settings that its stages do not go with: the value that asks for nothing, and the reason."""
+"""Settings that its stages do not go with, and the reason."""
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -66,10 +62,8 @@ def warnings(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.script is None:
         yield from _optimizers.idle_keys(spec)
     if zero.stage < 3:
-        for path in (f"zero.{key}" for key in _STAGE_3):
-            if edit.value_at(spec, path) != (neutral := OF_ENGINES[path]):
-                rule = f"DeepSpeed reads it at stage 3 alone, and this is stage {zero.stage}"
-                yield ConfigError(path, edit.value_at(spec, path), rule, ["zero=3", edit.override(path, neutral)])
+        rule = f"DeepSpeed reads it at stage 3 alone, and this is stage {zero.stage}"
+        yield from edit.refused(spec, _STAGE_3, rule, first=["zero=3"])
     if spec.hardware.device == "cuda" and not optimizer.is_torch(spec):
         kernel = "FusedAdam" if zero.offload_optimizer == "none" else "DeepSpeedCPUAdam"
         when = "on each node at first use, which takes a compiler and minutes"
@@ -103,25 +97,22 @@ def _tensor(spec: RunSpec) -> Iterator[ConfigError]:
     elif model.key_value_heads % degree:
         rule = f"must divide the {model.key_value_heads} key and value heads: AutoTP gives further ranks no attention"
         yield ConfigError(path, degree, rule, _models.tensor_degrees(spec))
-    if spec.parallel.sequence:
-        rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"
-        yield ConfigError("parallel.sequence", True, rule, ["parallel.sequence=false", "parallel=tp"])
+    rule = "AutoTP keeps norms and residuals whole on every tensor parallel rank"
+    yield from edit.refused(spec, "parallel.sequence", rule, "parallel=tp")
     if spec.adapter.name != "none":
         rule = "an adapter's matrices lie inside the linear layers that AutoTP replaces"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none", "parallel.tensor=1"])
-    if spec.zero.hpz > 1:
-        rule = "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors"
-        yield ConfigError("zero.hpz", spec.zero.hpz, rule, ["zero.hpz=1", "parallel.tensor=1"])
+    rule = "DeepSpeed makes the groups of the second partition of neighbours, and these share tensors"
+    yield from edit.refused(spec, "zero.hpz", rule, "parallel.tensor=1")
 
 
 def _pipeline(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.parallel.pipeline == 1:
         return
-    for path, (neutral, reason) in _NOT_IN_STAGES.items():
-        value = edit.value_at(spec, path)
-        if value not in (neutral, False):
+    for path, reason in _NOT_IN_STAGES.items():
+        if edit.value_at(spec, path) is not False:
             rule = f"DeepSpeed's PipelineModule does not do it: {reason}"
-            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=1"])
+            yield from edit.refused(spec, path, rule, "parallel.pipeline=1")
     if spec.zero.stage == 0 and spec.precision.compute != "fp32":
         rule = (
             "without ZeRO, PipelineModule steps in bf16 by BF16_Optimizer, whose memory and maths are not tested here"
@@ -149,14 +140,8 @@ def _stages(spec: RunSpec) -> Iterator[ConfigError]:
     if zero.stage == 0 and zero.overlap_comm is not None:
         rule = "without ZeRO there is no reduction that could overlap"
         yield ConfigError("zero.overlap_comm", zero.overlap_comm, rule, ["zero=1", "zero.overlap_comm=null"])
-    if zero.gather_16bit_weights_on_save:
-        rule = "checkpoints keep each rank's shard and the export gathers one parameter at a time, so nothing reads it"
-        yield ConfigError(
-            "zero.gather_16bit_weights_on_save",
-            True,
-            rule,
-            ["zero.gather_16bit_weights_on_save=false", "save.export=safetensors"],
-        )
+    rule = "checkpoints keep each rank's shard and the export gathers one parameter at a time, so nothing reads it"
+    yield from edit.refused(spec, "zero.gather_16bit_weights_on_save", rule, "save.export=safetensors")
     if zero.hpz > 1 and zero.stage != 3:
         rule = "a secondary partition of the parameters needs ZeRO 3, which partitions them"
         yield ConfigError("zero.hpz", zero.hpz, rule, ["zero.hpz=1", "zero=3"])
@@ -276,10 +261,6 @@ def _of_bitsandbytes(spec: RunSpec) -> Iterator[ConfigError]:
         yield ConfigError("precision.optimizer_states", found, rule, ["precision.optimizer_states=null"])
 
 
-_AS_BYTES = {"zero.quantized_weights": False, "zero.hpz": 1, "zero.offload_parameters": "none"}
-"""Settings beside which 4-bit weights are neither counted nor tested, and their neutral values."""
-
-
 def _training(spec: RunSpec) -> Iterator[ConfigError]:
     yield from _shared.check_worker(spec)
     yield from _shared.check_packing(spec)
@@ -290,16 +271,15 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
             " other ranks inside them would break the graph"
         )
         yield ConfigError("train.compile", True, rule, ["train.compile=false", "parallel=zero2"])
-    if spec.save.asynchronous:
-        rule = "backend=deepspeed writes checkpoints in the foreground"
-        yield ConfigError("save.async", True, rule, ["save.async=false", "parallel=fsdp"])
+    rule = "backend=deepspeed writes checkpoints in the foreground"
+    yield from edit.refused(spec, "save.async", rule, "parallel=fsdp")
     if spec.adapter.dora and spec.zero.stage == 3:
         rule = "ZeRO 3 has taken a weight apart again when DoRA reads it for its norm"
         yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", "zero=2", "parallel=fsdp"])
-    for key, plain in _AS_BYTES.items() if spec.adapter.name == "qlora" else ():
-        if (value := edit.value_at(spec, key)) != plain:
-            rule = "ZeRO shards 4-bit weights as the bytes that they are, on the device alone"
-            yield ConfigError(key, value, rule, [edit.override(key, plain), "adapter=lora"])
+    if spec.adapter.name == "qlora":
+        rule = "ZeRO shards 4-bit weights as the bytes that they are, on the device alone"
+        paths = "zero.quantized_weights zero.hpz zero.offload_parameters"
+        yield from edit.refused(spec, paths, rule, "adapter=lora")
 
 
 def _precision(spec: RunSpec) -> Iterator[ConfigError]:

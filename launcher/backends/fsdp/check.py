@@ -15,7 +15,6 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
 from launcher.spec.change import batches_typed
-from launcher.spec.model import OF_ENGINES
 from launcher.spec.values import beside_products
 
 _EITHER = "the format of the parameters or of the computation"
@@ -25,8 +24,6 @@ _ON_THE_DEVICE = {
     "adafactor": "it gathers each matrix from the ranks",
     "paged_adamw_8bit": "bitsandbytes pages states of parameters that are there",
 }
-_DDP_ALONE = ("backend.bucket_view", "backend.bucket_cap_mb")
-_SHARDED_ALONE = ("backend.reshard_after_forward", "backend.micro_step_sync")  # Settings of one of the two engines.
 
 
 def check(spec: RunSpec) -> Iterator[ConfigError]:
@@ -111,12 +108,10 @@ def _cut_adapter(spec: RunSpec) -> Iterator[ConfigError]:
     if adapter.name == "qlora":
         rule = "packed weights are bytes without rows and columns, which tensor parallel ranks cannot cut"
         yield ConfigError("adapter.name", "qlora", rule, ["adapter=lora", back])
-    if adapter.dora:
-        rule = "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts"
-        yield ConfigError("adapter.dora", True, rule, ["adapter.dora=false", back])
-    if adapter.dropout:
-        rule = "tensor parallel ranks would drop other inputs of the matrices that all of them hold"
-        yield ConfigError("adapter.dropout", adapter.dropout, rule, ["adapter.dropout=0.0", back])
+    rule = "DoRA needs the norms of whole rows and columns, of which tensor parallel ranks hold parts"
+    yield from edit.refused(spec, "adapter.dora", rule, back)
+    rule = "tensor parallel ranks would drop other inputs of the matrices that all of them hold"
+    yield from edit.refused(spec, "adapter.dropout", rule, back)
 
 
 def _async_tensor(spec: RunSpec) -> Iterator[ConfigError]:
@@ -228,12 +223,12 @@ def _offload(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _engine(spec: RunSpec) -> Iterator[ConfigError]:
-    idle, owner, way = (_DDP_ALONE, "DDP", "parallel=ddp")
-    if not spec.parallel.shard:
-        idle, owner, way = (_SHARDED_ALONE, "FSDP2", "parallel=fsdp")
-    for path in idle:
-        if (value := edit.value_at(spec, path)) != (neutral := OF_ENGINES[path]):
-            yield ConfigError(path, value, f"it is read by {owner} alone", [way, edit.override(path, neutral)])
+    if spec.parallel.shard:
+        idle = "backend.bucket_view backend.bucket_cap_mb"
+        yield from edit.refused(spec, idle, "it is read by DDP alone", first=["parallel=ddp"])
+    else:
+        idle = "backend.reshard_after_forward backend.micro_step_sync"
+        yield from edit.refused(spec, idle, "it is read by FSDP2 alone", first=["parallel=fsdp"])
     if given := _shared.given(spec.backend.extra):
         rule = "FSDP2 and DDP have no further settings to hand over"
         way = " ".join(f"+backend.extra.{key}=null" for key in given)
@@ -299,12 +294,10 @@ def _ulysses(spec: RunSpec) -> Iterator[ConfigError]:
     path = "parallel.ulysses"
     if spec.parallel.ulysses == 1:
         return
-    if spec.model.attention != "sdpa":
-        rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
-        yield ConfigError("model.attention", spec.model.attention, rule, ["model.attention=sdpa", f"{path}=1"])
-    if spec.train.compile:
-        rule = "Ulysses is not called from compiled blocks in this version"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", f"{path}=1"])
+    rule = "between the exchanges of Ulysses runs torch's attention; another would see the tokens of one rank alone"
+    yield from edit.refused(spec, "model.attention", rule, f"{path}=1")
+    rule = "Ulysses is not called from compiled blocks in this version"
+    yield from edit.refused(spec, "train.compile", rule, f"{path}=1")
     for axis in ("tensor", "pipeline", "context", "expert"):
         if (degree := getattr(spec.parallel, axis)) > 1:
             rule = f"this version combines Ulysses ranks with data parallel ranks alone, not with parallel.{axis}"

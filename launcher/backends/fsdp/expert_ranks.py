@@ -56,9 +56,8 @@ def _untried(spec: RunSpec) -> Iterator[ConfigError]:
     if compute not in ("fp32", "bf16"):
         rule = "with experts on ranks of their own this version trains in bf16 or fp32"
         yield ConfigError("precision.compute", compute, rule, ["precision=bf16", _BACK])
-    if spec.train.compile:
-        rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"
-        yield ConfigError("train.compile", True, rule, ["train.compile=false", _BACK])
+    rule = "this version compiles no blocks whose ranks exchange tokens: how many is known as they run"
+    yield from edit.refused(spec, "train.compile", rule, _BACK)
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

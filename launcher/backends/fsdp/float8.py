@@ -41,9 +41,8 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     if spec.adapter.name != "none":
         rule = "this version trains no adapter beside linears in fp8"
         yield ConfigError("precision.compute", "fp8", rule, ["precision=bf16", "adapter=none"])
-    if spec.parallel.tensor > 1:
-        rule = "this version cuts no linears in fp8 over tensor parallel ranks"
-        yield ConfigError("parallel.tensor", spec.parallel.tensor, rule, ["parallel.tensor=1", "precision=bf16"])
+    rule = "this version cuts no linears in fp8 over tensor parallel ranks"
+    yield from edit.refused(spec, "parallel.tensor", rule, "precision=bf16")
     yield from _dimensions(spec)
 
 

@@ -93,9 +93,8 @@ def _instances(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _model(spec: RunSpec) -> Iterator[ConfigError]:
-    if spec.model.trust_remote_code:
-        rule = "Megatron-LM builds its own model and runs no code of a checkpoint"
-        yield ConfigError("model.trust_remote_code", True, rule, ["model.trust_remote_code=false"])
+    rule = "Megatron-LM builds its own model and runs no code of a checkpoint"
+    yield from edit.refused(spec, "model.trust_remote_code", rule)
     if spec.adapter.name != "none":
         rule = "Megatron-LM has no adapters"
         yield ConfigError("adapter.name", spec.adapter.name, rule, ["adapter=none", "parallel=fsdp"])
@@ -221,29 +220,17 @@ def _training(spec: RunSpec) -> Iterator[ConfigError]:
     if optimizer.name not in _OPTIMIZERS:
         rule = f"Megatron-LM has the optimizers {', '.join(_OPTIMIZERS)}"
         yield ConfigError("optimizer.name", optimizer.name, rule, ["optimizer=adamw", "parallel=fsdp"])
-    if optimizer.adamw_lr is not None:
-        rule = "Megatron-LM has one rate for what Muon and what AdamW step"
-        yield ConfigError("optimizer.adamw_lr", optimizer.adamw_lr, rule, ["optimizer.adamw_lr=null", "parallel=fsdp"])
-    for key in ("fused", "foreach"):
-        value = getattr(optimizer, key)
-        if value is not None:
-            rule = "Megatron-LM chooses the kernels of its optimizer by itself"
-            yield ConfigError(f"optimizer.{key}", value, rule, [f"optimizer.{key}=null"])
+    rule = "Megatron-LM has one rate for what Muon and what AdamW step"
+    yield from edit.refused(spec, "optimizer.adamw_lr", rule, "parallel=fsdp")
+    rule = "Megatron-LM chooses the kernels of its optimizer by itself"
+    yield from edit.refused(spec, "optimizer.fused optimizer.foreach", rule)
     yield from _schedule(spec)
     if not 0 < train.seed <= _LARGEST_SEED:
         rule = f"Megatron-LM seeds NumPy with it: it is from 1 to {_LARGEST_SEED} (training/initialize.py)"
         yield ConfigError("train.seed", train.seed, rule, ["train.seed=1234"])
     own, none = "Megatron-LM has fused kernels of its own", "Megatron-LM's loss and embeddings have no argument for it"
-    without = {
-        "compile": (False, own),
-        "kernels": ("none", own),
-        "label_smoothing": (0.0, none),
-        "z_loss": (0.0, none),
-        "neftune_alpha": (0.0, none),
-    }
-    for key, (neutral, rule) in without.items():
-        if (value := getattr(train, key)) != neutral:
-            yield ConfigError(f"train.{key}", value, rule, [edit.override(f"train.{key}", neutral), "parallel=fsdp"])
+    yield from edit.refused(spec, "train.compile train.kernels", own, "parallel=fsdp")
+    yield from edit.refused(spec, "train.label_smoothing train.z_loss train.neftune_alpha", none, "parallel=fsdp")
     if spec.backend.argument("tp-comm-overlap") and not (spec.parallel.sequence and spec.parallel.tensor > 1):
         rule = "traffic of tensor parallelism overlaps with sequence parallelism alone (training/arguments.py)"
         way_out = ["parallel.tensor=2 parallel.sequence=true", "+backend.extra.tp-comm-overlap=null"]
@@ -279,9 +266,8 @@ def _schedule(spec: RunSpec) -> Iterator[ConfigError]:
     """``OptimizerParamScheduler`` warms up linearly, within the steps of its schedule, whatever that is."""
     optimizer = spec.optimizer
     decay, warmup = optimizer.schedule_steps(spec.steps), spec.warmup_steps
-    if optimizer.warmup != "linear":
-        rule = "Megatron-LM warms up linearly; another warm-up is another training"
-        yield ConfigError("optimizer.warmup", optimizer.warmup, rule, ["optimizer.warmup=linear", "parallel=fsdp"])
+    rule = "Megatron-LM warms up linearly; another warm-up is another training"
+    yield from edit.refused(spec, "optimizer.warmup", rule, "parallel=fsdp")
     if warmup >= decay:
         rule = f"Megatron-LM stops at the start: its schedule ends with step {decay}, and warm-up has to end before"
         way_out = [edit.warm_up_override(spec, decay // 10), f"optimizer.decay_steps={warmup * 10}"]

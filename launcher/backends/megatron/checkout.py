@@ -9,17 +9,8 @@ from launcher.base.errors import ConfigError
 from launcher.estimate import families
 from launcher.spec import RunSpec, edit
 
-_WORKER_ALONE: dict[str, object] = {"data.shuffle": True, "data.token_dtype": "uint16"}
-"""Settings that only the worker reads, with the values at which they ask for nothing (conf/data/_base.yaml)."""
-
-_WATCHED: dict[str, object] = {
-    "train.on_hang": "report",
-    "train.hang_factor": 10.0,
-    "train.on_spike": "report",
-    "train.spike_deviations": 7.0,
-    "train.enforce_memory": False,
-}
-"""As that, of what needs the worker's heartbeat, its loss or its account of memory (conf/train/_base.yaml)."""
+_WATCHED = "train.on_hang train.hang_factor train.on_spike train.spike_deviations train.enforce_memory"
+"""Settings that need the worker's heartbeat, its loss or its account of memory."""
 
 _MINUTE = 60
 _PER_TOKEN = "calculate-per-token-loss"
@@ -36,12 +27,10 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
     """Settings that a checkout's program would drop."""
     if spec.backend.path is None:
         return
-    alone = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
-    watched = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
-    for path, neutral in {**_WORKER_ALONE, **_WATCHED}.items():
-        if (value := edit.value_at(spec, path)) != neutral:
-            rule = alone if path in _WORKER_ALONE else watched
-            yield ConfigError(path, value, rule, [edit.override(path, neutral), "backend.path=null"])
+    rule = "it is read by the launcher's worker; a checkout's pretrain_gpt.py shuffles its indexed data set"
+    yield from edit.refused(spec, "data.shuffle data.token_dtype", rule, "backend.path=null")
+    rule = "a checkout's pretrain_gpt.py trains by itself: only the launcher's worker is watched"
+    yield from edit.refused(spec, _WATCHED, rule, "backend.path=null")
 
 
 def warnings(spec: RunSpec) -> Iterator[ConfigError]:

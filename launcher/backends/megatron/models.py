@@ -35,12 +35,10 @@ def _hybrid(spec: RunSpec) -> Iterator[ConfigError]:
             " (core/ssm/mamba_mixer.py), which run on CUDA alone"
         )
         yield ConfigError("model.family", model.family, rule, ["hardware=h100_80g", "model.family=llama"])
-    if model.weights is not None:
-        rule = "this version does not convert a folder of Hugging Face's into a hybrid's layers"
-        yield ConfigError("model.weights", model.weights, rule, ["model.weights=null"])
-    if spec.save.export != "none":
-        rule = "this version does not convert a hybrid's layers into a folder of Hugging Face's"
-        yield ConfigError("save.export", spec.save.export, rule, ["save.export=none"])
+    rule = "this version does not convert a folder of Hugging Face's into a hybrid's layers"
+    yield from edit.refused(spec, "model.weights", rule)
+    rule = "this version does not convert a hybrid's layers into a folder of Hugging Face's"
+    yield from edit.refused(spec, "save.export", rule)
     for path in ("parallel.first_stage_layers", "parallel.last_stage_layers"):
         if (found := edit.value_at(spec, path)) is not None and parallel.virtual_pipeline > 1:
             rule = "a hybrid's stages are cut by its pattern; chunks of other sizes are parallel.layout"
@@ -62,9 +60,8 @@ def _further_tokens(spec: RunSpec) -> Iterator[ConfigError]:
     if settings.mode == "full" and settings.method != "block" and (settings.layers or 1) > 1:
         rule = "layers of multi-token prediction are recomputed one by one"
         yield ConfigError("checkpointing.layers", settings.layers, rule, ["checkpointing.layers=1", without])
-    if spec.save.export != "none":
-        rule = "transformers builds no layers of multi-token prediction, so that these would be lost"
-        yield ConfigError("save.export", spec.save.export, rule, ["save.export=none", without])
+    rule = "transformers builds no layers of multi-token prediction, so that these would be lost"
+    yield from edit.refused(spec, "save.export", rule, without)
 
 
 def _positions(spec: RunSpec) -> Iterator[ConfigError]:

@@ -19,7 +19,7 @@ from launcher.base import package
 from launcher.base.errors import ConfigError
 from launcher.job.job import RUN, Job
 from launcher.job.versions import Borrowed
-from launcher.spec import RunSpec
+from launcher.spec import RunSpec, edit
 from launcher.spec.change import Change, EngineChange
 
 __all__ = [
@@ -73,9 +73,8 @@ def runs_on(spec: RunSpec) -> str | None:
 
 def obstacles(spec: RunSpec) -> Iterator[ConfigError]:
     """vLLM, which generates where it is asked for and comes with no extra: it brings a torch of its own."""
-    if spec.task.vllm and find_spec("vllm") is None:
-        rule = "vLLM is not installed for this Python"
-        yield ConfigError("task.vllm", True, rule, ["task.vllm=false"])
+    if find_spec("vllm") is None:
+        yield from edit.refused(spec, "task.vllm", "vLLM is not installed for this Python")
 
 
 def fullest_rank(spec: RunSpec) -> int:

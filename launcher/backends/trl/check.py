@@ -27,29 +27,29 @@ _NO_ARGUMENT = "TRL's configuration has no argument for it in this version"
 _OWN_LOSS = "TRL's loss makes the logits of some tokens and words at a time, and never holds all of them"
 _AUTOCAST = "accelerate decides the formats: fp32 weights where they are trained, computed on as precision.compute says"
 
-_NEUTRAL: dict[str, tuple[object, str]] = {
-    "adapter.lora_plus": (None, _NO_ARGUMENT),
-    "checkpointing.layers": (None, "transformers recomputes every block or none"),
-    "checkpointing.modules": ((), "transformers recomputes every block or none"),
-    "checkpointing.method": (None, "transformers recomputes every block or none"),
-    "checkpointing.offload": (False, _NO_ARGUMENT),
-    "optimizer.decay_steps": (None, "transformers' schedules end with the run"),
-    "optimizer.foreach": (None, _NO_ARGUMENT),
-    "optimizer.warmup": ("linear", "transformers' schedules rise linearly, from 0"),
-    "optimizer.warmup_lr": (0.0, "transformers' schedules rise linearly, from 0"),
-    "save.async": (False, "transformers writes a checkpoint while training waits"),
-    "train.compile": (False, "this version compiles no blocks under TRL"),
-    "train.loss": ("full", _OWN_LOSS),
-    "train.label_smoothing": (0.0, "TRL smooths labels by a second forward pass with all logits, which is not counted"),
-    "train.z_loss": (0.0, _NO_ARGUMENT),
-    "train.on_spike": ("report", "its trainer goes on: a jump is reported, and NaN ends the run"),
-    "precision.gradients": (None, _AUTOCAST),
-    "precision.accumulate": (None, _AUTOCAST),
-    "precision.optimizer_states": (None, _AUTOCAST),
-    "precision.reduce": (None, _AUTOCAST),
-    "precision.master": (None, _AUTOCAST),
+_DROPPED = {
+    "adapter.lora_plus": _NO_ARGUMENT,
+    "checkpointing.layers": "transformers recomputes every block or none",
+    "checkpointing.modules": "transformers recomputes every block or none",
+    "checkpointing.method": "transformers recomputes every block or none",
+    "checkpointing.offload": _NO_ARGUMENT,
+    "optimizer.decay_steps": "transformers' schedules end with the run",
+    "optimizer.foreach": _NO_ARGUMENT,
+    "optimizer.warmup": "transformers' schedules rise linearly, from 0",
+    "optimizer.warmup_lr": "transformers' schedules rise linearly, from 0",
+    "save.async": "transformers writes a checkpoint while training waits",
+    "train.compile": "this version compiles no blocks under TRL",
+    "train.loss": _OWN_LOSS,
+    "train.label_smoothing": "TRL smooths labels by a second forward pass with all logits, which is not counted",
+    "train.z_loss": _NO_ARGUMENT,
+    "train.on_spike": "its trainer goes on: a jump is reported, and NaN ends the run",
+    "precision.gradients": _AUTOCAST,
+    "precision.accumulate": _AUTOCAST,
+    "precision.optimizer_states": _AUTOCAST,
+    "precision.reduce": _AUTOCAST,
+    "precision.master": _AUTOCAST,
 }
-"""Settings that TRL would drop: the value that asks for nothing, and the reason."""
+"""Settings that TRL would drop, and the reason."""
 
 _LOSSES = {
     "sft": ("nll", "dft"),
@@ -121,11 +121,8 @@ def _layout(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _dropped(spec: RunSpec) -> Iterator[ConfigError]:
-    for path, (neutral, rule) in _NEUTRAL.items():
-        value = edit.value_at(spec, path)
-        if value != neutral:
-            found = list(value) if isinstance(value, tuple) else value
-            yield ConfigError(path, found, rule, [edit.override(path, neutral)])
+    for path, rule in _DROPPED.items():
+        yield from edit.refused(spec, path, rule)
     if spec.checkpointing.mode == "selective":
         rule = "transformers recomputes every block or none"
         yield ConfigError("checkpointing.mode", "selective", rule, ["checkpointing=full", "checkpointing=none"])
@@ -173,10 +170,9 @@ def _zero(spec: RunSpec) -> Iterator[ConfigError]:
             rule, path = "DeepSpeed reduces gradients as zero.stage says", "backend.micro_step_sync"
             yield ConfigError(path, False, rule, [f"{path}=true", "parallel=fsdp"])
         return
-    for path, neutral in OF_ENGINES.items():
-        if path.startswith("zero.") and (value := edit.value_at(spec, path)) != neutral:
-            rule = "DeepSpeed reads it, and this preset is another engine's"
-            yield ConfigError(path, value, rule, ["parallel=zero3", edit.override(path, neutral)])
+    rule = "DeepSpeed reads it, and this preset is another engine's"
+    paths = " ".join(path for path in OF_ENGINES.split() if path.startswith("zero."))
+    yield from edit.refused(spec, paths, rule, first=["parallel=zero3"])
 
 
 def _task(spec: RunSpec) -> Iterator[ConfigError]:

@@ -12,7 +12,7 @@ from launcher.estimate.families import _hugging_face, _megatron, _transformers, 
 from launcher.estimate.rank.engine import EngineTraits
 from launcher.estimate.rank.family import CheckpointNames, ConfigFile, FamilyTraits, TransformersConfig
 from launcher.estimate.rank.tensors import SavedTensor, Weight
-from launcher.spec import ModelSpec, RunSpec
+from launcher.spec import ModelSpec, RunSpec, edit
 
 traits = FamilyTraits(
     adapter_targets=("c_attn", "c_proj", "c_fc"),
@@ -140,8 +140,7 @@ def not_computed(spec: RunSpec) -> Iterator[ConfigError]:
         path, rule = "model.num_key_value_heads", "GPT-2 has a key and value head for every attention head"
         yield ConfigError(path, model.num_key_value_heads, rule, [f"{path}=null"])
     if model.query_size != model.hidden_size:
-        rule = f"GPT-2's heads share out the hidden size {model.hidden_size}"
-        yield ConfigError("model.head_dim", model.head_dim, rule, ["model.head_dim=null"])
+        yield from edit.refused(spec, "model.head_dim", f"GPT-2's heads share out the hidden size {model.hidden_size}")
 
 
 def read_config(config: ConfigFile) -> JsonObject:

@@ -43,9 +43,7 @@ def letters(model: ModelSpec) -> _Letters:
 def choices(spec: RunSpec) -> Iterator[ConfigError]:
     """Letters that are none, of another number than the model has layers; keys that nobody reads."""
     model = spec.model
-    if model.model_type is not None:
-        rule = "family=hybrid has no types"
-        yield ConfigError("model.model_type", model.model_type, rule, ["model.model_type=null"])
+    yield from edit.refused(spec, "model.model_type", "family=hybrid has no types")
     for key, text in (("pattern", letters(model).layers), ("mtp", letters(model).further)):
         path, wrong = f"model.extra.{key}", sorted({*text} - {*WORDS})
         if wrong or (key == "pattern" and not text):

@@ -58,12 +58,9 @@ def check(spec: RunSpec) -> Iterator[ConfigError]:
 
 
 def _without_stages(spec: RunSpec) -> Iterator[ConfigError]:
-    ends = {"first_stage_layers": None, "last_stage_layers": None, "layout": ()}
-    for name, neutral in {"virtual_pipeline": 1, **ends, "schedule": "1f1b"}.items():
-        value, path = getattr(spec.parallel, name), f"parallel.{name}"
-        if value != neutral:
-            rule = "it belongs to a pipeline, and parallel.pipeline is 1"
-            yield ConfigError(path, value, rule, [edit.override(path, neutral), "parallel.pipeline=2"])
+    rule = "it belongs to a pipeline, and parallel.pipeline is 1"
+    ends = "parallel.first_stage_layers parallel.last_stage_layers parallel.layout"
+    yield from edit.refused(spec, f"parallel.virtual_pipeline {ends} parallel.schedule", rule, "parallel.pipeline=2")
 
 
 def _shares_out(spec: RunSpec) -> bool:
