@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.estimate.memory.result import MemoryEstimate
+from launcher.preflight import assess, pricing, verdict
+from launcher.spec import RunSpec
 
 
 def predicted(estimate: MemoryEstimate, world: int) -> dict[str, Any]:
@@ -23,8 +25,20 @@ def predicted(estimate: MemoryEstimate, world: int) -> dict[str, Any]:
     }
 
 
+def predicted_speed(spec: RunSpec, estimate: MemoryEstimate) -> dict[str, float | None]:
+    """Seconds of a step as ``launch check`` says them.
+
+    None on a CPU, and of a larger world, whose collectives do nothing here.
+    """
+    if spec.gpus > 1:
+        return {"step_seconds": None}
+    speed = pricing.predicted(spec, assess.parts, verdict.judge(spec, estimate)).speed
+    return {"step_seconds": None if speed is None else speed.step_seconds}
+
+
 def ratios(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, float]:
     """Predicted over measured, of every counter that both have."""
-    pairs = {name: (value, measured.get(name)) for name, value in said.items() if name != "phases"}
+    pairs = {name: (value, measured.get(name)) for name, value in said.items() if name.endswith("_bytes")}
     pairs |= {name: (value, measured["phases"].get(name)) for name, value in said["phases"].items()}
-    return {name: round(value / seen, 4) for name, (value, seen) in pairs.items() if seen}
+    pairs["step_seconds"] = (said.get("step_seconds"), measured.get("step_seconds_median"))
+    return {name: round(value / seen, 4) for name, (value, seen) in pairs.items() if value is not None and seen}

@@ -28,9 +28,9 @@ class PhaseCounters(CudaTracker):
         self._card_by_phase: dict[str, int] = {}
 
     def summary(self) -> dict[str, Any]:
-        """The entry of ``memory.json``, the highest reserved bytes of a phase, and the card's at its end."""
+        """The entry of ``memory.json``, and what is reserved: its highest bytes by phase, the card's, and by stream."""
         more = {"reserved_by_phase": self._reserved_by_phase, "device_by_phase": self._card_by_phase}
-        return {**super().summary(), **more}
+        return {**super().summary(), **more, "segments": _segments(self._device)}
 
     def _look(self) -> None:
         if self._phase is not None:
@@ -38,6 +38,21 @@ class PhaseCounters(CudaTracker):
             for found, value in ((self._reserved_by_phase, reserved), (self._card_by_phase, used)):
                 found[self._phase] = max(found.get(self._phase, 0), value)
         super()._look()
+
+
+def _segments(device: torch.device) -> list[dict[str, Any]]:
+    """What the allocator holds by stream and by pool: a stream's blocks serve no other one."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for segment in torch.cuda.memory._snapshot()["segments"]:
+        if segment["device"] == device.index:
+            key = segment["stream"], segment["segment_type"]
+            held = found.setdefault(
+                key, {"stream": key[0], "pool": key[1], "bytes": 0, "active_bytes": 0, "segments": 0}
+            )
+            held["bytes"] += segment["total_size"]
+            held["active_bytes"] += segment["active_size"]
+            held["segments"] += 1
+    return sorted(found.values(), key=lambda each: -int(each["bytes"]))
 
 
 tracker = functools.partial(memory.tracker, of_gpus=PhaseCounters)

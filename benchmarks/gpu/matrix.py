@@ -54,7 +54,7 @@ def first() -> tuple[Point, ...]:
 
 def rest() -> tuple[Point, ...]:
     """Everything else."""
-    return (*_few_layers(), *_shared(), *_changes(), *_more_shared(), *_rare())
+    return (*_few_layers(), *_shared(), *_changes(), *_techniques(), *_families(), *_more_shared(), *_rare())
 
 
 def _engines() -> Iterator[Point]:
@@ -123,6 +123,57 @@ def _changes() -> Iterator[Point]:
     yield Point(name="1b alone, compiled", overrides=compiled, seconds=25, needs=("triton",))
     fp16 = (*_SMALL, *_preset("zero2"), "precision=fp16")
     yield Point(name="1b alone, zero 2, fp16", overrides=fp16, needs=("deepspeed",))
+
+
+def _techniques() -> Iterator[Point]:
+    """What a GPU alone runs, or what its kernels may keep otherwise than a CPU's: formats, kernels, optimizers."""
+    ddp, fsdp = (*_SMALL, "parallel=ddp"), (*_SMALL, "parallel=fsdp")
+    fp8 = (*_SMALL[:-1], "precision=fp8", "parallel=fsdp")
+    rowwise = (*fp8, "precision.recipe=rowwise", "train.compile=true")
+    gathered = (*fp8, "zero.quantized_weights=true")
+    for name, words, more in (
+        ("1b alone, fsdp, fp8", fp8, {"needs": ("torchao",)}),
+        ("1b alone, fsdp, fp8 by rows, compiled", rowwise, {"needs": ("torchao", "triton"), "seconds": 30.0}),
+        ("1b, fsdp over 8, fp8 all-gather", gathered, {"needs": ("torchao",), "world": 8}),
+        ("1b alone, Liger's kernels", (*ddp, "train.kernels=liger"), {"needs": ("liger_kernel",)}),
+        ("1b, fsdp over 8, Liger's kernels", (*fsdp, "train.kernels=liger"), {"needs": ("liger_kernel",), "world": 8}),
+        ("1b alone, 8-bit AdamW", (*ddp, "optimizer=adamw_8bit"), {"needs": ("torchao",)}),
+        ("1b alone, paged 8-bit AdamW", (*ddp, "optimizer=paged_adamw_8bit"), {"needs": ("bitsandbytes",)}),
+        ("1b alone, Adafactor", (*ddp, "optimizer=adafactor"), {}),
+        ("1b alone, Lion", (*ddp, "optimizer=lion"), {"needs": ("bitsandbytes",)}),
+        ("1b alone, Muon", (*ddp, "optimizer=muon"), {}),
+        ("1b, fsdp over 8, Muon", (*fsdp, "optimizer=muon"), {"world": 8}),
+        ("1b alone, fsdp, fp16", (*_SMALL[:-1], "precision=fp16", "parallel=fsdp"), {}),
+        ("1b alone, parameters in bf16", (*ddp, "precision.parameters=bf16"), {}),
+        ("1b alone, recomputed inputs in host memory", (*ddp, "checkpointing=full", "checkpointing.offload=true"), {}),
+        ("7b, qlora, fsdp over 8", (*_SEVEN, "parallel=fsdp", "adapter=qlora"), {"needs": ("peft",), "world": 8}),
+    ):
+        yield Point(name=name, overrides=words, **more)
+
+
+def _families() -> Iterator[Point]:
+    """A few layers of other families, whose attention and experts have kernels of their own on a GPU."""
+    few = ("precision=bf16", "parallel=fsdp", "train.sequence_length=4096")
+    gemma = ("model=gemma2_2b", "checkpointing=full")
+    for name, words in {
+        "gemma2_2b alone, checkpointing full": gemma,
+        "qwen3_8b of 4 layers alone": ("model=qwen3_8b", _FEW),
+        "qwen3_30b_a3b of 2 layers alone": ("model=qwen3_30b_a3b", "model.num_hidden_layers=2"),
+        "deepseek_v3 of 2 layers with 16 experts alone": (
+            "model=deepseek_v3",
+            "model.num_hidden_layers=2",
+            "model.first_dense_layers=1",
+            "model.num_experts=16",
+            "model.n_group=2",
+            "model.topk_group=1",
+        ),
+        "granite4_h_tiny of 2 layers alone": (
+            "model=granite4_h_tiny",
+            "model.num_hidden_layers=2",
+            "model.extra.layer_types=[mamba,attention]",
+        ),
+    }.items():
+        yield Point(name=name, overrides=(*words, *few), seconds=8)
 
 
 def _more_shared() -> Iterator[Point]:

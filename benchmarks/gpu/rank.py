@@ -37,6 +37,9 @@ from launcher.worker.loop import MEASURED_STEPS
 from launcher.worker.memory import MemoryTracker
 from launcher.worker.trace.shims import reduced_in_place
 
+MEGATRON_MODULES = ("pretraining", "layout", "follow", "data")
+"""What its worker imports once it has begun to train, of ``launcher.worker.megatron``."""
+
 _TIMED_S = 8.0
 """No further step is timed after so long: one in fp32 takes ten times one in bf16."""
 
@@ -122,7 +125,7 @@ def _import(spec: RunSpec) -> None:
 
         network.network(spec.model, torch.float32)
     elif spec.hardware.device == "cuda":
-        for name in ("weights", "follow", "data"):
+        for name in MEGATRON_MODULES:
             importlib.import_module(f"launcher.worker.megatron.{name}")
 
 

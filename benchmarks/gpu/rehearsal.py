@@ -18,12 +18,12 @@ _TINY: dict[str, object] = {
     "train.sequence_length": 64,
     "hardware": "cpu",
 }
-_EXPERTS: dict[str, object] = {"model.moe_intermediate_size": 64}
+_EXPERTS: dict[str, object] = {"model.moe_intermediate_size": 128}
 
 
 def rehearsed(point: Point) -> Point:
     """The point's run, its engine and settings the same, in a size for any processor."""
-    experts = any(word.startswith("model=mixtral") for word in point.overrides)
+    experts = any(word.startswith(("model=mixtral", "model=qwen3_30b", "model=granite")) for word in point.overrides)
     sizes = {**_TINY, **_EXPERTS} if experts else _TINY
     kept = [word for word in point.overrides if word.partition("=")[0] not in sizes]
     return replace(point, overrides=(*kept, *(f"{key}={value}" for key, value in sizes.items())))

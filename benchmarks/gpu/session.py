@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import flops
-from benchmarks.gpu.compared import predicted, ratios
+from benchmarks.gpu.compared import predicted, predicted_speed, ratios
 from benchmarks.gpu.document import Document
 from benchmarks.gpu.matrix import Point
 from benchmarks.gpu.process import RankProcess
@@ -25,8 +26,8 @@ from launcher.estimate.memory.result import MemoryEstimate
 from launcher.preflight import assess, findings
 from launcher.spec import RunSpec
 
-AHEAD = 3
-"""Processes that import while one measures."""
+AHEAD = max(1, min(6, (os.cpu_count() or 2) // 2 - 1))
+"""Processes that import while one measures, which takes each a processor for some ten seconds."""
 
 ROW_TIMEOUT_S = 90.0
 """A row that takes longer has failed; the dearest is expected to take 40."""
@@ -102,7 +103,7 @@ class Session:
         if asked.spec is None or errors:
             return Item(point=point, row={**row, "error": "; ".join(str(error) for error in errors)})
         estimate = assess.estimated(asked.spec)
-        row["predicted"] = predicted(estimate, point.world)
+        row["predicted"] = predicted(estimate, point.world) | predicted_speed(asked.spec, estimate)
         if self.left < point.seconds:
             return Item(point=point, row={**row, "error": self.over})
         process = RankProcess(asked.spec, Path(tempfile.mkdtemp(dir=self._scratch)))
@@ -120,7 +121,7 @@ class Session:
             item.row |= found
             return
         item.row["measured"] = {**found, **speed(item, found, self._here)}
-        item.row["ratio"] = ratios(item.row["predicted"], found)
+        item.row["ratio"] = ratios(item.row["predicted"], item.row["measured"])
 
 
 def speed(item: Item, found: dict[str, Any], here: Machine) -> dict[str, Any]:
@@ -158,6 +159,8 @@ def _said(row: dict[str, Any]) -> str:
         return str(row["error"])
     measured, peak = row["measured"], row["ratio"].get("peak_allocated_bytes")
     words = [f"predicted/measured {peak}", f"{measured['tokens_per_second']} tokens/s"]
+    if "step_seconds" in row["ratio"]:
+        words.append(f"predicted/measured step {row['ratio']['step_seconds']}")
     if measured["mfu"] is not None:
         words.append(f"MFU {100 * measured['mfu']:.1f}%")
     return ", ".join(words)

@@ -1,8 +1,8 @@
 """``python -m benchmarks.gpu.wheelhouse DIR``: the folder of wheels that ``python -m benchmarks.gpu --wheels`` takes.
 
 It holds what the measurement needs beyond torch, ``transformers`` and what those bring, for Python 3.12 on x86-64 Linux
-whatever this machine is, in the versions of ``requirements/test.txt``. Left out: ``datasets`` with pyarrow and pandas
-(60 MB more; synthetic data need neither) and Transformer Engine (it is built against one torch).
+whatever this machine is, in the versions of ``requirements/test.txt``. Left out: pyarrow and
+pandas (60 MB; synthetic data need neither) and Transformer Engine (it is built against one torch).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -24,8 +25,10 @@ PACKAGES = (
     # The launcher's own.
     "hydra-core", "omegaconf", "pyyaml", "nvidia-ml-py", "platformdirs", "submitit", "cloudpickle", "typing-extensions",
     "rich", "markdown-it-py", "mdurl", "pygments",
-    # Adapters, 4-bit weights and 8-bit optimizers.
-    "peft", "accelerate", "psutil", "bitsandbytes",
+    # Adapters, 4-bit weights, fp8, low-bit optimizers, fused kernels.
+    "peft", "accelerate", "psutil", "bitsandbytes", "torchao", "liger-kernel",
+    # TRL's.
+    "trl", "datasets", "dill", "multiprocess",
     # DeepSpeed's.
     "einops", "hjson", "msgpack", "ninja", "py-cpuinfo", "pydantic", "pydantic-core", "annotated-types",
     "typing-inspection", "tqdm",
@@ -35,6 +38,10 @@ PACKAGES = (
 
 BUILT = ("antlr4-python3-runtime", "deepspeed")
 """Published as sources only; both become wheels of pure Python, DeepSpeed with ``DS_BUILD_OPS=0``."""
+
+OTHER_ACCELERATORS = re.compile(r"libbitsandbytes_(cuda1[12]\d|rocm|xpu)")
+"""Libraries of bitsandbytes (38 MiB of 41) for CUDA before 13, with which no torch of today's default wheels is built,
+and for other makers' cards."""
 
 _PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_12", "2010", "2014")
 
@@ -78,7 +85,19 @@ def fill(folder: Path, versions: Mapping[str, str]) -> None:
         for old in folder.glob("*.whl"):
             old.unlink()
         for wheel in Path(made).glob("*.whl"):
+            if wheel.name.startswith("bitsandbytes-"):
+                leave_out(wheel, OTHER_ACCELERATORS)
             wheel.rename(folder / wheel.name)
+
+
+def leave_out(wheel: Path, pattern: re.Pattern[str]) -> None:
+    """Write a wheel without the files whose names match."""
+    smaller = wheel.with_suffix(".smaller")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(smaller, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            if not pattern.search(member.filename):
+                new.writestr(member, old.read(member))
+    smaller.replace(wheel)
 
 
 def table(folder: Path) -> list[str]:

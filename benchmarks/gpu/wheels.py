@@ -61,9 +61,10 @@ def _is_installed(name: str) -> bool:
 def _fits(wheel: Path) -> bool:
     """True if the tags of a wheel's name are of this Python and processor."""
     python, abi, system = wheel.stem.split("-")[-3:]
-    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    version = f"{sys.version_info[0]}{sys.version_info[1]}"
+    own = {f"cp{version}", f"py{version}", "py3"}
     stable = abi == "abi3" and python.startswith("cp3") and int(python[3:]) <= sys.version_info[1]
-    suits = stable or bool({own, "py3"} & set(python.split(".")))
+    suits = stable or bool(own & set(python.split(".")))
     return suits and (system == "any" or (sys.platform == "linux" and system.endswith(platform.machine())))
 
 

@@ -27,6 +27,7 @@ PACKAGES = ("llm-launch", "torch", "deepspeed", "megatron-core", "transformers",
             "safetensors", "numpy", "hydra-core", "omegaconf", "submitit")  # fmt: skip
 """Packages whose version can change the numbers of a run."""
 
+_NVIDIA = Path("/proc/driver/nvidia/version")
 _ENVIRONMENT = re.compile(
     r"^(CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|OMP|MKL|CUBLAS|DS|UCX|HF_DATASETS|TRITON)_[A-Z0-9_]+\Z|^LD_PRELOAD\Z"
 )
@@ -75,7 +76,7 @@ def _cuda() -> str | None:
 
 def _driver() -> str | None:
     try:
-        match = re.search(r"Kernel Module[^0-9]*([0-9.]+)", Path("/proc/driver/nvidia/version").read_text())
+        match = re.search(r"Kernel Module\b.*?\s(\d+\.[\d.]+)", _NVIDIA.read_text())
     except OSError:
         return None
     return match[1] if match is not None else None

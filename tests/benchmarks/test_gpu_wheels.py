@@ -71,3 +71,10 @@ def test_a_folder_that_is_too_large_to_carry_is_an_error(tmp_path: Path) -> None
     ]
     with pytest.raises(wheelhouse.WheelhouseError, match=r"holds 60\.0 MiB; the rule is 60 MiB at most"):
         wheelhouse.check_size(tmp_path)
+
+
+def test_a_wheel_is_written_again_without_the_libraries_for_other_cards(tmp_path: Path) -> None:
+    path = wheel(tmp_path, "bitsandbytes-1-py3-none-any.whl", {"libbitsandbytes_cuda128.so": "x", "cuda130.so": "y"})
+    wheelhouse.leave_out(path, wheelhouse.OTHER_ACCELERATORS)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["cuda130.so"]

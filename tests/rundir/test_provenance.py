@@ -216,3 +216,18 @@ def test_a_repository_of_another_shape_is_told_of_as_it_is(repository: Path, whe
     assert found is not None
     assert found["changed"] == expected
     assert (found["commit"] == "(initial)") == (when == "no commit yet")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (build@host)\n",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Wed Mar 20 14:00:00 UTC 2026\n",
+    ],
+)
+def test_the_drivers_version_is_read_of_both_kinds_of_its_kernel_module(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text(line)
+    monkeypatch.setattr(provenance, "_NVIDIA", tmp_path / "version")
+    assert provenance.software()["driver"] == "580.159.04"
